@@ -1,0 +1,49 @@
+SHELL  := bash
+PYTHON ?= python3
+BIN    := .venv/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: setup test lint format acceptance clean
+
+setup: .venv/.done
+
+# torch comes first and by itself: the version that constraints.txt pins, in the build that your package index
+# has for it. The second line then finds it there and looks for no other.
+.venv/.done: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make setup PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) -e '.[app,dev]'
+	touch $@
+
+# One thread a worker: two pytest workers that each start a thread per core get in each other's way.
+test: setup lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy unalike
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The slow tests, then every script in benchmarks/ (not those whose name starts with _). All of it is run even
+# when a part fails, so that the log is whole; pytest's 5 means that there is no slow test yet.
+acceptance: setup
+	@mkdir -p docs; set -o pipefail; { \
+	  failed=0; \
+	  echo "== pytest -m slow"; \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow || [ $$? -eq 5 ] || failed=1; \
+	  for script in benchmarks/[!_]*.py; do \
+	    [ -e "$$script" ] || continue; \
+	    echo "== $$script"; \
+	    $(BIN)/python "$$script" || { echo "FAILED: $$script"; failed=1; }; \
+	  done; \
+	  [ $$failed -eq 0 ] && echo "== all passed" || { echo "== something failed"; exit 1; }; \
+	} 2>&1 | tee docs/acceptance.log
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

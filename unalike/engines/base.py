@@ -1,0 +1,340 @@
+"""What all engines share: the job they are given, what they hand back, and the work of one single client."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from unalike import random
+from unalike.contract import Batch, Fields, Me, Method, Work
+from unalike.data.federation import Columns, Federation
+from unalike.errors import UnalikeError
+from unalike.local import LocalTraining, Order, new_slots, slot_names, update
+from unalike.model import Live, Model, Pure
+
+BUFFERS = "buffers"  # the reserved field in which BatchNorm's statistics travel
+OPTIMIZER = "optimizer."  # prefix of the client state that a kept optimizer lives in
+
+
+class States(Protocol):
+    """Where client state is kept: rows in memory, or files as on a real client."""
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
+
+
+@dc.dataclass
+class Job:
+    """All that running a client's function takes. `data` already lies on the model's device, in its dtype."""
+
+    method: Method
+    model: Model
+    data: Federation
+    local: LocalTraining
+    seed: int
+    states: States
+    mean_samples: float
+
+    def split(self, name: str) -> Columns:
+        columns = getattr(self.data, name, None)
+        if columns is None:
+            raise UnalikeError(
+                f"The federation has no per-client {name} data: make them with split_clients({name}=0.2)."
+            )
+        return columns
+
+    def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
+        """What `Me` knows of each client, as float64 arrays [c]."""
+        n = self.data.train.sizes[ids]
+        return {
+            "n": n.astype(np.float64),
+            "rel": n / self.mean_samples,
+            "lr": self.local.rates(ids, round),
+            "lr0": self.local.rates(ids, 0),
+            "K": self.local.counts(ids, n, round).astype(np.float64),
+        }
+
+    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
+        return random.client_keys(self.seed, round, purpose, ids)
+
+
+@dc.dataclass
+class Outcome:
+    """The replies of some clients: stacked fields, and the mean training loss of each (NaN where none trained)."""
+
+    ids: np.ndarray
+    up: dict[str, Tensor]
+    samples: np.ndarray
+    loss: np.ndarray
+
+
+@dc.dataclass(frozen=True)
+class Call:
+    """One exchange: a client function, the message to all, the rows that differ, and when."""
+
+    fn: Callable[..., Any]
+    shared: dict[str, Tensor]
+    rows: dict[str, Tensor]
+    round: int
+    exchange: int
+
+    def message(self, k: int) -> Fields:
+        return Fields({**self.shared, **{name: t[k] for name, t in self.rows.items()}})
+
+
+class Engine:
+    """Runs a client function on some clients and stages the state they return."""
+
+    name = "engine"
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        raise NotImplementedError
+
+    def evaluator(self) -> Engine:
+        """The engine that evaluates personal models: this one, where it can call any function."""
+        return self
+
+    def close(self) -> None:
+        """Give back threads and files."""
+
+
+def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any], error: Exception) -> UnalikeError:
+    """The error of a client function, named: client, function, shapes; never the insides of `vmap`."""
+    if isinstance(error, UnalikeError):
+        return error
+    shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in inputs.items() if isinstance(v, Tensor))
+    name = f"{type(job.method).__name__}.{getattr(fn, '__name__', 'function')}"
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return UnalikeError(f"{name} failed for client {client} (given {shapes}): {type(error).__name__}: {first}")
+
+
+def local_settings(job: Job, work: Work) -> LocalTraining:
+    return job.local.replaced(**work.local) if work.local else job.local
+
+
+def kept_slots(job: Job, local: LocalTraining) -> list[str]:
+    """Names of the optimizer's state that the client keeps between rounds."""
+    return list(slot_names(local)) if local.keep_optimizer else []
+
+
+def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check the end of a client function: (state, reply), both dicts."""
+    if not (isinstance(out, tuple) and len(out) == 2 and all(isinstance(part, dict) for part in out)):
+        raise UnalikeError(
+            f"{type(job.method).__name__}.{fn.__name__} must end with (state, reply), two dicts, or a request such as "
+            f"me.train(...).then(...); it returned {type(out).__name__}."
+        )
+    return out
+
+
+def start_buffers(model: Model, first: Tensor, s: Fields, m: Fields) -> Tensor:
+    """The buffers training starts from: the client's own, the server's, or those of the model as built."""
+    if model.buffer_policy == "local" and BUFFERS in s:
+        fresh = first.reshape(*first.shape, 1)
+        return torch.where(fresh, model.start_buffers, s[BUFFERS])
+    return m.get(BUFFERS, model.start_buffers)
+
+
+class Solo:
+    """One client's work, on a module of its own: what `sequential`, each worker and a real client run."""
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.live: Live = job.model.live()
+        self._pure: Pure | None = None
+
+    @property
+    def pure(self) -> Pure:
+        if self._pure is None:
+            self._pure = self.job.model.pure()
+        return self._pure
+
+    # ---- one client function, from message to reply
+
+    def run(
+        self, call: Call, client: int, state: dict[str, Tensor], first: Tensor, m: Fields
+    ) -> tuple[dict, dict, float]:
+        """(state to keep, reply, mean training loss)."""
+        job, model = self.job, self.job.model
+        self.id, self.round, self.exchange = client, call.round, call.exchange
+        ids = np.array([client])
+        to = {"dtype": model.dtype, "device": model.device}
+        numbers = {k: torch.tensor(v[0], **to) for k, v in job.numbers(ids, call.round).items()}
+        numbers["first"] = first
+        numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=model.device)
+        me, s = Me(numbers, call.round, model.layout), Fields(state)
+        self.state, self.kept, self.sent = state, {}, {}
+        self.buffers = start_buffers(model, first, s, m)
+        self.loss = float("nan")
+        self.trained = 0
+        fn = call.fn
+        inputs: dict[str, Any] = {
+            **{f"m.{k}": v for k, v in m.items()},
+            **{f"s.{k}": v for k, v in s.items()},
+        }
+        try:
+            out = fn(me, s, m)
+            while isinstance(out, Work):
+                if out.next is None:
+                    raise UnalikeError(f"{fn.__name__} asked for {out.kind} without .then(...): name what comes next.")
+                result = PERFORM[out.kind](self, out)
+                fn, inputs["result"] = out.next, result
+                out = fn(me, s, m, result, **out.keep)
+            kept, sent = finish(job, out, fn)
+        except Exception as error:
+            raise failed(job, fn, client, inputs, error) from error
+        as_tensor = lambda v: torch.as_tensor(v, device=model.device).detach()  # noqa: E731
+        kept = {**{k: as_tensor(v) for k, v in kept.items()}, **self.kept}
+        sent = {**{k: as_tensor(v) for k, v in sent.items()}, **self.sent}
+        return kept, sent, self.loss
+
+    # ---- the requests
+
+    def train(self, work: Work) -> Tensor:
+        job, live = self.job, self.live
+        local = local_settings(job, work)
+        x, y = job.data.train.of(self.id)
+        ids, sizes = np.array([self.id]), np.array([len(y)])
+        steps = int(local.counts(ids, sizes, self.round)[0])
+        rate = work.lr if work.lr is not None else float(local.rates(ids, self.round)[0])
+        lr = torch.as_tensor(rate, dtype=live.vector.dtype, device=live.vector.device).reshape(1)
+        purpose = f"train {self.exchange} {self.trained}"
+        keys = job.keys(ids, self.round, purpose)
+        key = torch.tensor(keys[0], device=x.device)
+        self.trained += 1
+        live.vector.copy_(work.at)
+        live.buffers.copy_(self.buffers)
+        slots = new_slots(local, live.vector)
+        for name in kept_slots(job, local):
+            slots[name].copy_(self.state[OPTIMIZER + name])
+        order = Order(local, keys, sizes, x.device)
+        total = torch.zeros((), dtype=live.vector.dtype, device=x.device)
+        block = order.block_steps()
+        batches = work.batches
+        for start in range(0, steps * batches, block * batches):
+            end = min(start + block * batches, steps * batches)
+            index, _ = order.block(start, end)
+            for k in range(start, end, batches):
+                some = []
+                for b in range(k, k + batches):
+                    place = (b % int(order.per_epoch[0])) * order.width
+                    rows = index[b - start, 0, : min(order.width, len(y) - place)]
+                    some.append((x[rows], y[rows]))
+                drop = random.fold(key, k) if live.keyed else None
+                if work.step is not None:
+                    self._step(work, some, lr, drop)
+                else:
+                    total += self._descend(local, work, *some[0], slots, lr, drop)
+        self.loss = float("nan") if work.step is not None else float(total) / steps
+        for name in kept_slots(job, local):
+            self.kept[OPTIMIZER + name] = slots[name].clone()
+        self._keep_buffers(live.buffers)
+        return live.vector.clone()
+
+    def _descend(
+        self,
+        local: LocalTraining,
+        work: Work,
+        x: Tensor,
+        y: Tensor,
+        slots: dict,
+        lr: Tensor,
+        key: Tensor | None,
+    ) -> Tensor:
+        """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
+        live, model = self.live, self.job.model
+        live.gradient.zero_()
+        output, features = live(x, key, want_features=work.loss is not None)
+        loss = data_loss = model.losses(output, y).mean()
+        if work.loss is not None:
+            batch = self._batch(x, y, key, output, features)
+            loss = data_loss + work.loss(batch, **work.args)
+        loss.backward()
+        with torch.no_grad():
+            update(local, live.vector, live.gradient, slots, lr, work.pull, work.push, work.unclipped)
+        return data_loss.detach()
+
+    def _step(self, work: Work, some: list[tuple[Tensor, Tensor]], lr: Tensor, key: Tensor | None) -> None:
+        assert work.step is not None
+        batches = [self._batch(x, y, key) for x, y in some]
+        self.live.vector.copy_(work.step(self.live.vector.clone(), batches, lr[0], **work.args).detach())
+
+    def _batch(
+        self,
+        x: Tensor,
+        y: Tensor,
+        key: Tensor | None,
+        output: Tensor | None = None,
+        features: Tensor | None = None,
+        train: bool = True,
+        weight: Tensor | None = None,
+    ) -> Batch:
+        if weight is None:
+            weight = x.new_full((len(y),), 1 / len(y), dtype=self.job.model.dtype)
+
+        def call(vector: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+            out, feats, _ = self.pure(vector, self.live.buffers, other, key, weight, train, want_features=True)
+            return out, feats  # type: ignore[return-value]
+
+        return Batch(x, y, weight, self.job.model.losses, call, output, features)
+
+    def _keep_buffers(self, new: Tensor) -> None:
+        model = self.job.model
+        if not model.buffer_layout.size or model.buffer_policy == "freeze":
+            return
+        if model.buffer_policy == "local":
+            self.kept[BUFFERS] = new.clone()
+        else:
+            self.sent[BUFFERS] = new - self.buffers
+
+    def average(self, work: Work) -> Any:
+        """Mean over all samples of a split; several vectors one after another."""
+        assert work.fn is not None
+        if work.at.dim() > 1:
+            results = [self.average(dc.replace(work, at=v)) for v in work.at]
+            return tree_map(lambda *parts: torch.stack(parts), *results)
+        live = self.live
+        x, y = self.job.split(work.data).of(self.id)
+        if len(y) == 0:
+            raise UnalikeError(f"Client {self.id} has no {work.data} samples to average over.")
+        live.vector.copy_(work.at)
+        live.buffers.copy_(self.buffers)
+        total = None
+        with torch.no_grad():
+            for a in range(0, len(y), SLICE):
+                xs, ys = x[a : a + SLICE], y[a : a + SLICE]
+                output, features = live(xs, train=False, want_features=True)
+                weight = xs.new_full((len(ys),), 1 / len(y), dtype=self.job.model.dtype)
+                batch = self._batch(xs, ys, None, output, features, train=False, weight=weight)
+                part = tree_map(batch.mean, work.fn(batch, **work.args))
+                total = part if total is None else tree_map(torch.add, total, part)
+        return total
+
+    def gradient(self, work: Work) -> Tensor:
+        live, model = self.live, self.job.model
+        x, y = self.job.data.train.of(self.id)
+        live.vector.copy_(work.at)
+        live.buffers.copy_(self.buffers)
+        live.gradient.zero_()
+        for a in range(0, len(y), SLICE):
+            output, _ = live(x[a : a + SLICE], train=False)
+            (model.losses(output, y[a : a + SLICE]).sum() / len(y)).backward()
+        return live.gradient.clone()
+
+
+SLICE = 512  # samples at a time where a whole client is averaged over
+
+PERFORM: dict[str, Callable[[Solo, Work], Any]] = {
+    "train": Solo.train,
+    "average": Solo.average,
+    "gradient": Solo.gradient,
+}

@@ -1,0 +1,331 @@
+"""A stack of clients at once: `vmap` over their vectors, for GPUs and for tiny models on a CPU.
+
+Clients are sorted longest first, so that those still at work are a prefix of the stack. Steps are eager, or compiled
+and (on CUDA) captured in one graph per width, in which even the reading of the batch order happens on the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from unalike.contract import Batch, Fields, Me, Work
+from unalike.engines.base import (
+    BUFFERS,
+    OPTIMIZER,
+    Call,
+    Engine,
+    Job,
+    Outcome,
+    Solo,
+    finish,
+    kept_slots,
+    local_settings,
+    start_buffers,
+)
+from unalike.engines.program import Program, Setting
+from unalike.errors import EngineRefused, UnalikeError
+from unalike.local import Order, new_slots
+from unalike.model import Pure
+
+
+class Batched(Engine):
+    name = "batched"
+
+    def __init__(
+        self,
+        job: Job,
+        clients_at_once: int | None = None,
+        memory: int | None = None,
+        compile: bool | None = None,
+    ):
+        super().__init__(job)
+        cuda = job.model.device.type == "cuda"
+        self.compile = cuda if compile is None else compile
+        self.pure: Pure = job.model.pure(align=16 if cuda else 1)
+        self.clients_at_once = clients_at_once or self._chunk_for(memory)
+        self._programs: dict[Any, Program] = {}
+
+    def _chunk_for(self, memory: int | None) -> int:
+        """How many clients fit a memory budget: vectors are counted, activations measured on one client."""
+        job, model = self.job, self.job.model
+        if memory is None:
+            cuda = model.device.type == "cuda"
+            memory = int(0.6 * torch.cuda.mem_get_info(model.device)[0]) if cuda else 2 << 30
+        saved = 0
+
+        def count(t: Tensor) -> Tensor:
+            nonlocal saved
+            saved += t.numel() * t.element_size()
+            return t
+
+        rows = int(min(job.local.batch_size or job.data.train.sizes.max(), job.data.train.sizes.max()))
+        x, y = job.data.train.x[:rows], job.data.train.y[:rows]
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+            vector = model.start.clone().requires_grad_(True)
+            pure = model.pure()
+            weight = x.new_full((len(y),), 1 / len(y), dtype=model.dtype)
+            key = torch.zeros((), dtype=torch.int64, device=model.device)
+            model.losses(pure(vector, model.start_buffers, x, key, weight)[0], y).mean()
+        vectors = 8 * model.layout.size * model.dtype.itemsize
+        return max(1, min(4096, memory // max(1, vectors + 3 * saved)))
+
+    def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        a = 0
+        while a < len(ids):
+            b = min(a + self.clients_at_once, len(ids))
+            try:
+                outcome = Stack(self, call, ids[a:b], np.arange(a, b)).run()
+            except torch.OutOfMemoryError:
+                if b - a == 1:
+                    raise UnalikeError(
+                        "One client alone does not fit the device's memory: use a smaller batch_size."
+                    ) from None
+                self.clients_at_once = (b - a) // 2  # a chunk is a pure function of its inputs: take half and go on
+                torch.cuda.empty_cache()
+                continue
+            a = b
+            yield outcome
+
+    def program(self, setting: Setting, width: int) -> Program:
+        """The step for this kind of training; kept, because building it again would compile it again."""
+        key = (setting, width if self.compile else None)
+        if key not in self._programs:
+            self._programs[key] = Program(self.job.model, self.pure, setting, self.compile)
+        return self._programs[key]
+
+
+class Stack:
+    """One chunk of a cohort on its way through a client function."""
+
+    def __init__(self, engine: Batched, call: Call, ids: np.ndarray, positions: np.ndarray):
+        self.engine, self.job, self.call = engine, engine.job, call
+        model, sizes = self.job.model, self.job.data.train.sizes
+        longest = np.argsort(-self.job.local.counts(ids, sizes[ids], call.round), kind="stable")
+        self.ids, self.back = ids[longest], np.argsort(longest, kind="stable")
+        self.sizes = sizes[self.ids]
+        self.device, self.dtype = model.device, model.dtype
+        self.state, self.first = self.job.states.read(self.ids)
+        index = torch.from_numpy(positions[longest]).to(self.device)
+        self.rows = {name: t[index] for name, t in call.rows.items()}
+        numbers = self.job.numbers(self.ids, call.round)
+        self.numbers = {k: torch.tensor(v, dtype=self.dtype, device=self.device) for k, v in numbers.items()}
+        self.numbers["first"] = self.first
+        draws = self.job.keys(self.ids, call.round, f"draws {call.exchange}")
+        self.numbers["_draws"] = torch.from_numpy(draws).to(self.device)
+        message = Fields({**call.shared, **self.rows})
+        buffers = start_buffers(model, self.first, Fields(self.state), message)
+        self.buffers = buffers.expand(len(ids), -1)
+        self.loss = torch.full((len(ids),), float("nan"), dtype=self.dtype, device=self.device)
+        self.kept: dict[str, Tensor] = {}
+        self.sent: dict[str, Tensor] = {}
+        self.trained = 0
+
+    def run(self) -> Outcome:
+        out: Any = self._stage(self.call.fn, (), {})
+        while isinstance(out, Work):
+            if out.next is None:
+                raise UnalikeError(
+                    f"{self.call.fn.__name__} asked for {out.kind} without .then(...): name what comes next."
+                )
+            result = self._perform(out)
+            out = self._stage(out.next, (result,), out.keep)
+        kept, sent = out
+        back = torch.from_numpy(self.back).to(self.device)
+        order = lambda values: {k: v.detach()[back] for k, v in values.items()}  # noqa: E731
+        ids = self.ids[self.back]
+        self.job.states.stage(ids, order({**kept, **self.kept}))
+        loss = self.loss.double().cpu().numpy()[self.back]
+        return Outcome(ids, order({**sent, **self.sent}), self.sizes[self.back], loss)
+
+    # ---- the pieces between requests
+
+    def _stage(self, fn: Callable[..., Any], result: tuple, keep: dict[str, Any]) -> Any:
+        """`fn` for every client of the stack: a request with stacked tensors, or (state, reply)."""
+        call, layout = self.call, self.job.model.layout
+        keep_leaves, keep_spec = tree_flatten(keep)
+        moving = [k for k, leaf in enumerate(keep_leaves) if isinstance(leaf, Tensor)]
+        seen: dict[str, Any] = {}
+
+        def one(numbers: dict, state: dict, rows: dict, result: tuple, kept: list) -> tuple[Tensor, ...]:
+            leaves = list(keep_leaves)
+            for k, leaf in zip(moving, kept, strict=True):
+                leaves[k] = leaf
+            me = Me(numbers, call.round, layout)
+            m = Fields({**call.shared, **rows})
+            out = fn(me, Fields(state), m, *result, **tree_unflatten(leaves, keep_spec))
+            if isinstance(out, Work):
+                parts: Any = {name: getattr(out, name) for name in _MOVING}
+            else:
+                as_tensor = lambda v: torch.as_tensor(v, device=self.device)  # noqa: E731
+                parts = [{k: as_tensor(v) for k, v in part.items()} for part in finish(self.job, out, fn)]
+            flat, spec = tree_flatten(parts)
+            seen.update(out=out, spec=spec, flat=[_STACKED if isinstance(v, Tensor) else v for v in flat])
+            return (numbers["n"], *(v for v in flat if isinstance(v, Tensor)))
+
+        inputs = (self.numbers, self.state, self.rows, result, [keep_leaves[k] for k in moving])
+        try:
+            _, *stacked = vmap(one, randomness="different")(*inputs)
+        except Exception as error:
+            raise self._explain(fn, error) from error
+        values = iter(stacked)
+        flat = [next(values) if v is _STACKED else v for v in seen["flat"]]
+        parts = tree_unflatten(flat, seen["spec"])
+        return dc.replace(seen["out"], **parts) if isinstance(seen["out"], Work) else parts
+
+    def _explain(self, fn: Callable[..., Any], error: Exception) -> UnalikeError:
+        """Run the call again for one client: either that fails too, with a better message, or only stacking does."""
+        if isinstance(error, UnalikeError):
+            return error
+        client = int(self.ids[0])
+        state = {k: v[0] for k, v in self.state.items()}
+        message = Fields({**self.call.shared, **{k: v[0] for k, v in self.rows.items()}})
+        try:
+            Solo(self.job).run(self.call, client, state, self.first[0], message)
+        except UnalikeError as single:
+            return single
+        first = str(error).strip().splitlines()[0]
+        name = f"{type(self.job.method).__name__}.{fn.__name__}"
+        return EngineRefused(
+            f"{name} works for one client but not for a stack of clients: {first} Use engine='workers' or "
+            "'sequential', or write it without branches on tensor values."
+        )
+
+    # ---- the requests
+
+    def _perform(self, work: Work) -> Any:
+        return {"train": self._train, "average": self._average, "gradient": self._gradient}[work.kind](work)
+
+    def _train(self, work: Work) -> Tensor:
+        job, model, pure = self.job, self.job.model, self.engine.pure
+        local = local_settings(job, work)
+        steps = local.counts(self.ids, self.sizes, self.call.round)
+        order = np.argsort(-steps, kind="stable")  # a request with its own amount of work may change who is longest
+        shuffled = not np.array_equal(order, np.arange(len(order)))
+        rate: Any = work.lr if work.lr is not None else local.rates(self.ids, self.call.round)
+        c = len(self.ids)
+        lr = torch.as_tensor(rate, dtype=self.dtype, device=self.device).reshape(-1, 1).expand(c, 1).contiguous()
+        keys = job.keys(self.ids, self.call.round, f"train {self.call.exchange} {self.trained}")
+        self.trained += 1
+        pack = lambda v: model.layout.repack(v, pure.layout)  # noqa: E731
+        affine = {name: self._affine(getattr(work, name), pack) for name in ("pull", "push")}
+        slots = new_slots(local, pack(work.at))
+        for name in kept_slots(job, local):
+            kept = self.state[OPTIMIZER + name]
+            slots[name].copy_(pack(kept) if kept.shape[-1] == model.layout.size else kept)
+        moving = {
+            "theta": pack(work.at).clone(memory_format=torch.contiguous_format),
+            "buffers": self.buffers.clone(memory_format=torch.contiguous_format),
+            "slots": slots,
+            "lr": lr,
+            "args": _tensors(work.args),
+            **{k: v for k, v in affine.items() if isinstance(v, Tensor)},
+        }
+        fixed = {k: v for k, v in affine.items() if not isinstance(v, Tensor)}
+        sizes, offsets = self.sizes, job.data.train.offsets[self.ids]
+        if shuffled:
+            index = torch.from_numpy(order).to(self.device)
+            moving = tree_map(lambda t: t[index], moving)
+            sizes, offsets, steps, keys = sizes[order], offsets[order], steps[order], keys[order]
+        setting = Setting.of(local, work, fixed, _plain(work.args))
+        program = self.engine.program(setting, c)
+        plan = Order(local, keys, sizes, self.device)
+        theta, buffers, slots, loss = program.run(job.data.train, moving, plan, offsets, steps, keys)
+        if shuffled:
+            index = torch.from_numpy(np.argsort(order, kind="stable")).to(self.device)
+            theta, buffers, slots, loss = tree_map(lambda t: t[index], (theta, buffers, slots, loss))
+        self.loss = loss
+        for name in kept_slots(job, local):
+            value = slots[name]
+            self.kept[OPTIMIZER + name] = pure.layout.repack(value, model.layout) if value.shape[-1] > 1 else value
+        if model.buffer_layout.size and model.buffer_policy == "local":
+            self.kept[BUFFERS] = buffers
+        elif model.buffer_layout.size and model.buffer_policy == "average":
+            self.sent[BUFFERS] = buffers - self.buffers
+        return pure.layout.repack(theta, model.layout)
+
+    def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | float:
+        """pull or push as a number, [c, 1] or [c, P]."""
+        if not isinstance(value, Tensor):
+            return float(value)
+        if value.dim() == 1:
+            return value.to(self.dtype)[:, None]
+        return pack(value)
+
+    def _average(self, work: Work) -> Any:
+        assert work.fn is not None
+        if work.at.dim() > 2:
+            parts = [self._average(dc.replace(work, at=work.at[:, j])) for j in range(work.at.shape[1])]
+            return tree_map(lambda *p: torch.stack(p, 1), *parts)
+        fn, model = work.fn, self.job.model
+        plain = _plain(work.args)
+
+        def one(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, args: dict) -> Any:
+            pure = self.engine.pure
+            output, features, _ = pure(vector, buffers, x, train=False, want_features=True)
+
+            def call(other: Tensor, ox: Tensor) -> tuple[Tensor, Tensor]:
+                out, feats, _ = pure(other, buffers, ox, train=False, want_features=True)
+                return out, feats  # type: ignore[return-value]
+
+            batch = Batch(x, y, weight, model.losses, call, output, features)
+            return tree_map(batch.mean, fn(batch, **args, **plain))
+
+        return self._over_samples(work, vmap(one), _tensors(work.args))
+
+    def _gradient(self, work: Work) -> Tensor:
+        model, pure = self.job.model, self.engine.pure
+
+        def one(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, args: dict) -> Tensor:
+            return (model.losses(pure(vector, buffers, x, train=False)[0], y) * weight).sum()
+
+        flat = self._over_samples(work, vmap(grad(one)), {})
+        return pure.layout.repack(flat, model.layout)
+
+    def _over_samples(self, work: Work, one: Callable[..., Any], args: dict[str, Tensor]) -> Any:
+        """The sum over slices of all samples of `one`, which weights each sample by one over its client's count."""
+        columns = self.job.split(work.data)
+        sizes, offsets = columns.sizes[self.ids], columns.offsets[self.ids]
+        if (sizes == 0).any():
+            client = int(self.ids[sizes == 0][0])
+            raise UnalikeError(f"Client {client} has no {work.data} samples to average over.")
+        c, longest = len(self.ids), int(sizes.max())
+        n = torch.from_numpy(sizes).to(self.device)[:, None]
+        offset = torch.from_numpy(offsets).to(self.device)[:, None]
+        vector = self.job.model.layout.repack(work.at, self.engine.pure.layout)
+        width = max(1, min(longest, (16384 if self.device.type == "cuda" else 4096) // c + 1))
+        total = None
+        for a in range(0, longest, width):
+            place = torch.arange(a, min(a + width, longest), device=self.device)
+            real = place < n
+            rows = offset + torch.where(real, place, 0)
+            weight = real.to(self.dtype) / n
+            part = one(vector, self.buffers, columns.x[rows], columns.y[rows], weight, args)
+            total = part if total is None else tree_map(torch.add, total, part)
+        return total
+
+
+_MOVING = (
+    "at",
+    "pull",
+    "push",
+    "args",
+    "lr",
+    "keep",
+)  # the parts of a request that may differ between clients
+_STACKED = object()  # marks where a stacked tensor belongs
+
+
+def _tensors(args: dict[str, Any]) -> dict[str, Tensor]:
+    return {k: v for k, v in args.items() if isinstance(v, Tensor)}
+
+
+def _plain(args: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in args.items() if not isinstance(v, Tensor)}

@@ -1,0 +1,37 @@
+"""Errors that are the user's to mend: one line that says what was given, what must hold and what to do.
+
+The command line prints the line and exits with code 2; a traceback is for mistakes of ours only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UnalikeError(Exception):
+    """A mistake in what was asked for, or in the data; the message is one line and complete."""
+
+
+class EngineRefused(UnalikeError):
+    """This engine cannot run this model or method, and says why; `auto` then takes another."""
+
+
+class Diverged(UnalikeError):
+    """The loss or the weights of a client became NaN or infinite. The last checkpoint is still good."""
+
+    def __init__(self, message: str, round: int, clients: list[int]):
+        super().__init__(message)
+        self.round, self.clients = round, clients
+
+
+def did_you_mean(given: str, options: Iterable[str]) -> str:
+    """' Did you mean X?' for a near miss, else the list of what there is."""
+    options = sorted(options)
+    near = difflib.get_close_matches(given, options, n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(options)}."
+
+
+def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:
+    """The error for a name that is not in a registry."""
+    return UnalikeError(f"There is no {what} {given!r}.{did_you_mean(str(given), options)}")

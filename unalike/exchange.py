@@ -1,0 +1,294 @@
+"""The server's side of the contract: its state, a cohort to call, and replies to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.contract import Field, Method, PerClient
+from unalike.engines.base import BUFFERS, Call, Engine, Outcome
+from unalike.errors import Diverged, UnalikeError, did_you_mean
+from unalike.model import Model
+from unalike.store import ClientStore
+
+MAX_SUM_BYTES = 64 << 20  # float64 scratch while a stack of replies is summed
+
+
+class Server:
+    """The server's state: `w`, and whatever a method assigns (tensors, numbers, text, lists of these).
+
+    `buffers` holds BatchNorm's statistics where a model has any; `table(name)` is a declared table with one row per
+    client; `init(k)` gives k differently initialised models, [k, P].
+    """
+
+    def __init__(self, model: Model, tables: dict[str, ClientStore], seed: int):
+        self.__dict__.update(_values={}, _model=model, _tables=tables, _seed=seed)
+        self.w = model.start.clone()
+        if model.buffer_layout.size and model.buffer_policy == "average":
+            self.buffers = model.start_buffers.clone()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._values[name] = value.detach() if isinstance(value, Tensor) else value
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            if name.startswith("__"):
+                raise AttributeError(name) from None
+            raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, self._values)}") from None
+
+    def table(self, name: str) -> Table:
+        if name not in self._tables:
+            raise UnalikeError(f"The method declares no table {name!r}.{did_you_mean(name, self._tables)}")
+        return Table(self._tables[name])
+
+    def init(self, count: int) -> Tensor:
+        """`count` models, each with weights of its own, drawn from the run's seed. The first is the given one."""
+        import copy
+
+        from unalike import random
+
+        model, out = self._model, [self._model.start]
+        for k in range(1, count):
+            module = copy.deepcopy(model.module)
+            devices = [model.device] if model.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=devices):
+                torch.manual_seed(random.key(self._seed, "init", k) & 0xFFFFFFFF)
+                for layer in module.modules():
+                    if hasattr(layer, "reset_parameters"):
+                        layer.reset_parameters()
+            out.append(model.layout.flat(dict(module.named_parameters())))
+        return torch.stack(out)
+
+
+class Table:
+    """A declared table on the server: rows by client number, zeros where nothing was written."""
+
+    def __init__(self, store: ClientStore):
+        self._store = store
+
+    def __getitem__(self, ids: Iterable[int]) -> Tensor:
+        return self._store.read(np.asarray(ids, dtype=np.int64))[0]["row"]
+
+    def __setitem__(self, ids: Iterable[int], rows: Tensor) -> None:
+        self._store.stage(np.asarray(ids, dtype=np.int64), {"row": rows})
+
+    def known(self, ids: Iterable[int]) -> Tensor:
+        """Which of these clients have a row."""
+        return ~self._store.read(np.asarray(ids, dtype=np.int64))[1]
+
+
+class Replies:
+    """What came back from a call, as far as it was declared: sums and means of every field, single values only of
+    fields declared `read="each"` or `"peers"`. Sums are float64, in client order."""
+
+    def __init__(self, fields: dict[str, Field], dtype: torch.dtype):
+        self._fields, self._dtype = fields, dtype
+        self._sums: dict[str, Tensor] = {}
+        self._weights: dict[str, float] = {}
+        self._each: dict[str, list[Tensor]] = {}
+        self._ids: list[np.ndarray] = []
+        self._loss: list[np.ndarray] = []
+        self.samples_total = 0.0
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The clients that answered, in order."""
+        return np.concatenate(self._ids) if self._ids else np.empty(0, dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        """How many answered."""
+        return sum(len(part) for part in self._ids)
+
+    def add(self, outcome: Outcome) -> None:
+        self._ids.append(outcome.ids)
+        self._loss.append(outcome.loss)
+        self.samples_total += float(outcome.samples.sum())
+        for name, values in outcome.up.items():
+            field = self._fields[name]
+            weights = outcome.samples if field.weight == "samples" else np.ones(len(outcome.ids))
+            flat = values.reshape(len(values), -1)
+            if name not in self._sums:
+                self._sums[name] = torch.zeros(values.shape[1:], dtype=torch.float64, device=values.device)
+                self._weights[name] = 0.0
+            total = self._sums[name].view(-1)
+            w = torch.from_numpy(np.asarray(weights, dtype=np.float64)).to(values.device)
+            rows = max(1, MAX_SUM_BYTES // (8 * max(1, flat.shape[1])))
+            for a in range(0, len(flat), rows):
+                total += w[a : a + rows] @ flat[a : a + rows].double()
+            self._weights[name] += float(weights.sum())
+            if field.read != "sum":
+                self._each.setdefault(name, []).append(values)
+
+    def sum(self, name: str) -> Tensor:
+        """Σ weight · value over those who answered."""
+        self._known(name)
+        return self._sums[name].to(self._dtype)
+
+    def mean(self, name: str) -> Tensor:
+        """Σ weight · value / Σ weight."""
+        self._known(name)
+        return (self._sums[name] / self._weights[name]).to(self._dtype)
+
+    def each(self, name: str) -> Tensor:
+        """One row per client, in the order of `ids`."""
+        self._known(name)
+        if self._fields[name].read == "sum":
+            raise UnalikeError(
+                f"The reply field {name!r} is declared read='sum': reading it client by client needs read='each'."
+            )
+        return torch.cat(self._each[name])
+
+    def _known(self, name: str) -> None:
+        if name not in self._sums:
+            raise UnalikeError(f"The replies have no field {name!r}.{did_you_mean(name, self._sums)}")
+
+    def losses(self) -> np.ndarray:
+        """Mean training loss per client, NaN where none trained."""
+        return np.concatenate(self._loss) if self._loss else np.empty(0)
+
+
+class Cohort:
+    """The clients of a round, or a part of them: `call` runs a client function on each and gathers the replies."""
+
+    def __init__(self, context: RoundContext, ids: np.ndarray):
+        self._context, self.ids = context, ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def population(self) -> int:
+        """How many clients there are in all."""
+        return self._context.population
+
+    @property
+    def samples(self) -> np.ndarray:
+        """Training samples of each client of this cohort."""
+        return self._context.engine.job.data.train.sizes[self.ids]
+
+    def only(self, ids: Iterable[int]) -> Cohort:
+        """The same cohort, cut to these clients."""
+        ids = np.asarray(ids, dtype=np.int64)
+        stranger = np.setdiff1d(ids, self.ids)
+        if len(stranger):
+            raise UnalikeError(f"only(): client {int(stranger[0])} is not in this cohort of {len(self.ids)}.")
+        return Cohort(self._context, ids)
+
+    def call(self, fn: Callable[..., Any], **message: Any) -> Replies:
+        """Run `fn(me, s, m)` on every client; values in `message` go to all, `PerClient(rows)` one row to each."""
+        return self._context.call(fn, self.ids, message)
+
+
+class RoundContext:
+    """One round's exchanges: message checks, byte counts, staged state, divergence."""
+
+    def __init__(self, engine: Engine, method: Method, server: Server, population: int, round: int):
+        self.engine, self.method, self.server = engine, method, server
+        self.population, self.round = population, round
+        self.exchange = 0
+        self.bytes_down = self.bytes_up = 0
+        self.losses: list[np.ndarray] = []
+        self._buffers: Tensor | None = None
+        model = engine.job.model
+        self.sizes = sizes_of(model)
+        self.fields = dict(method.up)
+        if BUFFERS in server._values:
+            self.fields[BUFFERS] = Field((model.buffer_layout.size,))
+
+    def call(self, fn: Callable[..., Any], ids: np.ndarray, message: dict[str, Any]) -> Replies:
+        if len(ids) == 0:
+            raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
+        model = self.engine.job.model
+        shared, rows = {}, {}
+        for name, value in message.items():
+            if isinstance(value, PerClient):
+                if len(value.rows) != len(ids):
+                    raise UnalikeError(
+                        f"PerClient {name!r} has {len(value.rows)} rows for a cohort of {len(ids)}: give one row each."
+                    )
+                rows[name] = value.rows.to(model.device)
+            else:
+                shared[name] = _tensor(value, model)
+        if BUFFERS in self.server._values and BUFFERS not in shared:
+            shared[BUFFERS] = self.server.buffers
+        payload = sum(t.numel() * t.element_size() for t in shared.values())
+        self.bytes_down += payload * len(ids) + sum(t.numel() * t.element_size() for t in rows.values())
+        replies = Replies(self.fields, model.dtype)
+        call = Call(fn, shared, rows, self.round, self.exchange)
+        self.exchange += 1
+        for outcome in self.engine.call(call, ids):
+            self._check(outcome, fn)
+            self.bytes_up += sum(t.numel() * t.element_size() for t in outcome.up.values())
+            replies.add(outcome)
+        self.losses.append(replies.losses())
+        if BUFFERS in replies._sums:
+            self._buffers = replies.mean(BUFFERS)
+        return replies
+
+    def finish(self) -> None:
+        """The end of the round: averaged buffers become the server's."""
+        if self._buffers is not None:
+            self.server.buffers = self.server.buffers + self._buffers
+
+    def _check(self, outcome: Outcome, fn: Callable[..., Any]) -> None:
+        check_reply(outcome.up, self.fields, self.sizes, self.method, fn.__name__)
+        bad = np.zeros(len(outcome.ids), dtype=bool) | np.isinf(outcome.loss)
+        for value in outcome.up.values():
+            if value.is_floating_point():
+                sums = value.reshape(len(value), -1).sum(1)
+                bad |= ~torch.isfinite(sums).cpu().numpy()
+        if bad.any():
+            clients = [int(k) for k in outcome.ids[bad]]
+            named = ", ".join(map(str, clients[:5])) + (" and others" if len(clients) > 5 else "")
+            raise Diverged(
+                f"Round {self.round + 1}: the loss or weights of client {named} became NaN or infinite; the last "
+                "checkpoint is kept. A smaller lr or clip_norm=10 usually helps.",
+                self.round + 1,
+                clients,
+            )
+
+
+def check_reply(
+    up: dict[str, Tensor], fields: dict[str, Field], sizes: dict[str, int], method: Method, function: str
+) -> None:
+    """Every field of a stack of replies is declared and has its declared shape."""
+    name = type(method).__name__
+    for key, value in up.items():
+        if key not in fields:
+            raise UnalikeError(
+                f"{name}.{function} sends {key!r}, which `up` does not declare.{did_you_mean(key, fields)}"
+            )
+        want = fields[key].resolve(sizes, method)
+        if tuple(value.shape[1:]) != want:
+            raise UnalikeError(
+                f"{name}.{function} sends {key!r} with shape {list(value.shape[1:])}; `up` declares {list(want)}."
+            )
+
+
+def sizes_of(model: Model) -> dict[str, int]:
+    """The sizes that shapes of fields are named after."""
+    return {
+        "model": model.layout.size,
+        "body": model.layout.body_size,
+        "head": model.layout.head_size,
+        "features": model.features,
+        "classes": model.outputs,
+    }
+
+
+def _tensor(value: Any, model: Model) -> Tensor:
+    """A part of a message as a tensor: numbers become 0-dimensional ones."""
+    if isinstance(value, Tensor):
+        return value.to(model.device)
+    if isinstance(value, bool | int):
+        return torch.tensor(value, device=model.device)
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=model.dtype, device=model.device)
+    raise UnalikeError(f"A message holds tensors and numbers; got {type(value).__name__}.")

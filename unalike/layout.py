@@ -1,0 +1,103 @@
+"""A model as one flat vector: where each tensor lies in it, and which part of it is the head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from unalike.errors import UnalikeError, did_you_mean
+
+
+class Layout:
+    """Names, shapes and places of tensors in a flat vector [..., size].
+
+    `align` starts every tensor at a multiple of so many numbers (the batched engine on a GPU wants 64 bytes); the
+    vectors that methods see are never padded, so norms, noise and byte counts mean what they say.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, tuple[int, ...]]], head: str | None = None, align: int = 1):
+        self.named = [(name, tuple(shape)) for name, shape in named]
+        self.head_name = head
+        self.places: list[tuple[str, int, int, tuple[int, ...]]] = []
+        offset = 0
+        for name, shape in self.named:
+            size = int(torch.Size(shape).numel())
+            self.places.append((name, offset, size, shape))
+            offset += -(-size // align) * align
+        self.size = offset
+        self._head = [self._in_head(name) for name, *_ in self.places]
+        self.head_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if h)
+        self.body_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if not h)
+
+    def _in_head(self, name: str) -> bool:
+        if self.head_name is None:
+            return False
+        return self.head_name == "" or name.startswith(self.head_name + ".")
+
+    def aligned(self, align: int) -> Layout:
+        """The same tensors at other places."""
+        return Layout(self.named, self.head_name, align)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Tensors by name, as views of the vector; leading dimensions stay."""
+        lead = flat.shape[:-1]
+        return {n: flat.narrow(-1, o, k).reshape(*lead, *s) for n, o, k, s in self.places}
+
+    def flat(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The vector of one set of tensors (no leading dimensions)."""
+        if not self.places:
+            return torch.zeros(0)
+        first = next(iter(tensors.values()))
+        out = torch.zeros(self.size, dtype=first.dtype, device=first.device)
+        for name, offset, size, _ in self.places:
+            out[offset : offset + size] = tensors[name].detach().reshape(-1)
+        return out
+
+    def repack(self, flat: Tensor, other: Layout) -> Tensor:
+        """The same numbers, laid out as `other` lays them out."""
+        if self.size == other.size:
+            return flat
+        out = flat.new_zeros(*flat.shape[:-1], other.size)
+        for (_, o, k, _), (_, o2, _, _) in zip(self.places, other.places, strict=True):
+            out[..., o2 : o2 + k] = flat[..., o : o + k]
+        return out
+
+    # ---- the head and the rest: FedPer, LG-FedAvg and their kin share only one of the two
+
+    def _part(self, flat: Tensor, head: bool) -> Tensor:
+        parts = [flat.narrow(-1, p[1], p[2]) for p, h in zip(self.places, self._head, strict=True) if h == head]
+        return torch.cat(parts, -1) if parts else flat.narrow(-1, 0, 0)
+
+    def head(self, flat: Tensor) -> Tensor:
+        """The head's numbers of a model vector."""
+        return self._part(flat, True)
+
+    def body(self, flat: Tensor) -> Tensor:
+        """Everything before the head of a model vector."""
+        return self._part(flat, False)
+
+    def join(self, body: Tensor, head: Tensor) -> Tensor:
+        """The model vector with this body and this head."""
+        out, at = [], {True: 0, False: 0}
+        for (_, _, size, _), is_head in zip(self.places, self._head, strict=True):
+            source = head if is_head else body
+            out.append(source.narrow(-1, at[is_head], size))
+            at[is_head] += size
+        return torch.cat(out, -1)
+
+
+def find_head(module: nn.Module, head: str | None) -> str:
+    """The head's name: the one given (checked), else the last layer that has trainable weights."""
+    layers = {
+        name: m for name, m in module.named_modules() if any(p.requires_grad for p in m.parameters(recurse=False))
+    }
+    if head is not None:
+        known = {name for name, _ in module.named_modules()}
+        if head not in known:
+            raise UnalikeError(f"The model has no layer {head!r} to be its head.{did_you_mean(head, layers)}")
+        return head
+    if not layers:
+        raise UnalikeError("The model has no trainable weights: nothing could be learned or sent.")
+    return list(layers)[-1]

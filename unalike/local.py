@@ -1,0 +1,257 @@
+"""Local training: its settings, the order of samples, and the update of a vector by a gradient.
+
+The update works on `[..., P]` in place: one client's vector or a stack of them go through the same lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike import random
+from unalike.errors import UnalikeError, unknown
+
+Amount = float | Sequence[float] | Callable[[int, int], float]
+
+
+@dc.dataclass(frozen=True)
+class LocalTraining:
+    """What a client does between two messages.
+
+    epochs, steps: passes over its data, or mini-batch steps (give one of them; steps begin a new pass when one ends).
+    epochs, steps and lr are each a value, a list with one per client, or a function of (client, round).
+    batch_size: None is the full batch. shuffle=False keeps the stored order. drop_last leaves a short last batch out.
+    lr_decay: the rate of round t (from 0) is lr * lr_decay**t.
+    optimizer: "sgd", "rmsprop" or "adam", as torch.optim defines them; keep_optimizer: its state is the client's and
+      lives through the run instead of starting anew each round.
+    clip_norm: the gradient's total norm is cut to this, before weight decay is added.
+    """
+
+    epochs: Amount | None = None
+    steps: Amount | None = None
+    batch_size: int | None = 32
+    lr: Amount = 0.1
+    lr_decay: float = 1.0
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    smoothing: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    shuffle: bool = True
+    drop_last: bool = False
+    keep_optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise UnalikeError(f"Give epochs or steps, not both; got epochs={self.epochs}, steps={self.steps}.")
+        if self.epochs is None and self.steps is None:
+            object.__setattr__(self, "epochs", 1)
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
+            raise UnalikeError(f"batch_size must be a whole number of at least 1, or None; got {self.batch_size!r}.")
+        for name, low in (
+            ("momentum", 0),
+            ("weight_decay", 0),
+            ("lr_decay", 0),
+            ("eps", 0),
+            ("smoothing", 0),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value >= low:
+                raise UnalikeError(f"{name} must be a number of at least {low}; got {value!r}.")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UnalikeError(f"clip_norm must be above 0, or None; got {self.clip_norm!r}.")
+        if self.nesterov and not (self.optimizer == "sgd" and self.momentum > 0):
+            raise UnalikeError("nesterov=True needs optimizer='sgd' and a momentum above 0.")
+
+    def replaced(self, **changes: Any) -> LocalTraining:
+        """These settings with a few others; giving steps takes epochs away, and the other way round."""
+        known = {f.name for f in dc.fields(self)}
+        for name in changes:
+            if name not in known:
+                raise unknown("setting of LocalTraining", name, known)
+        if "steps" in changes:
+            changes.setdefault("epochs", None)
+        if "epochs" in changes and changes["epochs"] is not None:
+            changes.setdefault("steps", None)
+        return dc.replace(self, **changes)
+
+    def rates(self, ids: np.ndarray, round: int) -> np.ndarray:
+        """float64 [c]: the learning rate of each client in this round."""
+        return _amount("lr", self.lr, ids, round, 0.0) * self.lr_decay**round
+
+    def per_epoch(self, sizes: np.ndarray) -> np.ndarray:
+        """Mini-batches in one pass over so many samples."""
+        if self.batch_size is None:
+            return np.ones_like(sizes)
+        return sizes // self.batch_size if self.drop_last else -(-sizes // self.batch_size)
+
+    def counts(self, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
+        """int64 [c]: the steps each client takes in this round."""
+        per = self.per_epoch(sizes)
+        if (per < 1).any():
+            k = int(np.flatnonzero(per < 1)[0])
+            raise UnalikeError(
+                f"Client {int(ids[k])} has {int(sizes[k])} samples, fewer than batch_size={self.batch_size}, and "
+                "drop_last=True leaves it no batch: take a smaller batch_size or drop_last=False."
+            )
+        if self.steps is not None:
+            steps = _amount("steps", self.steps, ids, round, 1)
+        else:
+            assert self.epochs is not None
+            steps = np.ceil(_amount("epochs", self.epochs, ids, round, 0.0) * per)
+        return np.maximum(steps, 1).astype(np.int64)
+
+
+def _amount(name: str, value: Amount, ids: np.ndarray, round: int, low: float) -> np.ndarray:
+    """One number per client from a value, a list per client or a function of (client, round)."""
+    if callable(value):
+        out = np.array([value(int(k), round) for k in ids], dtype=np.float64)
+    elif isinstance(value, Sequence | np.ndarray):
+        if len(ids) and int(ids.max()) >= len(value):
+            raise UnalikeError(
+                f"{name} has {len(value)} entries, and there is a client {int(ids.max())}: give one each."
+            )
+        out = np.asarray(value, dtype=np.float64)[ids]
+    else:
+        out = np.full(len(ids), value, dtype=np.float64)
+    if not (np.isfinite(out).all() and (out >= low).all() and (low > 0 or (out > 0).all())):
+        bad = float(out[~(np.isfinite(out) & (out >= max(low, 1e-300)))][0])
+        raise UnalikeError(f"{name} must be a finite number above 0 for every client; got {bad}.")
+    return out
+
+
+class Order:
+    """Which samples each step of each client reads: `block(first, last)` gives numbers [steps, c, batch] into the
+    client's own samples and which of them are real. A function of the clients' keys; padding sits at the end."""
+
+    def __init__(self, local: LocalTraining, keys: np.ndarray, sizes: np.ndarray, device: torch.device | str = "cpu"):
+        self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
+        self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
+        self.longest = int(sizes.max())
+        to = {"device": device, "dtype": torch.int64}
+        self.sizes, self.keys = torch.as_tensor(sizes, **to), torch.as_tensor(keys, **to)
+        self.per_epoch = torch.as_tensor(local.per_epoch(sizes), **to)
+        self.fewest = int(local.per_epoch(sizes).min())
+
+    def block_steps(self, limit: int = 1 << 23) -> int:
+        """How many steps a block may have for its sort to stay small."""
+        epochs = max(1, limit // max(1, self.longest * len(self.sizes)))
+        return epochs * self.fewest
+
+    def block(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        device = self.sizes.device
+        step = torch.arange(first, last, device=device)[:, None]  # [K, 1]
+        epoch, batch = step // self.per_epoch, step % self.per_epoch  # [K, c]
+        place = batch[..., None] * self.width + torch.arange(self.width, device=device)  # [K, c, B]
+        real = place < self.sizes[:, None]
+        place = torch.where(real, place, 0)
+        if not self.shuffle:
+            return place, real
+        first_epoch = epoch[0]  # [c]: clients of different sizes are in different passes
+        epochs = int((epoch[-1] - first_epoch).max()) + 1
+        number = torch.arange(self.longest, device=device)
+        counter = (first_epoch[:, None, None] + torch.arange(epochs, device=device)[:, None]) * (1 << 32) + number
+        draws = random.bits(self.keys[:, None, None], counter)  # [c, E, n]
+        draws = torch.where(number < self.sizes[:, None, None], draws, random.LAST)
+        order = draws.argsort(dim=-1, stable=True).flatten(1)  # [c, E*n]
+        at = (epoch - first_epoch)[..., None] * self.longest + place  # [K, c, B]
+        picked = order.gather(1, at.transpose(0, 1).flatten(1)).reshape(at.shape[1], at.shape[0], self.width)
+        return picked.transpose(0, 1), real
+
+
+# ---------------------------------------------------------------- optimizers, in place on [..., P]
+
+Slots = dict[str, Tensor]
+
+
+def _sgd(local: LocalTraining, theta: Tensor, g: Tensor, slots: Slots, lr: Tensor) -> None:
+    if local.momentum:
+        buffer = slots["momentum"].mul_(local.momentum).add_(g)
+        g = g.add_(buffer, alpha=local.momentum) if local.nesterov else buffer
+    theta.addcmul_(g, lr, value=-1)
+
+
+def _rmsprop(local: LocalTraining, theta: Tensor, g: Tensor, slots: Slots, lr: Tensor) -> None:
+    square = slots["square"].mul_(local.smoothing).addcmul_(g, g, value=1 - local.smoothing)
+    g = g / (square.sqrt() + local.eps)
+    if local.momentum:
+        g = slots["momentum"].mul_(local.momentum).add_(g)
+    theta.addcmul_(g, lr, value=-1)
+
+
+def _adam(local: LocalTraining, theta: Tensor, g: Tensor, slots: Slots, lr: Tensor) -> None:
+    b1, b2 = local.betas
+    t = slots["count"].add_(1)
+    mean = slots["mean"].mul_(b1).add_(g, alpha=1 - b1)
+    square = slots["square"].mul_(b2).addcmul_(g, g, value=1 - b2)
+    scale = (square / (1 - b2**t)).sqrt_().add_(local.eps)
+    theta.addcmul_(mean / scale, lr / (1 - b1**t), value=-1)
+
+
+OPTIMIZERS: dict[str, Callable[..., None]] = {"sgd": _sgd, "rmsprop": _rmsprop, "adam": _adam}
+
+
+def slot_names(local: LocalTraining) -> dict[str, str]:
+    """The optimizer's state: its names, each of the model's shape or one number ("one")."""
+    names: dict[str, str] = {}
+    if local.optimizer == "adam":
+        names |= {"mean": "model", "square": "model", "count": "one"}
+    if local.optimizer == "rmsprop":
+        names["square"] = "model"
+    if local.momentum and local.optimizer != "adam":
+        names["momentum"] = "model"
+    return names
+
+
+def new_slots(local: LocalTraining, theta: Tensor) -> Slots:
+    """Fresh optimizer state for a vector or a stack of vectors."""
+    return {
+        name: torch.zeros_like(theta) if shape == "model" else theta.new_zeros(*theta.shape[:-1], 1)
+        for name, shape in slot_names(local).items()
+    }
+
+
+def update(
+    local: LocalTraining,
+    theta: Tensor,
+    g: Tensor,
+    slots: Slots,
+    lr: Tensor,
+    pull: Tensor | float = 0.0,
+    push: Tensor | float = 0.0,
+    unclipped: tuple[str, ...] = (),
+    live: Tensor | None = None,
+) -> None:
+    """One step in place: affine term, clipping, weight decay, optimizer. `lr` is [..., 1]; `live` [..., 1] says whose
+    optimizer state moves (a client that has finished comes along with lr 0)."""
+
+    def affine(late: bool) -> None:
+        if ("pull" in unclipped) == late and (isinstance(pull, Tensor) or pull):
+            if isinstance(pull, Tensor):
+                g.addcmul_(theta, pull)
+            else:
+                g.add_(theta, alpha=pull)
+        if ("push" in unclipped) == late and (isinstance(push, Tensor) or push):
+            g.add_(push)
+
+    affine(late=False)
+    if local.clip_norm is not None:
+        norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+        g.mul_((local.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+    if local.weight_decay:
+        g.add_(theta, alpha=local.weight_decay)
+    affine(late=True)
+    before = {k: v.clone() for k, v in slots.items()} if live is not None else {}
+    OPTIMIZERS[local.optimizer](local, theta, g, slots, lr)
+    for name, old in before.items():
+        slots[name].copy_(torch.where(live, slots[name], old))  # type: ignore[arg-type]

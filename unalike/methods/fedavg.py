@@ -1,0 +1,37 @@
+"""FedAvg: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+
+Each client runs local SGD from the received model; the server takes the mean of the results, weighted by n_k.
+
+    w ← w + η_g Σ n_k (θ_k − w) / Σ n_k        (sums over this round's participants)
+
+Practical truth: hard to beat when clients are alike. On skewed data clients drift apart between messages; more local
+work then makes the mean worse, not better. Some published programs average without the weights
+(`weights="uniform"`); with clients of unequal size that is another method.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from typing import Any
+
+from unalike.contract import Field, Method
+from unalike.errors import UnalikeError
+
+
+@dc.dataclass(frozen=True)
+class FedAvg(Method):
+    """weights: "samples" (n_k, as published) or "uniform"; server_lr: η_g."""
+
+    weights: str = "samples"
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("samples", "uniform"):
+            raise UnalikeError(f"FedAvg weights must be 'samples' or 'uniform'; got {self.weights!r}.")
+
+    @property
+    def up(self) -> dict[str, Field]:  # type: ignore[override]
+        return {"delta": Field(weight="samples" if self.weights == "samples" else "one")}
+
+    def round(self, server: Any, cohort: Any) -> None:
+        server.w = server.w + self.server_lr * cohort.call(self.client, w=server.w).mean("delta")

@@ -1,0 +1,6 @@
+"""Numbers about a model: on a test set, and over clients."""
+
+from unalike.metrics.evaluation import evaluate_columns, evaluate_set
+from unalike.metrics.fairness import spread
+
+__all__ = ["evaluate_columns", "evaluate_set", "spread"]

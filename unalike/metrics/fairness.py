@@ -1,0 +1,20 @@
+"""How evenly a model serves its clients."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def spread(values: np.ndarray, share: float = 0.2) -> dict[str, float]:
+    """Mean over clients, mean of the worst and of the best 20 %, and variance in squared percentage points.
+
+    Clients count once each, whatever their size (the definitions of q-FFL's and FedFa's tables; q-FFL takes 10 %).
+    """
+    ordered = np.sort(values)
+    few = max(1, round(share * len(ordered)))
+    return {
+        "mean": float(ordered.mean()),
+        "worst20": float(ordered[:few].mean()),
+        "best20": float(ordered[-few:].mean()),
+        "variance_pp2": float(ordered.var() * 1e4),
+    }

@@ -1,0 +1,26 @@
+"""The multi-layer perceptron; with 784 features and 10 classes it is the "2NN" of McMahan et al. (2017)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from unalike.errors import UnalikeError
+from unalike.models._options import whole
+
+
+def mlp(features: int, hidden: Sequence[int] = (200, 200), *, classes: int) -> nn.Module:
+    """Linear and ReLU for each width in `hidden`, then the head. An empty `hidden` is softmax regression."""
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+        raise UnalikeError(f"hidden={hidden!r} was given; it must be a list of layer widths, such as [200, 200].")
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    width = whole("features", features)
+    for number, given in enumerate(hidden, start=1):
+        next_width = whole(f"hidden[{number - 1}]", given)
+        layers[f"fc{number}"] = nn.Linear(width, next_width)
+        layers[f"relu{number}"] = nn.ReLU()
+        width = next_width
+    layers["head"] = nn.Linear(width, whole("classes", classes))
+    return nn.Sequential(layers)

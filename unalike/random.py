@@ -1,0 +1,82 @@
+"""Randomness as a function of (seed, round, client, purpose): nothing here has a state to lose.
+
+A key is a 64-bit number; value number i of a key is a hash of both (the finaliser of SplitMix64, Steele, Lea & Flood
+2014). The hash is written in plain int64 tensor arithmetic, so it gives the same bits for one client, under `vmap`
+for a whole cohort, compiled, and on a GPU. Batch orders, sampling, dropout and simulated noise all come from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+LAST = (1 << 63) - 1  # the largest int64: what is filled with it sorts last
+
+
+def _signed(z: int) -> int:
+    return z - (1 << 64) if z >> 63 else z
+
+
+def key(seed: int, *parts: int | str) -> int:
+    """One signed 64-bit key for a seed and any names and numbers."""
+    text = "\0".join(f"{type(p).__name__}:{p}" for p in (int(seed), *parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndarray:
+    """int64 [c]: one key per client, in one vectorised pass."""
+    base = np.uint64(key(seed, round, purpose) & _MASK)
+    with np.errstate(over="ignore"):
+        z = base + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
+        z = z ^ (z >> np.uint64(31))
+    return z.view(np.int64)
+
+
+def generator(seed: int, *parts: int | str) -> np.random.Generator:
+    """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round."""
+    return np.random.Generator(np.random.Philox(key=key(seed, *parts) & _MASK))
+
+
+def bits(key: Tensor, counter: Tensor) -> Tensor:
+    """64 random bits (as int64) for each pair of key and counter."""
+
+    def shift_right(z: Tensor, by: int) -> Tensor:  # logical: int64 >> keeps the sign
+        return (z >> by) & ((1 << (64 - by)) - 1)
+
+    z = key + (counter + 1) * _signed(_STEP)
+    z = (z ^ shift_right(z, 30)) * _signed(_MIX1)
+    z = (z ^ shift_right(z, 27)) * _signed(_MIX2)
+    return z ^ shift_right(z, 31)
+
+
+def fold(key: Tensor, number: Tensor | int) -> Tensor:
+    """A new key from a key and a number (a step, a layer)."""
+    counter = number if isinstance(number, Tensor) else torch.full((), number, device=key.device)
+    return bits(key, counter)
+
+
+def _uniform_bits(key: Tensor, size: int, start: int = 0) -> Tensor:
+    return bits(key, torch.arange(start, start + size, device=key.device))
+
+
+def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
+    size = math.prod(shape)
+    return (((_uniform_bits(key, size) >> 40) & 0xFFFFFF).to(dtype) / (1 << 24)).reshape(shape)
+
+
+def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal numbers (Box-Muller)."""
+    size = math.prod(shape)
+    z = _uniform_bits(key, size)
+    radius = (((z >> 40) & 0xFFFFFF).to(dtype) + 1) / (1 << 24)
+    angle = ((z >> 8) & 0xFFFFFF).to(dtype) * (2 * math.pi / (1 << 24))
+    return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).reshape(shape)

@@ -1,0 +1,488 @@
+"""`simulate`: rounds of a method on a federation, with evaluation, a run folder and resuming."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import unalike
+from unalike.callbacks import Callback
+from unalike.contract import Batch, Fields, Me, Method, Work, settings
+from unalike.data.federation import Federation
+from unalike.engines import choose
+from unalike.engines.base import BUFFERS, OPTIMIZER, Call, Engine, Job
+from unalike.engines.loopback import FileStates
+from unalike.errors import UnalikeError, unknown
+from unalike.exchange import Cohort, RoundContext, Server, sizes_of
+from unalike.local import LocalTraining, slot_names
+from unalike.metrics import evaluate_columns, evaluate_set, spread
+from unalike.model import Loss, Model
+from unalike.runs import RunFolder
+from unalike.sampling import draw, sampling
+from unalike.store import ClientStore, Shapes
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+PRECISIONS = ("highest", "tf32", "bf16")
+EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
+
+
+def simulate(
+    model: nn.Module,
+    federation: Federation,
+    method: Method,
+    *,
+    rounds: int,
+    clients_per_round: Any = 1.0,
+    local: LocalTraining | None = None,
+    loss: Loss | nn.Module | str | None = None,
+    metrics: Mapping[str, Loss] | None = None,
+    head: str | None = None,
+    buffers: str = "average",
+    seed: int = 0,
+    engine: str = "auto",
+    device: str = "auto",
+    dtype: str = "float32",
+    precision: str = "highest",
+    deterministic: bool = False,
+    callbacks: Sequence[Callback] = (),
+    folder: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 1,
+    evaluate_every: int = 1,
+    evaluate_clients: str | int = "auto",
+    state_memory: int = 2 << 30,
+    **engine_options: Any,
+) -> Run:
+    """Run `method` for so many rounds and give back the `Run`.
+
+    clients_per_round: a fraction, a count, a list of client lists, or one of `ua.sampling`.
+    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy.
+    buffers: what happens to BatchNorm's statistics: "average", "local" (each client keeps its own) or "freeze".
+    engine: "auto", "sequential", "workers", "batched" or "loopback"; engine options are `workers`,
+      `clients_at_once`, `memory` (bytes for a stack of clients) and `compile`.
+    precision: "highest", or on a GPU "tf32" or "bf16".
+    folder: where the run is written; with resume=True it continues after its last checkpoint.
+    evaluate_clients: "auto", "all", "none" or a number of clients (the same ones each time).
+    state_memory: bytes of client state kept in memory; beyond it goes to files.
+    """
+    if not isinstance(method, Method):
+        given = getattr(method, "__name__", type(method).__name__)
+        raise UnalikeError(f"method must be a method such as ua.FedAvg(); got {given}.")
+    if not isinstance(federation, Federation):
+        raise UnalikeError(f"The data must be a Federation; got {type(federation).__name__}: use Dataset.split(...).")
+    for name, value, low in (
+        ("rounds", rounds, 0),
+        ("checkpoint_every", checkpoint_every, 1),
+        ("evaluate_every", evaluate_every, 1),
+    ):
+        if type(value) is not int or value < low:
+            raise UnalikeError(f"{name} must be a whole number of at least {low}; got {value!r}.")
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    with _numerics(precision, deterministic):
+        run = Run(
+            Model(model, loss, metrics, head, DTYPES[dtype], _device(device), precision, buffers),
+            federation,
+            method,
+            local or LocalTraining(),
+            rounds=rounds,
+            clients_per_round=clients_per_round,
+            seed=seed,
+            engine=engine,
+            engine_options=engine_options,
+            folder=folder,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            evaluate_every=evaluate_every,
+            evaluate_clients=evaluate_clients,
+            state_memory=state_memory,
+        )
+        try:
+            run.go(callbacks)
+        finally:
+            run.close()
+    return run
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UnalikeError(f"There is no device {name!r}: use 'cpu', 'cuda' or 'auto'.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UnalikeError(f"device={name!r} was asked for and this machine has no CUDA device: use 'auto' or 'cpu'.")
+    return device
+
+
+@contextmanager
+def _numerics(precision: str, deterministic: bool):
+    """Set PyTorch's global switches for the run and put them back."""
+    matmul, conv = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv
+        torch.use_deterministic_algorithms(before)
+
+
+class Run:
+    """A run in progress or finished.
+
+    model: the module with the global weights; history: one dict a round; server, clients: their states;
+    reason: which engine ran and why; seconds_total.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        federation: Federation,
+        method: Method,
+        local: LocalTraining,
+        *,
+        rounds: int,
+        clients_per_round: Any,
+        seed: int,
+        engine: str,
+        engine_options: dict[str, Any],
+        folder: str | Path | None,
+        resume: bool,
+        checkpoint_every: int,
+        evaluate_every: int,
+        evaluate_clients: str | int,
+        state_memory: int,
+    ):
+        federation.check()
+        self._model, self.method, self.rounds, self.seed = model, method, rounds, seed
+        self.local, self.population = local, len(federation)
+        self.sampling = sampling(clients_per_round)
+        self.sampling.check(self.population)
+        self._checkpoint_every, self._evaluate_every = checkpoint_every, evaluate_every
+        fingerprint = federation.fingerprint()
+        self.data = federation.to(model.device, model.dtype)
+        model.check(self.data.train.x, self.data.train.y)
+        _check_labels(model, self.data)
+        everyone = np.arange(self.population)
+        local.counts(everyone, self.data.train.sizes, 0) if local.drop_last else None
+        where = Path(folder) if folder is not None else None
+        self.folder = (
+            RunFolder(where, self._config(fingerprint, engine, checkpoint_every, clients_per_round), resume)
+            if where
+            else None
+        )
+        try:
+            self._assemble(engine, engine_options, where, state_memory)
+        except BaseException:
+            self.close()
+            raise
+        self._evaluated_clients = self._whom(evaluate_clients)
+        self._live = model.live()
+        self.history: list[dict[str, Any]] = []
+        self.client_values: dict[str, np.ndarray] = {}
+        self.rounds_done = 0
+        self.seconds_total = 0.0
+
+    def _assemble(self, engine: str, options: dict[str, Any], where: Path | None, memory: int) -> None:
+        model, method, local = self._model, self.method, self.local
+        shapes = state_shapes(method, model, local)
+        files = where / "clients" if where else None
+        self.clients: ClientStore | FileStates = (
+            FileStates(shapes, files, model.device)
+            if engine == "loopback"
+            else ClientStore(shapes, self.population, model.device, memory, files)
+        )
+        sizes = sizes_of(model)
+        self.tables = {
+            name: ClientStore({"row": (f.resolve(sizes, method), model.dtype, "run")}, self.population, model.device)
+            for name, f in method.tables.items()
+        }
+        self.server = Server(model, self.tables, self.seed)
+        mean = float(self.data.train.sizes.mean())
+        job = Job(method, model, self.data, local, self.seed, self.clients, mean)
+        self.engine, self.reason = choose(engine, job, self.sampling.size(self.population), options)
+
+    @property
+    def _stores(self) -> dict[str, Any]:
+        return {"clients": self.clients, **{f"table-{n}": s for n, s in self.tables.items()}}
+
+    def close(self) -> None:
+        if getattr(self, "engine", None) is not None:
+            self.engine.close()
+        if self.folder is not None:
+            self.folder.close()
+
+    # ---- the rounds
+
+    def go(self, callbacks: Sequence[Callback]) -> None:
+        """From the last checkpoint, or from the start, to the last round."""
+        done = self.folder.load(self.server, self._stores) if self.folder else 0
+        if done == 0:
+            self._setup()
+            if self.folder and self.folder.manifest is None:
+                self.folder.save(0, self.server, self._stores)
+        elif self.folder:
+            self.history = self.folder.history()
+        self.rounds_done = done
+        for callback in callbacks:
+            callback.on_start(self)
+        stop = False
+        while self.rounds_done < self.rounds and not stop:
+            line = self._round(self.rounds_done)
+            stop = any([callback.on_round(self, line) for callback in callbacks])
+            if self.folder and (
+                self.rounds_done % self._checkpoint_every == 0 or stop or self.rounds_done == self.rounds
+            ):
+                self.folder.save(self.rounds_done, self.server, self._stores)
+        for callback in callbacks:
+            callback.on_end(self)
+
+    def _setup(self) -> None:
+        context = RoundContext(self.engine, self.method, self.server, self.population, -1)
+        self.method.setup(self.server, Cohort(context, np.arange(self.population)))
+        self._commit()
+
+    def _round(self, t: int) -> dict[str, Any]:
+        began = time.perf_counter()
+        ids = draw(self.sampling, self.seed, t, self.data.train.sizes)
+        context = RoundContext(self.engine, self.method, self.server, self.population, t)
+        try:
+            self.method.round(self.server, Cohort(context, ids))
+            context.finish()
+        except BaseException:
+            for store in self._stores.values():
+                store.discard()
+            raise
+        self._commit()
+        trained = time.perf_counter() - began
+        losses = np.concatenate(context.losses) if context.losses else np.empty(0)
+        losses = losses[~np.isnan(losses)]
+        self.rounds_done = t + 1
+        line: dict[str, Any] = {
+            "round": t + 1,
+            "clients": len(ids),
+            "train_loss": float(losses.mean()) if len(losses) else None,
+            "bytes_down": context.bytes_down,
+            "bytes_up": context.bytes_up,
+        }
+        if self.evaluated(t + 1):
+            line |= self._evaluate(t)
+        line["seconds"] = round(trained, 6)
+        line["seconds_evaluation"] = round(time.perf_counter() - began - trained, 6)
+        self.seconds_total += time.perf_counter() - began
+        self.history.append(line)
+        if self.folder:
+            self.folder.log(line)
+        return line
+
+    def _commit(self) -> None:
+        for store in self._stores.values():
+            store.commit()
+
+    # ---- evaluation
+
+    def evaluated(self, round: int) -> bool:
+        """Whether the models are evaluated after this round (counted from 1)."""
+        return round % self._evaluate_every == 0 or round == self.rounds
+
+    def _whom(self, asked: str | int) -> np.ndarray:
+        """The clients whose own data the model is evaluated on: the same ones each time."""
+        if asked == "auto":
+            asked = "all" if self.population <= EVALUATE_ALL else EVALUATE_ALL
+        if asked == "none":
+            return np.empty(0, dtype=np.int64)
+        if asked == "all":
+            return np.arange(self.population)
+        if type(asked) is not int or asked < 1:
+            raise UnalikeError(f"evaluate_clients must be 'auto', 'all', 'none' or a whole number; got {asked!r}.")
+        rng = unalike.random.generator(self.seed, "evaluated clients")
+        return np.sort(rng.choice(self.population, min(asked, self.population), replace=False))
+
+    def _evaluate(self, t: int) -> dict[str, Any]:
+        model, line = self._model, {}
+        buffers = self.server._values.get(BUFFERS, model.start_buffers)
+        if self.data.global_test is not None:
+            for k, (name, vector) in enumerate(self.method.models(self.server).items()):
+                scores = evaluate_set(model, self._live, vector, buffers, self.data.global_test)
+                label = "test" if k == 0 else f"test_{name}"
+                line |= {f"{label}_{key}": value for key, value in scores.items()}
+        for split in ("test", "validation"):
+            columns = getattr(self.data, split)
+            ids = self._evaluated_clients
+            if columns is None or not len(ids := ids[columns.sizes[ids] > 0]):
+                continue
+            values = self._client_values(split, ids, t)
+            if split == "validation":
+                weights = columns.sizes[ids]
+                line |= {f"validation_{k}": float((v * weights).sum() / weights.sum()) for k, v in values.items()}
+                continue
+            self.client_values = {"client": ids, **values}
+            line["clients_loss"] = float(values["loss"].mean())
+            for name, v in values.items():
+                if name != "loss":
+                    line |= {f"clients_{name}_{key}": number for key, number in spread(v).items()}
+        return line
+
+    def _client_values(self, split: str, ids: np.ndarray, t: int) -> dict[str, np.ndarray]:
+        """Loss and metrics of each client's own model on its own data."""
+        model, method = self._model, self.method
+        columns = getattr(self.data, split)
+        shared = type(method).personal is Method.personal and type(method).published is Method.published
+        if shared and model.buffer_policy != "local":
+            buffers = self.server._values.get(BUFFERS, model.start_buffers)
+            return evaluate_columns(model, self._live, self.server.w, buffers, columns, ids)
+        metrics = model.metrics_for(columns.y)
+
+        def scores(batch: Batch) -> dict[str, Tensor]:
+            return {
+                "loss": batch.losses,
+                **{n: metric(batch.output, batch.y) for n, metric in metrics.items()},
+            }
+
+        def score(me: Me, s: Fields, m: Fields, vector: Tensor) -> Any:
+            return me.average(scores, vector, data=split).then(lambda me, s, m, values: ({}, values))
+
+        def evaluate(me: Me, s: Fields, m: Fields) -> Any:
+            return _chain(method.personal(me, s, m), score, me, s, m)
+
+        message = {k: v for k, v in method.published(self.server).items()}
+        if BUFFERS in self.server._values:
+            message[BUFFERS] = self.server.buffers
+        runner = self.engine.evaluator()
+        parts = [o.up for o in runner.call(Call(evaluate, message, {}, t, 1 << 20), ids)]
+        return {name: torch.cat([p[name] for p in parts]).double().cpu().numpy() for name in parts[0]}
+
+    # ---- results
+
+    @property
+    def model(self) -> nn.Module:
+        """The module with the final global weights (and statistics)."""
+        import copy
+
+        module = copy.deepcopy(self._model.module)
+        vector = next(iter(self.method.models(self.server).values()))
+        tensors = self._model.layout.views(vector)
+        buffers = self.server._values.get(BUFFERS, self._model.start_buffers)
+        tensors |= self._model.buffer_layout.views(buffers) if self._model.buffer_layout.size else {}
+        with torch.no_grad():
+            for name, value in (*module.named_parameters(), *module.named_buffers()):
+                if name in tensors:
+                    value.copy_(tensors[name])
+        return module
+
+    def summary(self) -> dict[str, Any]:
+        """The final numbers, and those of the round that validation data would have chosen. Never the best round on
+        test data."""
+        final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
+        chosen = None
+        lines = [line for line in self.history if "validation_loss" in line]
+        if lines:
+            name = "validation_accuracy" if "validation_accuracy" in lines[0] else None
+            chosen = max(lines, key=lambda v: v[name]) if name else min(lines, key=lambda v: v["validation_loss"])
+        return {
+            "final": final,
+            "selected": chosen,
+            "rounds": self.rounds_done,
+            "bytes_down": sum(line["bytes_down"] for line in self.history),
+            "bytes_up": sum(line["bytes_up"] for line in self.history),
+            "seconds": self.seconds_total,
+            "engine": self.reason,
+        }
+
+    def _config(self, fingerprint: str, engine: str, checkpoint_every: int, clients_per_round: Any) -> dict[str, Any]:
+        """All that decides what the run computes."""
+        model = self._model
+        start = hashlib.sha256(model.start.cpu().numpy().tobytes() + model.start_buffers.cpu().numpy().tobytes())
+        participation = {"kind": type(self.sampling).__name__, **dc.asdict(self.sampling)}
+        return {
+            "unalike": {"version": unalike.__version__},
+            "run": {
+                "rounds": self.rounds,
+                "seed": self.seed,
+                "engine": engine,
+                "device": model.device.type,
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "precision": model.precision,
+                "checkpoint_every": checkpoint_every,
+                "evaluate_every": self._evaluate_every,
+            },
+            "participation": participation,
+            "method": settings(self.method),
+            "local": {f.name: _plain(getattr(self.local, f.name)) for f in dc.fields(self.local)},
+            "model": {
+                "class": type(model.module).__qualname__,
+                "parameters": model.layout.size,
+                "head": model.head,
+                "buffers": model.buffer_policy,
+                "loss": getattr(model.loss, "__name__", type(model.loss).__name__),
+                "fingerprint": start.hexdigest()[:16],
+            },
+            "data": {
+                "clients": self.population,
+                "samples": int(self.data.train.sizes.sum()) if hasattr(self, "data") else None,
+                "fingerprint": fingerprint,
+            },
+        }
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a config holds it: a function by its name, an array as a list."""
+    if callable(value):
+        return f"function {getattr(value, '__qualname__', type(value).__name__)}"
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _chain(out: Any, then: Callable[..., Any], me: Me, s: Fields, m: Fields) -> Any:
+    """`then(me, s, m, vector)` after a client function that ends in a vector instead of (state, reply)."""
+    if not isinstance(out, Work):
+        return then(me, s, m, out)
+    following = out.next
+    assert following is not None
+
+    def next(me: Me, s: Fields, m: Fields, result: Any, **keep: Any) -> Any:
+        return _chain(following(me, s, m, result, **keep), then, me, s, m)
+
+    return dc.replace(out, next=next)
+
+
+def _check_labels(model: Model, data: Federation) -> None:
+    """Classes outside the model's outputs would crash deep inside a loss, or on a GPU kill the process."""
+    if data.classes is not None and model.loss is unalike.model.cross_entropy and data.classes > model.outputs:
+        raise UnalikeError(
+            f"The labels run to {data.classes - 1} and the model has {model.outputs} outputs: it needs at least "
+            f"{data.classes}."
+        )
+
+
+def state_shapes(method: Method, model: Model, local: LocalTraining) -> Shapes:
+    """All that a client keeps: the method's fields, a kept optimizer, its own buffers."""
+    sizes = sizes_of(model)
+    shapes: Shapes = {n: (f.resolve(sizes, method), model.dtype, f.life) for n, f in method.state.items()}
+    if local.keep_optimizer:
+        for name, shape in slot_names(local).items():
+            shapes[OPTIMIZER + name] = (
+                (model.layout.size,) if shape == "model" else (1,),
+                model.dtype,
+                "run",
+            )
+    if model.buffer_layout.size and model.buffer_policy == "local":
+        shapes[BUFFERS] = ((model.buffer_layout.size,), model.dtype, "run")
+    return shapes
+
+
+__all__ = ["Engine", "Run", "simulate"]

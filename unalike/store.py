@@ -1,0 +1,179 @@
+"""Client state in a simulation: one row per client that has ever kept something.
+
+Rows are allocated on first write. Up to a budget they lie in memory (on the device of the run); beyond it, in sparse
+memory-mapped files, so that a million clients cost what was written and not what was possible. What a client returns
+is staged, and becomes its state when the server has finished the round (`commit`); a round that fails leaves nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype, str]]  # name -> shape, dtype, life
+
+
+class ClientStore:
+    """Rows of client state by name, read and staged for arrays of client numbers."""
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        population: int,
+        device: torch.device | str = "cpu",
+        budget: int = 2 << 30,
+        folder: Path | None = None,
+    ):
+        self.shapes, self.population = shapes, population
+        self.device, self.budget, self.folder = torch.device(device), budget, folder
+        self._row = np.full(population, -1, dtype=np.int32 if population < 2**31 else np.int64)
+        self._rows: dict[str, Tensor] = {}
+        self._used = self._capacity = 0
+        self._staged: list[tuple[np.ndarray, dict[str, Tensor]]] = []
+        self._where: dict[str, dict[int, tuple[int, int]]] = {}
+        self._changed: list[np.ndarray] = []
+        self._lock = threading.Lock()
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.mapped = False
+
+    # ---- what a client's function sees
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
+        """The state of these clients, staged over kept over zeros, and who has none yet."""
+        with self._lock:
+            rows = self._row[ids]
+            known = torch.from_numpy(rows >= 0).to(self.device)
+            out = {}
+            for name, (shape, dtype, life) in self.shapes.items():
+                if life == "run" and self._used and (rows >= 0).any():
+                    values = self._take(name, np.maximum(rows, 0))
+                    if (rows < 0).any():
+                        values = torch.where(known.reshape(-1, *([1] * len(shape))), values, 0)
+                else:
+                    values = torch.zeros(len(ids), *shape, dtype=dtype, device=self.device)
+                places = self._where.get(name, {})
+                for k, client in enumerate(ids) if places else ():
+                    if int(client) in places:
+                        chunk, row = places[int(client)]
+                        values[k] = self._staged[chunk][1][name][row]
+                out[name] = values
+            return out, ~known
+
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        """What these clients return as their new state; theirs for good only after `commit`."""
+        if not values:
+            return
+        with self._lock:
+            values = {name: v.detach() for name, v in values.items()}
+            chunk = len(self._staged)
+            self._staged.append((ids.copy(), values))
+            for name in values:
+                places = self._where.setdefault(name, {})
+                for row, client in enumerate(ids):
+                    places[int(client)] = (chunk, row)
+
+    # ---- the end of a round
+
+    def commit(self) -> None:
+        """Keep what was staged."""
+        kept = [(ids, {n: v for n, v in values.items() if self.shapes[n][2] == "run"}) for ids, values in self._staged]
+        for ids, values in kept:
+            if values:
+                self._write(ids, values)
+                self._changed.append(ids)
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget what was staged."""
+        self._staged, self._where = [], {}
+
+    # ---- checkpoints
+
+    def changed(self) -> tuple[np.ndarray, dict[str, Tensor]]:
+        """The rows written since the last call, once each."""
+        ids = np.unique(np.concatenate(self._changed)) if self._changed else np.empty(0, dtype=np.int64)
+        self._changed = []
+        return ids, self.rows_of(ids)
+
+    def known(self) -> np.ndarray:
+        """Every client that keeps something."""
+        return np.flatnonzero(self._row >= 0)
+
+    def rows_of(self, ids: np.ndarray) -> dict[str, Tensor]:
+        """Kept rows of clients that have them."""
+        rows = self._row[ids]
+        return {n: self._take(n, rows) for n, (_, _, life) in self.shapes.items() if life == "run"} if len(ids) else {}
+
+    def restore(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        """Rows from a checkpoint."""
+        if len(ids):
+            self._write(ids, {n: v.to(self.device) for n, v in values.items()})
+
+    def __getitem__(self, client: int) -> dict[str, Tensor]:
+        """The kept state of one client."""
+        values, _ = self.read(np.array([client]))
+        return {n: v[0] for n, v in values.items() if self.shapes[n][2] == "run"}
+
+    # ---- rows
+
+    def _take(self, name: str, rows: np.ndarray) -> Tensor:
+        index = torch.from_numpy(rows.astype(np.int64))
+        if self.mapped:
+            return self._rows[name][index].to(self.device)
+        return self._rows[name].index_select(0, index.to(self.device))
+
+    def _write(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        new = ids[self._row[ids] < 0]
+        if len(new):
+            self._grow(self._used + len(new))
+            self._row[new] = np.arange(self._used, self._used + len(new))
+            self._used += len(new)
+        index = torch.from_numpy(self._row[ids].astype(np.int64))
+        for name, value in values.items():
+            target = self._rows[name]
+            target[index.to(target.device)] = value.to(target.device, target.dtype)
+
+    def _grow(self, needed: int) -> None:
+        if needed <= self._capacity:
+            return
+        capacity = min(self.population, max(needed, 2 * self._capacity, 16))
+        width = {
+            name: (int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, shape, dtype)
+            for name, (shape, dtype, life) in self.shapes.items()
+            if life == "run"
+        }
+        # growing holds the old rows beside the new ones for a moment: count both
+        if not self.mapped and (capacity + self._used) * sum(b for b, *_ in width.values()) > self.budget:
+            self._map(width)
+            return
+        for name, (_, shape, dtype) in width.items():
+            rows = torch.zeros(capacity, *shape, dtype=dtype, device=self.device)
+            if self._used:
+                rows[: self._used] = self._rows[name][: self._used]
+            self._rows[name] = rows
+        self._capacity = capacity
+
+    def _map(self, width: dict[str, Any]) -> None:
+        """Move to sparse files that hold a row for everybody; only what is written takes room."""
+        if self.folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="unalike-")
+            folder = Path(self._temporary.name)
+        else:
+            folder = self.folder
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, (_, shape, dtype) in width.items():
+            file = np.memmap(folder / f"{name}.rows", mode="w+", shape=(self.population, *shape), dtype=_NUMPY[dtype])
+            rows = torch.from_numpy(file)
+            if self._used:
+                rows[: self._used] = self._rows[name][: self._used].cpu()
+            self._rows[name] = rows
+        self._capacity, self.mapped = self.population, True
+
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.bool: np.bool_}
