@@ -12,6 +12,7 @@ from torch import Tensor
 from unalike.contract import Field, Method, PerClient
 from unalike.engines.base import BUFFERS, Call, Engine, Outcome
 from unalike.errors import Diverged, UnalikeError, did_you_mean
+from unalike.layout import Layout
 from unalike.model import Model
 from unalike.store import ClientStore
 
@@ -41,6 +42,11 @@ class Server:
             if name.startswith("__"):
                 raise AttributeError(name) from None
             raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, self._values)}") from None
+
+    @property
+    def layout(self) -> Layout:
+        """Where the model's tensors lie in a vector (`body`, `head`, `join`)."""
+        return self._model.layout
 
     def table(self, name: str) -> Table:
         if name not in self._tables:
@@ -192,7 +198,7 @@ class RoundContext:
     def __init__(self, engine: Engine, method: Method, server: Server, population: int, round: int):
         self.engine, self.method, self.server = engine, method, server
         self.population, self.round = population, round
-        self.exchange = 0
+        self.exchange = self.trained = 0
         self.bytes_down = self.bytes_up = 0
         self.losses: list[np.ndarray] = []
         self._buffers: Tensor | None = None
@@ -221,12 +227,15 @@ class RoundContext:
         payload = sum(t.numel() * t.element_size() for t in shared.values())
         self.bytes_down += payload * len(ids) + sum(t.numel() * t.element_size() for t in rows.values())
         replies = Replies(self.fields, model.dtype)
-        call = Call(fn, shared, rows, self.round, self.exchange)
+        call = Call(fn, shared, rows, self.round, self.exchange, self.trained)
+        trained = 0
         self.exchange += 1
         for outcome in self.engine.call(call, ids):
             self._check(outcome, fn)
             self.bytes_up += sum(t.numel() * t.element_size() for t in outcome.up.values())
+            trained = max(trained, outcome.trained)
             replies.add(outcome)
+        self.trained += trained
         self.losses.append(replies.losses())
         if BUFFERS in replies._sums:
             self._buffers = replies.mean(BUFFERS)

@@ -12,21 +12,25 @@ import copy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from unalike import random
 from unalike.errors import EngineRefused, UnalikeError
 
-KEY, WEIGHT = (
-    "_unalike_key",
-    "_unalike_weight",
-)  # buffers through which a step hands in its key and sample weights
+KEY, WEIGHT = "_unalike_key", "_unalike_weight"  # buffers by which a step hands in its key and its sample weights
+_STRIDES = [random.key(0, "dimension", d) | 1 for d in range(8)]
 
 
-def _mask(x: Tensor, key: Tensor, p: float, rows: int, shape: tuple[int, ...]) -> Tensor:
-    """Keep-or-drop factors; counted sample by sample, so that padding behind a short batch changes nothing."""
-    keep = random.uniform(key, (rows, *shape), torch.float32) >= p
-    return keep.to(x.dtype) / (1 - p)
+def _mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
+    """Keep-or-drop factors. Each is drawn by its place along every dimension and not by a running number: padding
+    behind a short batch changes nothing, whichever dimension the batch is. A layer called twice draws anew."""
+    key = getattr(layer, KEY)
+    setattr(layer, KEY, key + 1)
+    counter = torch.zeros((), dtype=torch.int64, device=x.device)
+    for size, stride in zip(shape, _STRIDES, strict=False):
+        counter = counter[..., None] + torch.arange(size, device=x.device) * stride
+    keep = random.uniform_at(key, counter) >= p
+    return keep.to(x.dtype) * (1 / (1 - p) if p < 1 else 0.0)
 
 
 class CounterDropout(nn.Dropout):
@@ -35,7 +39,7 @@ class CounterDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * _mask(x, getattr(self, KEY), self.p, x.shape[0], tuple(x.shape[1:]))
+        return x * _mask(self, x, self.p, tuple(x.shape))
 
 
 class CounterChannelDropout(nn.Dropout2d):
@@ -44,35 +48,49 @@ class CounterChannelDropout(nn.Dropout2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        mask = _mask(x, getattr(self, KEY), self.p, x.shape[0], (x.shape[1],))
+        mask = _mask(self, x, self.p, tuple(x.shape[:2]))
         return x * mask.reshape(*mask.shape, *([1] * (x.dim() - 2)))
 
 
-class PureBatchNorm(_BatchNorm):
-    """BatchNorm with sample weights (padding counts for nothing) that replaces its statistics instead of writing
-    into them, which is what `vmap` and `grad` can follow."""
+class LoneBatchNorm(_BatchNorm):
+    """BatchNorm for which a batch with a single value a channel is no error: it has no variance, so it is normalised
+    with the running statistics, as in evaluation, and leaves them as they are."""
+
+    _unalike_kind: type[_BatchNorm]
 
     def _check_input_dim(self, input: Tensor) -> None:
-        pass
+        self._unalike_kind._check_input_dim(self, input)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.dim() > 1 and x.numel() == x.shape[1]:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
+class PureBatchNorm(LoneBatchNorm):
+    """The same with sample weights (padding counts for nothing); it replaces its statistics instead of writing into
+    them, which is what `vmap` and `grad` can follow."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
         shape = [1, -1] + [1] * (x.dim() - 2)
-        if self.training or self.running_mean is None:
+        mean, var = self.running_mean, self.running_var
+        if self.training:
             weight = getattr(self, WEIGHT)
             dims = [0, *range(2, x.dim())]
             positions = x[0, 0].numel()
-            w = weight.reshape(-1, *([1] * (x.dim() - 1)))
-            mean = (x * w).sum(dims) / positions  # weights of a step sum to one over its samples
-            var = ((x - mean.reshape(shape)).square() * w).sum(dims) / positions
-            if self.training and self.running_mean is not None and self.running_var is not None:
-                count = (weight > 0).sum() * positions
-                unbiased = var.detach() * count / (count - 1).clamp(min=1)
-                live = (count > 0).to(var.dtype)  # a client that has finished keeps its statistics
-                m = self.momentum * live
-                self.running_mean = (1 - m) * self.running_mean + m * mean.detach()
-                self.running_var = (1 - m) * self.running_var + m * unbiased
-        else:
-            mean, var = self.running_mean, self.running_var  # type: ignore[assignment]
+            w = weight.reshape(-1, *([1] * (x.dim() - 1))) / positions  # weights sum to one over the real samples
+            own_mean = (x * w).sum(dims)
+            own_var = ((x - own_mean.reshape(shape)).square() * w).sum(dims)
+            count = (weight > 0).sum() * positions
+            mean, var = (torch.where(count > 1, own, kept) for own, kept in ((own_mean, mean), (own_var, var)))
+            unbiased = own_var.detach() * count / (count - 1).clamp(min=1)
+            m = self.momentum * (count > 1).to(own_var.dtype)
+            self.running_mean = (1 - m) * self.running_mean + m * own_mean.detach()
+            self.running_var = (1 - m) * self.running_var + m * unbiased
         y = (x - mean.reshape(shape)) * torch.rsqrt(var.reshape(shape) + self.eps)
         if self.weight is not None:
             y = y * self.weight.reshape(shape) + self.bias.reshape(shape)
@@ -114,9 +132,7 @@ class PureLSTM(nn.LSTM):
                 cells.append(c)
             x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
             if self.dropout and self.training and layer < self.num_layers - 1:
-                key = random.fold(getattr(self, KEY), layer)
-                mask = _mask(x, key, self.dropout, x.shape[1], (x.shape[0], x.shape[2]))
-                x = x * mask.transpose(0, 1)
+                x = x * _mask(self, x, self.dropout, tuple(x.shape))
         if self.batch_first:
             x = x.transpose(0, 1)
         return x, (torch.stack(hidden), torch.stack(cells))
@@ -129,30 +145,51 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
         kind = type(layer)
         if kind in (nn.AlphaDropout, nn.FeatureAlphaDropout):
             raise UnalikeError(f"Layer {name!r} is {kind.__name__}, which has no counter-based form: use nn.Dropout.")
-        if kind in (nn.GRU, nn.RNN) and pure:
+        if isinstance(layer, nn.SyncBatchNorm):
+            raise UnalikeError(f"Layer {name!r} is SyncBatchNorm: use nn.BatchNorm, each client has its own.")
+        if isinstance(layer, nn.GRU | nn.RNN) and pure:
             raise EngineRefused(f"layer {name!r} is {kind.__name__}, which cannot be stacked over clients")
         if isinstance(layer, _BatchNorm):
-            if layer.momentum is None and layer.track_running_stats:
-                raise UnalikeError(
-                    f"Layer {name!r} has momentum=None, a running count that cannot be averaged: give it a momentum."
-                )
-            if isinstance(layer, nn.SyncBatchNorm):
-                raise UnalikeError(f"Layer {name!r} is SyncBatchNorm: use nn.BatchNorm, each client has its own.")
-            if pure:
-                layer.__class__ = PureBatchNorm
-                layer.register_buffer(WEIGHT, torch.zeros(()), persistent=False)
+            _prepare_batch_norm(name, layer, pure)
+        elif isinstance(layer, _NormBase) and layer.track_running_stats and pure:
+            raise EngineRefused(f"layer {name!r} is {kind.__name__} with running statistics, which cannot be stacked")
         if kind is nn.Dropout:
             layer.__class__ = CounterDropout
         elif kind in (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
             layer.__class__ = CounterChannelDropout
-        elif kind is nn.LSTM and (pure or layer.dropout):
-            if layer.proj_size:
-                raise EngineRefused(f"layer {name!r} is an LSTM with projections, which cannot be stacked")
+        elif isinstance(layer, nn.LSTM) and (pure or layer.dropout):
+            if kind is not nn.LSTM or layer.proj_size:
+                what = "an LSTM with projections" if layer.proj_size else f"an LSTM of its own kind ({kind.__name__})"
+                if not pure:
+                    raise UnalikeError(
+                        f"Layer {name!r} is {what}, whose dropout has no counter-based form: set it to 0."
+                    )
+                raise EngineRefused(f"layer {name!r} is {what}, which cannot be stacked over clients")
             layer.__class__ = PureLSTM
         if isinstance(layer, CounterDropout | CounterChannelDropout | PureLSTM):
             layer.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
             layer._unalike_index = index  # the same in every copy: each layer draws from a key of its own
     return module
+
+
+def _prepare_batch_norm(name: str, layer: _BatchNorm, pure: bool) -> None:
+    kind = type(layer)
+    if not layer.track_running_stats or layer.running_mean is None:
+        raise UnalikeError(
+            f"Layer {name!r} has no running statistics: what it computes in evaluation would depend on which samples "
+            "are evaluated together: set track_running_stats=True, or use GroupNorm."
+        )
+    if layer.momentum is None:
+        raise UnalikeError(
+            f"Layer {name!r} has momentum=None, a running count that cannot be averaged: give it a momentum."
+        )
+    if kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        layer._unalike_kind = kind  # type: ignore[assignment]
+        layer.__class__ = PureBatchNorm if pure else LoneBatchNorm
+    elif pure:
+        raise EngineRefused(f"layer {name!r} is {kind.__name__}, a BatchNorm that cannot be stacked over clients")
+    if pure:
+        layer.register_buffer(WEIGHT, torch.zeros(()), persistent=False)
 
 
 def keyed_layers(module: nn.Module) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ The update works on `[..., P]` in place: one client's vector or a stack of them 
 from __future__ import annotations
 
 import dataclasses as dc
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,24 +55,37 @@ class LocalTraining:
             raise UnalikeError(f"Give epochs or steps, not both; got epochs={self.epochs}, steps={self.steps}.")
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 1)
-        if self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
-        if self.batch_size is not None and (not isinstance(self.batch_size, int) or self.batch_size < 1):
-            raise UnalikeError(f"batch_size must be a whole number of at least 1, or None; got {self.batch_size!r}.")
-        for name, low in (
-            ("momentum", 0),
-            ("weight_decay", 0),
-            ("lr_decay", 0),
-            ("eps", 0),
-            ("smoothing", 0),
-        ):
+        for name in ("epochs", "steps", "lr"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not value >= low:
-                raise UnalikeError(f"{name} must be a number of at least {low}; got {value!r}.")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise UnalikeError(f"clip_norm must be above 0, or None; got {self.clip_norm!r}.")
+            if value is not None and not callable(value):
+                count = len(value) if _listed(value) else 1
+                _amount(name, value, np.arange(count), 0)
+        if not isinstance(self.optimizer, str) or self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.batch_size is not None:
+            if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1 or self.batch_size is True:
+                raise UnalikeError(f"batch_size must be a whole number above 0, or None; got {self.batch_size!r}.")
+            object.__setattr__(self, "batch_size", int(self.batch_size))
+        for name in ("momentum", "weight_decay", "eps"):
+            if not _number(getattr(self, name)) or getattr(self, name) < 0:
+                raise UnalikeError(f"{name} must be a number of at least 0; got {getattr(self, name)!r}.")
+        if not _number(self.lr_decay) or self.lr_decay <= 0:
+            raise UnalikeError(f"lr_decay must be a number above 0; got {self.lr_decay!r}.")
+        if not _number(self.smoothing) or not 0 <= self.smoothing <= 1:
+            raise UnalikeError(f"smoothing must lie between 0 and 1; got {self.smoothing!r}.")
+        if self.clip_norm is not None and (not _number(self.clip_norm) or self.clip_norm <= 0):
+            raise UnalikeError(f"clip_norm must be a number above 0, or None; got {self.clip_norm!r}.")
+        pair = _listed(self.betas) and len(self.betas) == 2
+        if not pair or not all(_number(b) and 0 <= b < 1 for b in self.betas):
+            raise UnalikeError(f"betas must be two numbers from 0 up to, not with, 1; got {self.betas!r}.")
+        object.__setattr__(self, "betas", tuple(float(b) for b in self.betas))  # a config file gives a list
+        for name in ("nesterov", "shuffle", "drop_last", "keep_optimizer"):
+            if not isinstance(getattr(self, name), bool):
+                raise UnalikeError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         if self.nesterov and not (self.optimizer == "sgd" and self.momentum > 0):
             raise UnalikeError("nesterov=True needs optimizer='sgd' and a momentum above 0.")
+        if self.momentum and self.optimizer == "adam":
+            raise UnalikeError(f"adam takes betas and no momentum; got momentum={self.momentum!r}.")
 
     def replaced(self, **changes: Any) -> LocalTraining:
         """These settings with a few others; giving steps takes epochs away, and the other way round."""
@@ -86,8 +100,9 @@ class LocalTraining:
         return dc.replace(self, **changes)
 
     def rates(self, ids: np.ndarray, round: int) -> np.ndarray:
-        """float64 [c]: the learning rate of each client in this round."""
-        return _amount("lr", self.lr, ids, round, 0.0) * self.lr_decay**round
+        """float64 [c]: the learning rate of each client in this round; before round 0 it is that of round 0."""
+        round = max(round, 0)
+        return _amount("lr", self.lr, ids, round) * self.lr_decay**round
 
     def per_epoch(self, sizes: np.ndarray) -> np.ndarray:
         """Mini-batches in one pass over so many samples."""
@@ -105,29 +120,39 @@ class LocalTraining:
                 "drop_last=True leaves it no batch: take a smaller batch_size or drop_last=False."
             )
         if self.steps is not None:
-            steps = _amount("steps", self.steps, ids, round, 1)
-        else:
-            assert self.epochs is not None
-            steps = np.ceil(_amount("epochs", self.epochs, ids, round, 0.0) * per)
-        return np.maximum(steps, 1).astype(np.int64)
+            return _amount("steps", self.steps, ids, max(round, 0)).astype(np.int64)
+        assert self.epochs is not None
+        steps = _amount("epochs", self.epochs, ids, max(round, 0)) * per
+        return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.7 * 10 is 7.000000000000001
 
 
-def _amount(name: str, value: Amount, ids: np.ndarray, round: int, low: float) -> np.ndarray:
-    """One number per client from a value, a list per client or a function of (client, round)."""
+def _number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _listed(value: object) -> bool:
+    return value.ndim == 1 if isinstance(value, np.ndarray) else isinstance(value, list | tuple)
+
+
+def _amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
+    """float64 [c]: one number per client from a value, a list per client or a function of (client, round)."""
+    each = callable(value) or _listed(value)
     if callable(value):
-        out = np.array([value(int(k), round) for k in ids], dtype=np.float64)
-    elif isinstance(value, Sequence | np.ndarray):
+        given = [value(int(k), round) for k in ids]
+    elif _listed(value):
         if len(ids) and int(ids.max()) >= len(value):
             raise UnalikeError(
                 f"{name} has {len(value)} entries, and there is a client {int(ids.max())}: give one each."
             )
-        out = np.asarray(value, dtype=np.float64)[ids]
+        given = [value[k] for k in ids]
     else:
-        out = np.full(len(ids), value, dtype=np.float64)
-    if not (np.isfinite(out).all() and (out >= low).all() and (low > 0 or (out > 0).all())):
-        bad = float(out[~(np.isfinite(out) & (out >= max(low, 1e-300)))][0])
-        raise UnalikeError(f"{name} must be a finite number above 0 for every client; got {bad}.")
-    return out
+        given = [value]
+    whole = name == "steps"
+    for client, number in zip(ids, given, strict=False):
+        if not _number(number) or number <= 0 or (whole and number != int(number)):
+            kind, who = "whole" if whole else "finite", f" for client {int(client)}" if each else ""
+            raise UnalikeError(f"{name} must be a {kind} number above 0; got {number!r}{who}.")
+    return np.broadcast_to(np.array(given, dtype=np.float64), len(ids))
 
 
 class Order:
@@ -138,9 +163,8 @@ class Order:
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
         self.longest = int(sizes.max())
-        to = {"device": device, "dtype": torch.int64}
-        self.sizes, self.keys = torch.as_tensor(sizes, **to), torch.as_tensor(keys, **to)
-        self.per_epoch = torch.as_tensor(local.per_epoch(sizes), **to)
+        self.sizes, self.keys = torch.as_tensor(sizes, device=device), torch.as_tensor(keys, device=device)
+        self.per_epoch = torch.as_tensor(local.per_epoch(sizes), device=device)
         self.fewest = int(local.per_epoch(sizes).min())
 
     def block_steps(self, limit: int = 1 << 23) -> int:

@@ -72,8 +72,8 @@ class Model:
         self.buffer_layout = Layout((n, b.shape) for n, b in floats.items())
         self.start = self.layout.flat(dict(self.module.named_parameters()))
         self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
-        self.loss = _per_sample(loss)
-        self._metrics = dict(metrics) if metrics is not None else None
+        self.loss = _per_sample(loss, dtype, self.device)
+        self._metrics = _named(metrics)
 
     def metrics_for(self, y: Tensor) -> dict[str, Loss]:
         """The metrics given, else accuracy where the labels are classes."""
@@ -84,10 +84,10 @@ class Model:
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """One loss a sample, [batch]."""
         value = self.loss(output.to(self.dtype), y)
-        if value.dim() == 0 or value.shape[0] != y.shape[0]:
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != y.shape[0]:
+            got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise UnalikeError(
-                f"The loss must give one value a sample, [{y.shape[0]}]; it gave shape {list(value.shape)}: "
-                "use reduction='none'."
+                f"The loss must give one value a sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
             )
         return value.reshape(value.shape[0], -1).mean(-1)
 
@@ -102,55 +102,93 @@ class Model:
     def check(self, x: Tensor, y: Tensor) -> int:
         """Try two samples; returns the width of the features. Finds the usual mistakes before any training."""
         x, y = x[:2], y[:2]
-        call = self.pure()
-        with torch.no_grad():
-            try:
-                out, features, _ = call(self.start, self.start_buffers, x, train=False, want_features=True)
-            except UnalikeError:
-                raise
-            except Exception as error:
-                raise UnalikeError(
-                    f"The model does not accept the data: a batch of shape {list(x.shape)} ({x.dtype}) gave: {error}"
-                ) from error
-            try:
-                self.losses(out, y)
-            except UnalikeError:
-                raise
-            except Exception as error:
-                raise UnalikeError(
-                    f"The loss does not accept outputs {list(out.shape)} and labels {list(y.shape)} ({y.dtype}): "
-                    f"{error}"
-                ) from error
-        self.outputs = int(out.shape[-1])
-        if features is None:
-            raise UnalikeError(f"The head {self.head!r} is not called by the model's forward: name another head.")
-        self.features = int(features.reshape(features.shape[0], -1).shape[-1])
-        self._check_hidden_randomness(call, x)
-        return self.features
-
-    def _check_hidden_randomness(self, call: Pure, x: Tensor) -> None:
+        live = self.live()
+        live.vector.copy_(self.start)
         key = torch.zeros((), dtype=torch.int64, device=x.device)
         with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            weight = x.new_full((x.shape[0],), 1 / x.shape[0], dtype=self.dtype)
-            a, b = (call(self.start, self.start_buffers, x, key, weight)[0] for _ in range(2))
-        if not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)):
+            try:
+                out, features = live(x, train=False, want_features=True)
+                trained = [live(x, key)[0] for _ in range(2)]
+            except UnalikeError:
+                raise
+            except Exception as error:
+                raise UnalikeError(
+                    f"The model does not accept the data: a batch of shape {list(x.shape)} ({x.dtype}) gave: "
+                    f"{_line(error)}"
+                ) from error
+            if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != len(y):
+                got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+                raise UnalikeError(f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.")
+            for name, fn in {"loss": self.losses, **self.metrics_for(y)}.items():
+                what = "The loss" if name == "loss" else f"The metric {name!r}"
+                self._check_rows(what, fn, out, y)
+        if features is None:
+            raise UnalikeError(f"The head {self.head!r} is not called by the model's forward: name another head.")
+        self.outputs = int(out.shape[-1]) if out.dim() > 1 else 1
+        self.features = int(features.shape[-1])
+        if not torch.equal(*(torch.nan_to_num(t) for t in trained)):
             warnings.warn(
                 "The model draws random numbers of its own in forward (F.dropout?): runs will not repeat. "
                 "Use nn.Dropout layers, which unalike makes a function of the seed.",
                 stacklevel=4,
             )
+        return self.features
+
+    def _check_rows(self, what: str, fn: Loss, out: Tensor, y: Tensor) -> None:
+        """One value a sample from a loss or metric, and from this sample's output and label alone."""
+        try:
+            rows = fn(out, y)
+            alone = [fn(out[k : k + 1], y[k : k + 1]) for k in range(len(y))]
+        except UnalikeError:
+            raise
+        except Exception as error:
+            raise UnalikeError(
+                f"{what} does not accept outputs {list(out.shape)} and labels {list(y.shape)} ({y.dtype}): "
+                f"{_line(error)}"
+            ) from error
+        got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        if got != [len(y)]:
+            raise UnalikeError(f"{what} must give one value a sample, [{len(y)}]; it gave {got}.")
+        if not torch.allclose(rows.double(), torch.cat(alone).double(), rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise UnalikeError(
+                f"{what} mixes samples: outputs {list(out.shape)} and labels {list(y.shape)} must go together row by "
+                "row; give both the same shape."
+            )
 
 
-def _per_sample(loss: Loss | nn.Module | str | None) -> Loss:
+def _line(error: Exception) -> str:
+    """The first line of a foreign error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _named(metrics: Mapping[str, Loss] | None) -> dict[str, Loss] | None:
+    if metrics is None:
+        return None
+    if not isinstance(metrics, Mapping) or not all(callable(fn) for fn in metrics.values()):
+        raise UnalikeError("metrics must be a dict from names to functions of (output, y).")
+    if "loss" in metrics:
+        raise UnalikeError("A metric cannot be named 'loss': that is the loss's own name.")
+    return dict(metrics)
+
+
+def _per_sample(loss: Loss | nn.Module | str | None, dtype: torch.dtype, device: torch.device) -> Loss:
     if loss is None:
         return cross_entropy
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise unknown("loss", loss, LOSSES)
         return LOSSES[loss]
-    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
-        loss = copy.deepcopy(loss)
-        loss.reduction = "none"
+    if isinstance(loss, type) or not callable(loss):
+        given = loss.__name__ + ", a class" if isinstance(loss, type) else repr(loss)
+        raise UnalikeError(
+            f"loss must be a name, a function of (output, y) or a module such as nn.MSELoss(); got {given}."
+        )
+    if isinstance(loss, nn.Module):
+        loss = copy.deepcopy(loss).to(device=device, dtype=dtype)
+        reduction = getattr(loss, "reduction", "none")
+        if reduction not in ("mean", "none"):
+            raise UnalikeError(f"The loss has reduction={reduction!r}: it must be 'mean' or 'none'.")
+        loss.__dict__["reduction"] = "none"
     return loss
 
 
@@ -164,10 +202,12 @@ class _Copy:
         self.keyed = layers.keyed_layers(self.module)
         self.weighted = layers.weighted_layers(self.module)
         self.bf16 = model.precision == "bf16" and model.device.type == "cuda"
-        self._caught: list[Tensor] = []
-        head = self.module.get_submodule(model.head)
-        head.register_forward_pre_hook(lambda _, args: self._caught.append(args[0]) if self._want else None)
-        self._want = False
+        self._caught: list[Tensor] | None = None
+        self.module.get_submodule(model.head).register_forward_pre_hook(self._catch)
+
+    def _catch(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if self._caught is not None:
+            self._caught.append(args[0])
 
     def set_training(self, train: bool) -> None:
         if self.module.training != train:
@@ -177,10 +217,16 @@ class _Copy:
                 if isinstance(m, nn.modules.batchnorm._BatchNorm):
                     m.eval()
 
-    def features(self) -> Tensor | None:
-        """The head's input in the last call, one row a sample."""
-        caught, self._caught = self._caught, []
-        return caught[-1].flatten(1) if caught else None
+    def _listen(self, want: bool) -> list[Tensor]:
+        """A list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep it)."""
+        box: list[Tensor] = []
+        self._caught = box if want else None
+        return box
+
+    def _features(self, box: list[Tensor]) -> Tensor | None:
+        """The head's input in this call, one row a sample."""
+        self._caught = None
+        return box[-1].flatten(1) if box else None
 
 
 class Pure(_Copy):
@@ -212,9 +258,9 @@ class Pure(_Copy):
                 tensors.update({name: random.fold(key, index) for name, index in self.keyed})
             if weight is not None:
                 tensors.update(dict.fromkeys(self.weighted, weight))
-        self._want = want_features
+        box = self._listen(want_features)
         out = functional_call(self.module, tensors, (x,))
-        features = self.features() if want_features else None
+        features = self._features(box)
         if train and buffer_views:  # functional_call writes replaced buffers back into the dict
             buffers = torch.cat([tensors[n].reshape(-1) for n, *_ in self.model.buffer_layout.places])
         if self.bf16:
@@ -249,10 +295,10 @@ class Live(_Copy):
         if train and key is not None:
             for layer, index in self._keyed_layers:
                 layer._buffers[layers.KEY] = random.fold(key, index)
-        self._want = want_features
+        box = self._listen(want_features)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.bf16):
             out = self.module(x)
-        features = self.features() if want_features else None
+        features = self._features(box)
         if self.bf16:
             out = out.float()
             features = features.float() if features is not None else None

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from unalike.engines.base import Call, Job, Solo
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.store import Shapes
 
+REQUEST, REPLY = "__request__", "__reply__"  # beside pending state: a hash of the request, and what was answered
+
 
 class StateFolder:
-    """One client's state: `state.safetensors` is kept, `pending.safetensors` waits for the server's acknowledgement."""
+    """One client's state: `state.safetensors` is kept, `pending.safetensors` waits for the server's acknowledgement
+    and holds the last answer too: it may have been lost on its way."""
 
     def __init__(self, path: Path, shapes: Shapes):
         self.path, self.shapes = path, shapes
@@ -32,7 +37,7 @@ class StateFolder:
         values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
         kept = self._load("state")
         values.update(kept or {})
-        values.update(self._load("pending") or {})
+        values.update({n: v for n, v in (self._load("pending") or {}).items() if n in self.shapes})
         return values, kept is None
 
     def stage(self, values: dict[str, Tensor]) -> None:
@@ -40,12 +45,19 @@ class StateFolder:
         if values:
             self._save("pending", {**(self._load("pending") or {}), **values})
 
+    def answered(self, request: bytes) -> bytes | None:
+        """The answer to this very request, if it was the last one and changed the state."""
+        pending = self._load("pending") or {}
+        if REPLY not in pending or bytes(pending[REQUEST].numpy()) != hashlib.sha256(request).digest():
+            return None
+        return bytes(pending[REPLY].numpy())
+
     def commit(self) -> bool:
         """Keep what is pending; True if there was anything for longer than a round."""
         pending = self._load("pending")
         if pending is None:
             return False
-        keep = {n: v for n, v in pending.items() if self.shapes[n][2] == "run"}
+        keep = {n: v for n, v in pending.items() if n in self.shapes and self.shapes[n][2] == "run"}
         if keep:
             self._save("state", {**(self._load("state") or {}), **keep})
         self.discard()
@@ -64,14 +76,20 @@ class StateFolder:
 
     def _load(self, name: str) -> dict[str, Tensor] | None:
         file = self.path / f"{name}.safetensors"
-        return safetensors.torch.load_file(file) if file.exists() else None
+        try:
+            return safetensors.torch.load_file(file) if file.exists() else None
+        except Exception as error:
+            raise UnalikeError(f"The client state {file} cannot be read: {str(error).splitlines()[0]}.") from error
 
     def _save(self, name: str, values: dict[str, Tensor]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
         new = self.path / f".{name}.new"
         plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
-        safetensors.torch.save_file(plain, new)
-        os.replace(new, self.path / f"{name}.safetensors")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(safetensors.torch.save(plain))
+            os.replace(new, self.path / f"{name}.safetensors")
+        except OSError as error:
+            raise UnalikeError(f"Cannot write client state to {self.path}: {error.strerror or error}.") from error
 
 
 class Node:
@@ -83,9 +101,12 @@ class Node:
     def handle(self, request: bytes) -> bytes:
         header, tensors = wire.decode(request)
         function = self._check(header)
+        again = self.state.answered(request)
+        if again is not None:
+            return again
         state, first = self.state.read()
         device = self.job.model.device
-        call = Call(function, {}, {}, header["round"], header["exchange"])
+        call = Call(function, {}, {}, header["round"], header["exchange"], header["trained"])
         message = Fields({k: v.to(device) for k, v in tensors.items()})
         kept, sent, loss = self.solo.run(
             call,
@@ -94,39 +115,47 @@ class Node:
             torch.tensor(first, device=device),
             message,
         )
-        self.state.stage(kept)
         answer = {
             **header,
             "kind": "reply",
             "samples": int(self.job.data.train.sizes[self.client]),
             "loss": loss,
+            "trained": self.solo.trained,
         }
-        return wire.encode(answer, sent)
+        reply = wire.encode(answer, sent)
+        if kept:
+            as_tensor = lambda data: torch.frombuffer(bytearray(data), dtype=torch.uint8)  # noqa: E731
+            kept |= {REQUEST: as_tensor(hashlib.sha256(request).digest()), REPLY: as_tensor(reply)}
+            self.state.stage(kept)
+        return reply
 
     def _check(self, header: dict[str, Any]) -> Any:
         """A request must name this program's version, this method, and one of its own functions."""
         method = type(self.job.method)
-        expected = request_header(self.job, header.get("function", ""), 0, 0)
-        for key in ("method", "version"):
+        expected = request_header(self.job, Call(self.job.method.client, {}, {}, 0, 0))
+        for key in ("kind", "method", "version"):
             if header.get(key) != expected[key]:
-                raise UnalikeError(f"The request is for {key} {header.get(key)!r}; this client runs {expected[key]!r}.")
-        for key in ("round", "exchange"):
-            if type(header.get(key)) is not int or header[key] < -1:
-                raise UnalikeError(f"The request has {key} {header.get(key)!r}: it must be a whole number.")
-        name = header.get("function")
-        if name not in set(client_functions(self.job.method)):
-            options = client_functions(self.job.method)
-            raise UnalikeError(f"{method.__name__} has no function {name!r} to call.{did_you_mean(str(name), options)}")
-        return getattr(self.job.method, name)
+                given = reprlib.repr(header.get(key))
+                raise UnalikeError(f"The request is for {key} {given}; this client runs {expected[key]!r}.")
+        for key, low in (("round", -1), ("exchange", 0), ("trained", 0)):
+            if type(header.get(key)) is not int or not low <= header[key] < 1 << 31:
+                given = reprlib.repr(header.get(key))
+                raise UnalikeError(f"The request has {key} {given}: it must be a whole number of at least {low}.")
+        name, options = header.get("function"), list(client_functions(self.job.method))
+        if name not in options:
+            given = reprlib.repr(name)
+            raise UnalikeError(f"{method.__name__} has no function {given} to call.{did_you_mean(str(name), options)}")
+        return getattr(self.job.method, str(name))
 
 
-def request_header(job: Job, function: str, round: int, exchange: int) -> dict[str, Any]:
+def request_header(job: Job, call: Call) -> dict[str, Any]:
     """What a request says about itself."""
     return {
         "kind": "request",
         "method": type(job.method).__name__,
         "version": unalike.__version__,
-        "function": function,
-        "round": round,
-        "exchange": exchange,
+        "function": call.fn.__name__,
+        "round": call.round,
+        "exchange": call.exchange,
+        "trained": call.trained,
     }

@@ -25,7 +25,7 @@ def _signed(z: int) -> int:
 
 def key(seed: int, *parts: int | str) -> int:
     """One signed 64-bit key for a seed and any names and numbers."""
-    text = "\0".join(f"{type(p).__name__}:{p}" for p in (int(seed), *parts))
+    text = "\0".join(f"str:{p}" if isinstance(p, str) else f"int:{int(p)}" for p in (int(seed), *parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
@@ -63,20 +63,19 @@ def fold(key: Tensor, number: Tensor | int) -> Tensor:
     return bits(key, counter)
 
 
-def _uniform_bits(key: Tensor, size: int, start: int = 0) -> Tensor:
-    return bits(key, torch.arange(start, start + size, device=key.device))
+def uniform_at(key: Tensor, counter: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The uniform numbers in [0, 1) with these numbers; 24 random bits each: float32 and float64 draw the same."""
+    return ((bits(key, counter) >> 40) & 0xFFFFFF).to(dtype) / (1 << 24)
 
 
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
-    size = math.prod(shape)
-    return (((_uniform_bits(key, size) >> 40) & 0xFFFFFF).to(dtype) / (1 << 24)).reshape(shape)
+    """Uniform numbers in [0, 1)."""
+    return uniform_at(key, torch.arange(math.prod(shape), device=key.device), dtype).reshape(shape)
 
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal numbers (Box-Muller)."""
-    size = math.prod(shape)
-    z = _uniform_bits(key, size)
+    z = bits(key, torch.arange(math.prod(shape), device=key.device))
     radius = (((z >> 40) & 0xFFFFFF).to(dtype) + 1) / (1 << 24)
     angle = ((z >> 8) & 0xFFFFFF).to(dtype) * (2 * math.pi / (1 << 24))
     return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).reshape(shape)

@@ -7,11 +7,13 @@ costs what its cohort costs; segments are merged when they hold more than twice 
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
+import math
 import os
+import re
+import reprlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from unalike.exchange import Server
 
 # What may differ between a run and its continuation without making it another run.
 FREE = ("run.rounds", "run.engine", "run.device", "run.checkpoint_every", "unalike.version")
-MERGE_ROWS = 1 << 16  # rows a merged segment holds at most
+FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
+SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
 
 
 class RunFolder:
@@ -35,40 +38,41 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoint"
         self.manifest: dict[str, Any] | None = None
-        exists = (self.path / "config.toml").exists()
-        if exists:
+        if self.path.exists() and not self.path.is_dir():
+            raise UnalikeError(f"{self.path} is a file: a run needs a folder.")
+        if (self.path / "config.toml").exists():
             self._compare(config)
+            self.manifest = self._read_manifest()
             if not resume:
-                done = self._read_manifest()
-                at = f"round {done['round']}" if done else "before its first checkpoint"
+                at = f"round {self.manifest['round']}" if self.manifest else "before its first checkpoint"
                 raise UnalikeError(
                     f"{self.path} already holds this run ({at}): continue with resume=True or choose another folder."
                 )
-            self.manifest = self._read_manifest()
-        elif self.path.exists() and any(self.path.iterdir()):
+            if self.manifest is None and self.history():
+                raise UnalikeError(f"{self.path} has rounds and no checkpoint to continue from: choose another folder.")
+        elif self.path.exists() and any(f.name != ".config.toml.new" for f in self.path.iterdir()):
             raise UnalikeError(f"{self.path} is not empty and holds no run: choose another folder.")
         with self.writing():
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            if not exists or self.manifest is None:
-                _replace(self.path / "config.toml", dump_toml(config).encode())
-        self._trim_rounds(self.manifest["round"] if self.manifest else 0)
-        self._log = open(self.path / "rounds.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
+            self.path.mkdir(parents=True, exist_ok=True)
+            _replace(self.path / "config.toml", dump_toml(config).encode())  # first: it makes the folder a run's
+            self.checkpoints.mkdir(exist_ok=True)
+            self._trim_rounds()
+            self._log = open(self.path / "rounds.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
 
     def close(self) -> None:
-        self._log.close()
+        with contextlib.suppress(OSError):  # a line that a full disk refused was reported when it was written
+            self._log.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """A full disk is the user's to mend: one line, and the last checkpoint stands."""
         try:
             yield
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG):
-                kept = f"the checkpoint of round {self.manifest['round']}" if self.manifest else "nothing before it"
-                raise UnalikeError(
-                    f"Cannot write to {self.path}: {error.strerror}. Kept: {kept}; make room and resume."
-                ) from error
-            raise
+            kept = f"The checkpoint of round {self.manifest['round']} is kept" if self.manifest else "Nothing was kept"
+            raise UnalikeError(
+                f"Cannot write to {self.path}: {error.strerror or error}. {kept}; mend it and resume."
+            ) from error
 
     # ---- config
 
@@ -77,13 +81,14 @@ class RunFolder:
 
         try:
             old = flatten(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
-        except tomllib.TOMLDecodeError as error:
-            raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {error}.") from error
+        except (OSError, ValueError) as error:
+            raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))
         for key in sorted(set(old) | set(new)):
-            if key not in FREE and old.get(key) != new.get(key):
+            there, here = old.get(key), new.get(key)
+            if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
                 raise UnalikeError(
-                    f"{self.path} holds another run: there {key} is {old.get(key)!r}, here {new.get(key)!r}. "
+                    f"{self.path} holds another run: there {key} is {reprlib.repr(there)}, here {reprlib.repr(here)}. "
                     "Choose another folder."
                 )
 
@@ -95,29 +100,36 @@ class RunFolder:
             self._log.flush()
 
     def history(self) -> list[dict[str, Any]]:
+        """The lines of rounds.jsonl, up to a half-written one."""
         file = self.path / "rounds.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-
-    def _trim_rounds(self, last: int) -> None:
-        """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
-        file = self.path / "rounds.jsonl"
-        if not file.exists():
-            return
-        keep = []
-        for line in file.read_text(encoding="utf-8").splitlines():
+        lines: list[dict[str, Any]] = []
+        for text in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
             try:
-                if json.loads(line)["round"] > last:
-                    break
-            except (ValueError, KeyError):
+                line = json.loads(text)
+            except ValueError:
                 break
-            keep.append(line)
-        _replace(file, "".join(line + "\n" for line in keep).encode())
+            if not isinstance(line, dict) or type(line.get("round")) is not int:
+                break
+            lines.append(line)
+        return lines
+
+    def _trim_rounds(self) -> None:
+        """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
+        last = self.manifest["round"] if self.manifest else 0
+        keep = [json.dumps(line) + "\n" for line in self.history() if line["round"] <= last]
+        _replace(self.path / "rounds.jsonl", "".join(keep).encode())
 
     # ---- checkpoints
 
     def _read_manifest(self) -> dict[str, Any] | None:
         file = self.checkpoints / "manifest.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            return {key: manifest[key] for key in ("round", "server", "numbers", "segments")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnalikeError(f"The checkpoint {file} cannot be read: {_line(error)}.") from error
 
     def save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
         """Write the state after `round` rounds; `stores` are the client states and the server's tables by name."""
@@ -126,8 +138,8 @@ class RunFolder:
 
     def _save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
         tensors, numbers = _divide(server._values)
-        files = {"server": f"server-{round:06d}.safetensors"}
-        self._write(files["server"], tensors)
+        file = f"server-{round:06d}.safetensors"
+        self._write(file, tensors)
         old = self.manifest["segments"] if self.manifest else {}
         segments: dict[str, list[dict[str, Any]]] = {}
         for name, store in stores.items():
@@ -135,17 +147,17 @@ class RunFolder:
             parts = list(old.get(name, []))
             if len(ids):
                 parts.append(self._segment(name, round, 0, ids, rows))
-            live = len(store.known()) if len(parts) > 8 else 0
-            if len(parts) > 8 and sum(p["rows"] for p in parts) > 2 * live:
+            if len(parts) > 8 and sum(p["rows"] for p in parts) > 2 * len(store.known()):
                 parts = self._merged(name, round, store)
             segments[name] = parts
-        manifest = {"round": round, **files, "numbers": numbers, "segments": segments}
+        os.fsync(self._log.fileno())  # the lines of the rounds that the checkpoint covers
+        manifest = {"round": round, "server": file, "numbers": numbers, "segments": segments}
         _replace(self.checkpoints / "manifest.json", json.dumps(manifest).encode())
         self.manifest = manifest
-        named = {files["server"], "manifest.json"} | {p["file"] for parts in segments.values() for p in parts}
-        for file in self.checkpoints.iterdir():
-            if file.name not in named and file.is_file():
-                file.unlink()
+        named = {file, "manifest.json"} | {p["file"] for parts in segments.values() for p in parts}
+        for old_file in self.checkpoints.iterdir():
+            if old_file.name not in named and old_file.is_file():
+                old_file.unlink()
 
     def _segment(self, name: str, round: int, part: int, ids: np.ndarray, rows: dict[str, Tensor]) -> dict[str, Any]:
         file = f"{name}-{round:06d}-{part:03d}.safetensors"
@@ -154,11 +166,9 @@ class RunFolder:
 
     def _merged(self, name: str, round: int, store: Any) -> list[dict[str, Any]]:
         known = store.known()
-        return [
-            self._segment(name, round, 1 + a // MERGE_ROWS, ids, store.rows_of(ids))
-            for a in range(0, len(known), MERGE_ROWS)
-            if len(ids := known[a : a + MERGE_ROWS])
-        ]
+        row = sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
+        parts = np.array_split(known, max(1, -(-len(known) * row // SEGMENT_BYTES)))
+        return [self._segment(name, round, k, ids, store.rows_of(ids)) for k, ids in enumerate(parts, 1)]
 
     def _write(self, file: str, tensors: dict[str, Tensor]) -> None:
         plain = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
@@ -169,9 +179,8 @@ class RunFolder:
         if self.manifest is None:
             return 0
         device = server.w.device
-        for name, value in self._read(self.manifest["server"]).items():
-            _put(server._values, name, value.to(device))
-        server._values.update(self.manifest["numbers"])
+        tensors = {n: t.to(device) for n, t in self._read(self.manifest["server"]).items()}
+        server._values.update(_join(tensors), **self.manifest["numbers"])
         for name, parts in self.manifest["segments"].items():
             for part in parts:
                 rows = self._read(part["file"])
@@ -182,7 +191,7 @@ class RunFolder:
         try:
             return safetensors.torch.load_file(self.checkpoints / file)
         except Exception as error:
-            raise UnalikeError(f"The checkpoint file {self.checkpoints / file} cannot be read: {error}.") from error
+            raise UnalikeError(f"The checkpoint {self.checkpoints / file} cannot be read: {_line(error)}.") from error
 
 
 def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -195,6 +204,8 @@ def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors |= {f"{name}.{k}": v for k, v in enumerate(value)}
         else:
             try:
+                if isinstance(value, dict):  # JSON would turn its keys into text
+                    raise TypeError
                 numbers[name] = json.loads(json.dumps(value))
             except TypeError as error:
                 raise UnalikeError(
@@ -204,14 +215,16 @@ def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, numbers
 
 
-def _put(values: dict[str, Any], name: str, value: Tensor) -> None:
-    stem, _, index = name.rpartition(".")
-    if not stem:
-        values[name] = value
-        return
-    if index == "0":
-        values[stem] = []
-    values.setdefault(stem, []).append(value)
+def _join(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """What `_divide` took apart: name.0, name.1, ... are a list again (a file has them in any order)."""
+    values: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
+    for name in sorted(tensors.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
+        values.setdefault(name.rpartition(".")[0], []).append(tensors[name])
+    return values
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -243,26 +256,30 @@ def dump_toml(tree: dict[str, Any]) -> str:
     """A small TOML writer for what a config holds: text, numbers, booleans, lists, tables; None is left out."""
     lines: list[str] = []
 
+    def bare(key: Any) -> str:
+        return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else _toml(str(key))
+
     def table(values: dict[str, Any], path: tuple[str, ...]) -> None:
         plain = {k: v for k, v in values.items() if not isinstance(v, dict) and v is not None}
         if path and (plain or not any(isinstance(v, dict) for v in values.values())):
-            lines.append(f"\n[{'.'.join(json.dumps(p) if not p.isidentifier() else p for p in path)}]")
-        lines.extend(f"{k if k.isidentifier() else json.dumps(k)} = {_toml(v)}" for k, v in plain.items())
+            lines.append(f"\n[{'.'.join(path)}]")
+        lines.extend(f"{bare(k)} = {_toml(v)}" for k, v in plain.items())
         for key, value in values.items():
             if isinstance(value, dict):
-                table(value, (*path, key))
+                table(value, (*path, bare(key)))
 
     table(tree, ())
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return {"inf": "inf", "-inf": "-inf", "nan": "nan"}.get(repr(value), repr(value))
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, int | float):
+        return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = str(value).encode("utf-8", "replace").decode()  # half a surrogate pair has no place in TOML
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,12 @@ class Uniform:
     count: int | None = None
     fraction: float | None = None
 
+    def __post_init__(self) -> None:
+        if (self.count is None) == (self.fraction is None):
+            raise UnalikeError(f"Uniform takes a count or a fraction; got {self.count!r} and {self.fraction!r}.")
+        if self.fraction is not None:
+            _share("Uniform: the fraction", self.fraction)
+
     def size(self, population: int) -> int:
         if self.count is not None:
             return self.count
@@ -25,9 +31,7 @@ class Uniform:
         return max(1, round(self.fraction * population))
 
     def check(self, population: int) -> None:
-        size = self.size(population)
-        if not 1 <= size <= population:
-            raise UnalikeError(f"clients_per_round={size}: there are {population} clients.")
+        _count("clients_per_round", self.size(population), population)
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
         size = self.size(population)
@@ -46,9 +50,15 @@ class Bernoulli:
     def size(self, population: int) -> int:
         return max(1, round(self.probability * population))
 
+    def __post_init__(self) -> None:
+        _share("Bernoulli: the probability", self.probability)
+
     def check(self, population: int) -> None:
-        if not 0 < self.probability <= 1:
-            raise UnalikeError(f"Bernoulli: the probability must lie in (0, 1]; got {self.probability!r}.")
+        mean = self.probability * population
+        if mean < 0.01:
+            raise UnalikeError(
+                f"Bernoulli({self.probability!r}) of {population} clients leaves {mean:.2g} a round: raise it."
+            )
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
         count = 0
@@ -68,8 +78,7 @@ class BySize:
         return self.count
 
     def check(self, population: int) -> None:
-        if not 1 <= self.count <= population:
-            raise UnalikeError(f"BySize({self.count}): there are {population} clients.")
+        _count("BySize", self.count, population)
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
         return rng.choice(population, self.count, replace=False, p=sizes / sizes.sum())
@@ -85,6 +94,8 @@ class Listed:
         return max(len(r) for r in self.rounds)
 
     def check(self, population: int) -> None:
+        if not self.rounds:
+            raise UnalikeError("clients_per_round: the list of client lists is empty.")
         for t, ids in enumerate(self.rounds):
             wrong = [k for k in ids if not 0 <= k < population]
             if wrong or not ids or len(set(ids)) != len(ids):
@@ -98,7 +109,19 @@ class Listed:
 Sampling = Uniform | Bernoulli | BySize | Listed
 
 
-def sampling(value: object) -> Sampling:
+def _share(what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise UnalikeError(f"{what} must lie in (0, 1]; got {value!r}.")
+
+
+def _count(what: str, value: Any, population: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= population:
+        raise UnalikeError(
+            f"{what}: {value!r} of {population} clients; it must be a whole number from 1 to {population}."
+        )
+
+
+def sampling(value: Any) -> Sampling:
     """A fraction, a count, lists of clients, or a sampling itself."""
     if isinstance(value, Uniform | Bernoulli | BySize | Listed):
         return value
@@ -106,9 +129,11 @@ def sampling(value: object) -> Sampling:
         return Uniform(count=int(value))
     if isinstance(value, float) and 0 < value <= 1:
         return Uniform(fraction=value)
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    if listed and all(isinstance(r, Sequence | np.ndarray) for r in value):  # type: ignore[attr-defined]
-        return Listed(tuple(tuple(int(k) for k in r) for r in value))  # type: ignore[attr-defined]
+    lists = isinstance(value, list | tuple | np.ndarray) and all(
+        isinstance(r, list | tuple | np.ndarray) for r in value
+    )
+    if lists and all(isinstance(k, int | np.integer) for r in value for k in r):
+        return Listed(tuple(tuple(int(k) for k in r) for r in value))
     raise UnalikeError(
         f"clients_per_round must be a fraction in (0, 1], a whole number, or a list of client lists; got {value!r}."
     )

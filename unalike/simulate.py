@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import unalike
 from unalike.callbacks import Callback
 from unalike.contract import Batch, Fields, Me, Method, Work, settings
-from unalike.data.federation import Federation
+from unalike.data.federation import Federation, check_seed
 from unalike.engines import choose
 from unalike.engines.base import BUFFERS, OPTIMIZER, Call, Engine, Job
 from unalike.engines.loopback import FileStates
@@ -31,6 +31,7 @@ from unalike.sampling import draw, sampling
 from unalike.store import ClientStore, Shapes
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("highest", "tf32", "bf16")
 EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
 
@@ -86,6 +87,9 @@ def simulate(
     ):
         if type(value) is not int or value < low:
             raise UnalikeError(f"{name} must be a whole number of at least {low}; got {value!r}.")
+    check_seed(seed)
+    if resume and folder is None:
+        raise UnalikeError("resume=True needs the folder of the run to continue: give folder=...")
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if precision not in PRECISIONS:
@@ -120,8 +124,10 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UnalikeError(f"There is no device {name!r}: use 'cpu', 'cuda' or 'auto'.") from error
+    except (RuntimeError, TypeError):
+        raise unknown("device", name, DEVICES) from None
+    if device.type not in DEVICES:
+        raise unknown("device", name, DEVICES)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UnalikeError(f"device={name!r} was asked for and this machine has no CUDA device: use 'auto' or 'cpu'.")
     return device
@@ -180,19 +186,20 @@ class Run:
         _check_labels(model, self.data)
         everyone = np.arange(self.population)
         local.counts(everyone, self.data.train.sizes, 0) if local.drop_last else None
-        where = Path(folder) if folder is not None else None
-        self.folder = (
-            RunFolder(where, self._config(fingerprint, engine, checkpoint_every, clients_per_round), resume)
-            if where
-            else None
-        )
-        try:
-            self._assemble(engine, engine_options, where, state_memory)
-        except BaseException:
-            self.close()
-            raise
         self._evaluated_clients = self._whom(evaluate_clients)
         self._live = model.live()
+        self.folder: RunFolder | None = None
+        where = Path(folder) if folder is not None else None
+        self._assemble(engine, engine_options, where, state_memory)
+        if where is not None:  # last: a mistake in the arguments leaves no folder behind
+            config = self._config(fingerprint, engine, engine_options, evaluate_clients)
+            try:
+                self.folder = RunFolder(where, config, resume)
+            except BaseException:
+                self.close()
+                raise
+            if isinstance(self.clients, FileStates):
+                self.clients.clear()
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
         self.rounds_done = 0
@@ -222,8 +229,7 @@ class Run:
         return {"clients": self.clients, **{f"table-{n}": s for n, s in self.tables.items()}}
 
     def close(self) -> None:
-        if getattr(self, "engine", None) is not None:
-            self.engine.close()
+        self.engine.close()
         if self.folder is not None:
             self.folder.close()
 
@@ -231,14 +237,19 @@ class Run:
 
     def go(self, callbacks: Sequence[Callback]) -> None:
         """From the last checkpoint, or from the start, to the last round."""
-        done = self.folder.load(self.server, self._stores) if self.folder else 0
-        if done == 0:
-            self._setup()
-            if self.folder and self.folder.manifest is None:
-                self.folder.save(0, self.server, self._stores)
-        elif self.folder:
+        if self.folder and self.folder.manifest is not None:
+            self.rounds_done = self.folder.load(self.server, self._stores)
             self.history = self.folder.history()
-        self.rounds_done = done
+            self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
+        else:
+            self._setup()
+            if self.folder:
+                self.folder.save(0, self.server, self._stores)
+        if self.rounds_done > self.rounds:
+            raise UnalikeError(
+                f"The run has done {self.rounds_done} rounds and rounds={self.rounds} were asked for: there is no way "
+                "back; choose another folder."
+            )
         for callback in callbacks:
             callback.on_start(self)
         stop = False
@@ -314,9 +325,10 @@ class Run:
         return np.sort(rng.choice(self.population, min(asked, self.population), replace=False))
 
     def _evaluate(self, t: int) -> dict[str, Any]:
-        model, line = self._model, {}
+        model = self._model
+        line: dict[str, Any] = {}
         buffers = self.server._values.get(BUFFERS, model.start_buffers)
-        if self.data.global_test is not None:
+        if self.data.global_test is not None and len(self.data.global_test[0]):
             for k, (name, vector) in enumerate(self.method.models(self.server).items()):
                 scores = evaluate_set(model, self._live, vector, buffers, self.data.global_test)
                 label = "test" if k == 0 else f"test_{name}"
@@ -365,13 +377,15 @@ class Run:
             message[BUFFERS] = self.server.buffers
         runner = self.engine.evaluator()
         parts = [o.up for o in runner.call(Call(evaluate, message, {}, t, 1 << 20), ids)]
-        return {name: torch.cat([p[name] for p in parts]).double().cpu().numpy() for name in parts[0]}
+        self.clients.discard()  # a personal model that is trained here leaves nothing behind
+        names = ("loss", *metrics)
+        return {name: torch.cat([p[name] for p in parts]).double().cpu().numpy() for name in names}
 
     # ---- results
 
     @property
     def model(self) -> nn.Module:
-        """The module with the final global weights (and statistics)."""
+        """The module with the final global weights (and statistics), ready to be used: `eval()` is set."""
         import copy
 
         module = copy.deepcopy(self._model.module)
@@ -383,7 +397,7 @@ class Run:
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 if name in tensors:
                     value.copy_(tensors[name])
-        return module
+        return module.eval()
 
     def summary(self) -> dict[str, Any]:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on
@@ -404,7 +418,9 @@ class Run:
             "engine": self.reason,
         }
 
-    def _config(self, fingerprint: str, engine: str, checkpoint_every: int, clients_per_round: Any) -> dict[str, Any]:
+    def _config(
+        self, fingerprint: str, engine: str, engine_options: dict[str, Any], evaluate_clients: str | int
+    ) -> dict[str, Any]:
         """All that decides what the run computes."""
         model = self._model
         start = hashlib.sha256(model.start.cpu().numpy().tobytes() + model.start_buffers.cpu().numpy().tobytes())
@@ -418,11 +434,14 @@ class Run:
                 "device": model.device.type,
                 "dtype": str(model.dtype).removeprefix("torch."),
                 "precision": model.precision,
-                "checkpoint_every": checkpoint_every,
+                "deterministic": torch.are_deterministic_algorithms_enabled(),
+                "checkpoint_every": self._checkpoint_every,
                 "evaluate_every": self._evaluate_every,
+                "evaluate_clients": evaluate_clients,
             },
+            "engine": _plain(engine_options),
             "participation": participation,
-            "method": settings(self.method),
+            "method": _plain(settings(self.method)),
             "local": {f.name: _plain(getattr(self.local, f.name)) for f in dc.fields(self.local)},
             "model": {
                 "class": type(model.module).__qualname__,
@@ -430,11 +449,12 @@ class Run:
                 "head": model.head,
                 "buffers": model.buffer_policy,
                 "loss": getattr(model.loss, "__name__", type(model.loss).__name__),
+                "metrics": list(model.metrics_for(self.data.train.y)),
                 "fingerprint": start.hexdigest()[:16],
             },
             "data": {
                 "clients": self.population,
-                "samples": int(self.data.train.sizes.sum()) if hasattr(self, "data") else None,
+                "samples": int(self.data.train.sizes.sum()),
                 "fingerprint": fingerprint,
             },
         }
@@ -442,9 +462,13 @@ class Run:
 
 def _plain(value: Any) -> Any:
     """A setting as a config holds it: a function by its name, an array as a list."""
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
     if callable(value):
         return f"function {getattr(value, '__qualname__', type(value).__name__)}"
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, np.ndarray | Tensor) else value
 
 
 def _chain(out: Any, then: Callable[..., Any], me: Me, s: Fields, m: Fields) -> Any:
@@ -452,7 +476,8 @@ def _chain(out: Any, then: Callable[..., Any], me: Me, s: Fields, m: Fields) -> 
     if not isinstance(out, Work):
         return then(me, s, m, out)
     following = out.next
-    assert following is not None
+    if following is None:
+        raise UnalikeError(f"personal asked for {out.kind} without .then(...): name what comes next.")
 
     def next(me: Me, s: Fields, m: Fields, result: Any, **keep: Any) -> Any:
         return _chain(following(me, s, m, result, **keep), then, me, s, m)

@@ -7,14 +7,26 @@ is staged, and becomes its state when the server has finished the round (`commit
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from unalike.errors import UnalikeError
+
+
+def scratch_folder(owner: object) -> Path:
+    """A temporary folder that goes when its owner goes."""
+    path = tempfile.mkdtemp(prefix="unalike-")
+    weakref.finalize(owner, shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
+
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype, str]]  # name -> shape, dtype, life
 
@@ -32,14 +44,13 @@ class ClientStore:
     ):
         self.shapes, self.population = shapes, population
         self.device, self.budget, self.folder = torch.device(device), budget, folder
-        self._row = np.full(population, -1, dtype=np.int32 if population < 2**31 else np.int64)
+        self._row: np.ndarray = np.full(population, -1, dtype=np.int32 if population < 2**31 else np.int64)
         self._rows: dict[str, Tensor] = {}
         self._used = self._capacity = 0
         self._staged: list[tuple[np.ndarray, dict[str, Tensor]]] = []
         self._where: dict[str, dict[int, tuple[int, int]]] = {}
         self._changed: list[np.ndarray] = []
         self._lock = threading.Lock()
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self.mapped = False
 
     # ---- what a client's function sees
@@ -54,7 +65,7 @@ class ClientStore:
                 if life == "run" and self._used and (rows >= 0).any():
                     values = self._take(name, np.maximum(rows, 0))
                     if (rows < 0).any():
-                        values = torch.where(known.reshape(-1, *([1] * len(shape))), values, 0)
+                        values[~known] = 0
                 else:
                     values = torch.zeros(len(ids), *shape, dtype=dtype, device=self.device)
                 places = self._where.get(name, {})
@@ -117,6 +128,8 @@ class ClientStore:
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
         """The kept state of one client."""
+        if not 0 <= client < self.population:
+            raise UnalikeError(f"There is no client {client}: there are {self.population}, numbered from 0.")
         values, _ = self.read(np.array([client]))
         return {n: v[0] for n, v in values.items() if self.shapes[n][2] == "run"}
 
@@ -161,12 +174,8 @@ class ClientStore:
 
     def _map(self, width: dict[str, Any]) -> None:
         """Move to sparse files that hold a row for everybody; only what is written takes room."""
-        if self.folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="unalike-")
-            folder = Path(self._temporary.name)
-        else:
-            folder = self.folder
-            folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder or scratch_folder(self)
+        folder.mkdir(parents=True, exist_ok=True)
         for name, (_, shape, dtype) in width.items():
             file = np.memmap(folder / f"{name}.rows", mode="w+", shape=(self.population, *shape), dtype=_NUMPY[dtype])
             rows = torch.from_numpy(file)

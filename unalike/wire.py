@@ -7,11 +7,11 @@ and the declared fields before it looks at a number.
 from __future__ import annotations
 
 import json
+import reprlib
 import struct
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from unalike.errors import UnalikeError
@@ -22,11 +22,9 @@ MAX_HEADER = 8 << 20
 
 def encode(header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
     """One message. Tensors of no elements and 0-dimensional ones are kept as they are."""
-    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    text = json.dumps({"format": FORMAT, **header}, allow_nan=True)
-    # tensors that share memory (an expanded row, a view) are written out each on its own
-    plain = {name: t.clone() if t.untyped_storage().nbytes() != t.nbytes else t for name, t in plain.items()}
-    return safetensors.torch.save(plain, metadata={"unalike": text})
+    # tensors that share memory (an expanded row, a view, one tensor under two names) are written out each on its own
+    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    return safetensors.torch.save(plain, metadata={"unalike": json.dumps({"format": FORMAT, **header})})
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -34,8 +32,9 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     header = _header(data)
     try:
         tensors = safetensors.torch.load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise UnalikeError(f"A message of {len(data)} bytes is not readable as safetensors: {error}.") from error
+    except Exception as error:  # safetensors, torch and Python each have their own for bytes that lie
+        what = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnalikeError(f"A message of {len(data)} bytes is not readable as safetensors: {what}.") from error
     return header, tensors
 
 
@@ -52,9 +51,11 @@ def _header(data: bytes) -> dict[str, Any]:
         raise UnalikeError(f"A message says its header has {length} bytes and has only {len(data)} in all.")
     try:
         header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["unalike"])
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnalikeError("A message has no header of unalike's: it comes from another program.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
-        raise UnalikeError(f"A message has format {found!r}; this version reads {FORMAT}: use one version everywhere.")
+        raise UnalikeError(
+            f"A message has format {reprlib.repr(found)}; this version reads {FORMAT}: use one version everywhere."
+        )
     return header

@@ -72,6 +72,7 @@ class Outcome:
     up: dict[str, Tensor]
     samples: np.ndarray
     loss: np.ndarray
+    trained: int = 0  # how many times these clients trained in this exchange
 
 
 @dc.dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Call:
     rows: dict[str, Tensor]
     round: int
     exchange: int
+    trained: int = 0  # trainings in earlier exchanges of the round: part of what batch orders are drawn from
 
     def message(self, k: int) -> Fields:
         return Fields({**self.shared, **{name: t[k] for name, t in self.rows.items()}})
@@ -175,7 +177,7 @@ class Solo:
         self.state, self.kept, self.sent = state, {}, {}
         self.buffers = start_buffers(model, first, s, m)
         self.loss = float("nan")
-        self.trained = 0
+        self.trained = call.trained
         fn = call.fn
         inputs: dict[str, Any] = {
             **{f"m.{k}": v for k, v in m.items()},
@@ -192,6 +194,7 @@ class Solo:
             kept, sent = finish(job, out, fn)
         except Exception as error:
             raise failed(job, fn, client, inputs, error) from error
+        self.trained -= call.trained
         as_tensor = lambda v: torch.as_tensor(v, device=model.device).detach()  # noqa: E731
         kept = {**{k: as_tensor(v) for k, v in kept.items()}, **self.kept}
         sent = {**{k: as_tensor(v) for k, v in sent.items()}, **self.sent}
@@ -207,7 +210,7 @@ class Solo:
         steps = int(local.counts(ids, sizes, self.round)[0])
         rate = work.lr if work.lr is not None else float(local.rates(ids, self.round)[0])
         lr = torch.as_tensor(rate, dtype=live.vector.dtype, device=live.vector.device).reshape(1)
-        purpose = f"train {self.exchange} {self.trained}"
+        purpose = f"train {self.trained}"
         keys = job.keys(ids, self.round, purpose)
         key = torch.tensor(keys[0], device=x.device)
         self.trained += 1
@@ -220,6 +223,8 @@ class Solo:
         total = torch.zeros((), dtype=live.vector.dtype, device=x.device)
         block = order.block_steps()
         batches = work.batches
+        if work.step is not None or work.loss is not None:
+            _ = self.pure  # made here: not inside a transform
         for start in range(0, steps * batches, block * batches):
             end = min(start + block * batches, steps * batches)
             index, _ = order.block(start, end)

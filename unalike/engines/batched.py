@@ -51,7 +51,7 @@ class Batched(Engine):
         self.compile = cuda if compile is None else compile
         self.pure: Pure = job.model.pure(align=16 if cuda else 1)
         self.clients_at_once = clients_at_once or self._chunk_for(memory)
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Setting, list[Program]] = {}
 
     def _chunk_for(self, memory: int | None) -> int:
         """How many clients fit a memory budget: vectors are counted, activations measured on one client."""
@@ -95,11 +95,14 @@ class Batched(Engine):
             yield outcome
 
     def program(self, setting: Setting, width: int) -> Program:
-        """The step for this kind of training; kept, because building it again would compile it again."""
-        key = (setting, width if self.compile else None)
-        if key not in self._programs:
-            self._programs[key] = Program(self.job.model, self.pure, setting, self.compile)
-        return self._programs[key]
+        """The step for this kind of training; kept, because building it again would compile it again. A compiled one
+        also serves a slightly narrower stack: cohorts that vary in size share a few."""
+        kept = self._programs.setdefault(setting, [])
+        for program in kept:
+            if not self.compile or width <= program.width <= 1.25 * width:
+                return program
+        kept.append(Program(self.job.model, self.pure, setting, self.compile, width))
+        return kept[-1]
 
 
 class Stack:
@@ -126,7 +129,7 @@ class Stack:
         self.loss = torch.full((len(ids),), float("nan"), dtype=self.dtype, device=self.device)
         self.kept: dict[str, Tensor] = {}
         self.sent: dict[str, Tensor] = {}
-        self.trained = 0
+        self.trained = call.trained
 
     def run(self) -> Outcome:
         out: Any = self._stage(self.call.fn, (), {})
@@ -143,7 +146,7 @@ class Stack:
         ids = self.ids[self.back]
         self.job.states.stage(ids, order({**kept, **self.kept}))
         loss = self.loss.double().cpu().numpy()[self.back]
-        return Outcome(ids, order({**sent, **self.sent}), self.sizes[self.back], loss)
+        return Outcome(ids, order({**sent, **self.sent}), self.sizes[self.back], loss, self.trained - self.call.trained)
 
     # ---- the pieces between requests
 
@@ -212,7 +215,7 @@ class Stack:
         rate: Any = work.lr if work.lr is not None else local.rates(self.ids, self.call.round)
         c = len(self.ids)
         lr = torch.as_tensor(rate, dtype=self.dtype, device=self.device).reshape(-1, 1).expand(c, 1).contiguous()
-        keys = job.keys(self.ids, self.call.round, f"train {self.call.exchange} {self.trained}")
+        keys = job.keys(self.ids, self.call.round, f"train {self.trained}")
         self.trained += 1
         pack = lambda v: model.layout.repack(v, pure.layout)  # noqa: E731
         affine = {name: self._affine(getattr(work, name), pack) for name in ("pull", "push")}

@@ -5,7 +5,7 @@ Slower than `sequential` and equal to it: what works here works between real mac
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from unalike.engines.base import Call, Engine, Job, Outcome, Solo
 from unalike.engines.sequential import Sequential
 from unalike.errors import UnalikeError
 from unalike.node import Node, StateFolder, request_header
-from unalike.store import Shapes
+from unalike.store import Shapes, scratch_folder
 
 
 class FileStates:
@@ -27,11 +27,15 @@ class FileStates:
     mapped = True
 
     def __init__(self, shapes: Shapes, folder: Path | None, device: torch.device | str = "cpu"):
-        self._temporary = tempfile.TemporaryDirectory(prefix="unalike-") if folder is None else None
-        self.folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
+        self.folder = folder or scratch_folder(self)
         self.shapes, self.device = shapes, torch.device(device)
         self._staged: set[int] = set()
         self._changed: set[int] = set()
+
+    def clear(self) -> None:
+        """Forget every client: what a killed run left here may be ahead of its checkpoint."""
+        for folder in self.folder.glob("client-*"):
+            shutil.rmtree(folder)
 
     def of(self, client: int) -> StateFolder:
         return StateFolder(self.folder / f"client-{client:07d}", self.shapes)
@@ -98,7 +102,7 @@ class Loopback(Engine):
         return Sequential(self.job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        header = request_header(self.job, call.fn.__name__, call.round, call.exchange)
+        header = request_header(self.job, call)
         shared = getattr(self.job.method, call.fn.__name__, None)
         if shared != call.fn:
             raise UnalikeError(
@@ -112,4 +116,5 @@ class Loopback(Engine):
             node = Node(self.job, int(client), self.states.of(int(client)), self.solo)
             answer, sent = wire.decode(node.handle(request))
             up = {k: v[None].to(device) for k, v in sent.items()}
-            yield Outcome(np.array([client]), up, np.array([answer["samples"]]), np.array([answer["loss"]]))
+            samples, loss = np.array([answer["samples"]]), np.array([answer["loss"]])
+            yield Outcome(np.array([client]), up, samples, loss, answer["trained"])

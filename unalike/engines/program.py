@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -53,18 +53,22 @@ class Setting:
 
 
 class Program:
-    """`run` takes stacked vectors through all their steps. Clients are longest first: those at work are a prefix."""
+    """`run` takes stacked vectors through all their steps. Clients are longest first: those at work are a prefix.
 
-    def __init__(self, model: Model, pure: Pure, setting: Setting, compile: bool):
-        self.model, self.pure, self.setting = model, pure, setting
+    How it drives the steps: "eager", "compiled", or "graph" (compiled, captured and replayed on CUDA). What cannot be
+    compiled or captured falls back by one, and `notes` says why.
+    """
+
+    def __init__(self, model: Model, pure: Pure, setting: Setting, compile: bool, width: int):
+        self.model, self.pure, self.setting, self.width = model, pure, setting, width
         self.fixed, self.args = dict(setting.fixed), dict(setting.args)
-        self.graphs: dict[Any, Graph] = {}
-        self.compiled = compile
+        self.notes: list[str] = []
+        self.mode = "eager" if not compile else "graph" if model.device.type == "cuda" else "compiled"
         if compile:
-            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-            self.step = torch.compile(self._step, dynamic=False)
-        else:
-            self.step = self._step
+            limit = getattr(torch._dynamo.config, "recompile_limit", 8)
+            torch._dynamo.config.recompile_limit = max(64, limit)
+            self._compiled = torch.compile(self._step, dynamic=False)
+        self._graphs: Graphs | None = None
 
     # ---- one step of every client of a prefix, in place on `moving`
 
@@ -149,27 +153,28 @@ class Program:
         offset = torch.from_numpy(offsets).to(device)[:, None]
         key = torch.from_numpy(keys).to(device)
         total = torch.zeros(len(steps), dtype=moving["theta"].dtype, device=device)
-        drive = self._drive_graph if self.compiled and device.type == "cuda" else self._drive
-        drive(data, moving, plan, offset, steps, key, total)
-        count = torch.from_numpy(steps).to(total)
-        return moving["theta"], moving["buffers"], moving["slots"], total / count
+        if self.mode == "graph":
+            total = self._replay(data, moving, plan, offset, steps, key)
+        else:
+            self._drive(data, moving, plan, offset, steps, key, total)
+        return moving["theta"], moving["buffers"], moving["slots"], total / torch.from_numpy(steps).to(total)
 
-    def _blocks(self, plan: Order, steps: np.ndarray, offset: Tensor, dtype: torch.dtype):
-        """(first step, rows [K, b, c, B], weights) a block at a time."""
+    def _blocks(self, plan: Order, steps: np.ndarray, offset: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(first step, rows [K, c, b, B], weights) a block at a time."""
         b = self.setting.batches
         longest, size = int(steps.max()), plan.block_steps()
         for first in range(0, longest, size):
             last = min(first + size, longest)
             index, real = plan.block(first * b, last * b)
             rows = index + offset
-            weight = real.to(dtype) / real.sum(-1, keepdim=True).clamp(min=1)
+            weight = real.to(self.model.dtype) / real.sum(-1, keepdim=True).clamp(min=1)
             shape = (last - first, b, *rows.shape[1:])
-            yield first, rows.reshape(shape), weight.reshape(shape)
+            yield first, rows.reshape(shape).transpose(1, 2), weight.reshape(shape).transpose(1, 2)
 
     def _drive(
         self,
         data: Columns,
-        moving: dict,
+        moving: dict[str, Any],
         plan: Order,
         offset: Tensor,
         steps: np.ndarray,
@@ -177,39 +182,140 @@ class Program:
         total: Tensor,
     ) -> None:
         """Step by step from the host. Eager: exactly the clients still at work; compiled: few widths."""
-        c, b = len(steps), self.setting.batches
-        alive = (steps[None, :] > np.arange(int(steps.max()))[:, None]).sum(1)  # clients at work in each step
+        c = len(steps)
+        alive = at_work(steps)
         with torch.no_grad():
-            for first, rows, weight in self._blocks(plan, steps, offset, total.dtype):
+            for first, rows, weight in self._blocks(plan, steps, offset):
                 for k in range(rows.shape[0]):
                     working = int(alive[first + k])
-                    width = _width(working, c) if self.compiled else working
+                    width = working if self.mode == "eager" else prefix(working, c)
                     part = moving if width == c else tree_map(lambda t, w=width: t[:w], moving)
-                    at = rows[k, :, :width].transpose(0, 1)  # [c, b, B]
-                    drop = random.fold(key[:width], (first + k) * b) if self.pure.keyed else key[:width]
+                    at = rows[k, :width]
+                    drop = self._step_keys(key[:width], first + k)
                     live = None
                     if width > working:
                         live = torch.arange(width, device=total.device)[:, None] < working
-                    loss = self.step(part, data.x[at], data.y[at], weight[k, :, :width].transpose(0, 1), drop, live)
+                    loss = self._guarded(part, data.x[at], data.y[at], weight[k, :width], drop, live)
                     total[:working] += loss[:working]
 
-    def _drive_graph(
-        self,
-        data: Columns,
-        moving: dict,
-        plan: Order,
-        offset: Tensor,
-        steps: np.ndarray,
-        key: Tensor,
-        total: Tensor,
-    ) -> None:
-        raise NotImplementedError
+    def _step_keys(self, key: Tensor, step: Tensor | int) -> Tensor:
+        """Each client's key for what a step draws; the keys as they are where no layer draws."""
+        return random.fold(key, step * self.setting.batches) if self.pure.keyed else key
+
+    def _guarded(self, *inputs: Any) -> Tensor:
+        """The compiled step; one that the compiler cannot take is run eagerly from then on."""
+        if self.mode == "eager":
+            return self._step(*inputs)
+        try:
+            return self._compiled(*inputs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            self.notes.append(f"not compiled: {str(error).strip().splitlines()[0]}")
+            self.mode = "eager"
+            return self._step(*inputs)
+
+    def _replay(
+        self, data: Columns, moving: dict[str, Any], plan: Order, offset: Tensor, steps: np.ndarray, key: Tensor
+    ) -> Tensor:
+        """All steps from CUDA graphs; the first call of a kind captures them."""
+        longest = min(int(steps.max()), plan.block_steps())
+        if self._graphs is None or not self._graphs.fits(data, moving, longest, plan.width):
+            self._graphs = Graphs(self, data, moving, longest, plan.width)
+        c, graphs, alive = len(steps), self._graphs, at_work(steps)
+        graphs.load(moving, key)
+        with torch.no_grad():
+            for first, rows, weight in self._blocks(plan, steps, offset):
+                graphs.load_block(first, rows, weight, alive[first : first + len(rows)])
+                for k in range(len(rows)):
+                    graphs.step(prefix(int(alive[first + k]), self.width))
+        graphs.unload(moving, c)
+        return graphs.total[:c].clone()
 
 
-def _width(working: int, c: int) -> int:
+class Graphs:
+    """Fixed places in memory for everything a step reads and writes, and one captured graph per width of the stack.
+
+    A graph finds its own batch: it reads the step's number from the device and counts it up, so that a round is a
+    series of replays without a copy or a wait between them.
+    """
+
+    def __init__(self, program: Program, data: Columns, moving: dict[str, Any], steps: int, batch: int):
+        self.program, self.data = program, data
+        c, b, device = program.width, program.setting.batches, moving["theta"].device
+        self.capacity, self.batch = 1 << max(0, steps - 1).bit_length(), batch
+        self.moving = tree_map(lambda t: t.new_zeros(c, *t.shape[1:]), moving)
+        self.key = torch.zeros(c, dtype=torch.int64, device=device)
+        self.rows = torch.zeros(self.capacity, c, b, batch, dtype=torch.int64, device=device)
+        self.weight = torch.zeros(self.capacity, c, b, batch, dtype=program.model.dtype, device=device)
+        self.alive = torch.zeros(self.capacity, dtype=torch.int64, device=device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step within the block
+        self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
+        self.total = torch.zeros(c, dtype=program.model.dtype, device=device)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def fits(self, data: Columns, moving: dict[str, Any], steps: int, batch: int) -> bool:
+        shapes = lambda tree: tree_map(lambda t: t.shape[1:], tree)  # noqa: E731
+        same = data is self.data and batch == self.batch and steps <= self.capacity
+        return same and shapes(moving) == shapes(self.moving)
+
+    def load(self, moving: dict[str, Any], key: Tensor) -> None:
+        tree_map(lambda mine, given: mine[: len(given)].copy_(given), self.moving, moving)
+        self.key[: len(key)].copy_(key)
+        self.total.zero_()
+
+    def load_block(self, first: int, rows: Tensor, weight: Tensor, alive: np.ndarray) -> None:
+        k, c = rows.shape[:2]
+        self.rows[:k, :c].copy_(rows)
+        self.weight[:k, :c].copy_(weight)
+        self.weight[:k, c:].zero_()
+        self.alive[:k].copy_(torch.from_numpy(alive))
+        self.at.zero_()
+        self.first.fill_(first)
+
+    def unload(self, moving: dict[str, Any], c: int) -> None:
+        for name in ("theta", "buffers", "slots"):
+            tree_map(lambda given, mine: given.copy_(mine[:c]), moving[name], self.moving[name])
+
+    def _body(self, width: int) -> None:
+        """One step of the first `width` clients, wherever the device's own counter stands."""
+        rows = self.rows.index_select(0, self.at)[0, :width]
+        weight = self.weight.index_select(0, self.at)[0, :width]
+        working = self.alive.index_select(0, self.at)
+        live = torch.arange(width, device=rows.device)[:, None] < working
+        part = tree_map(lambda t: t[:width], self.moving)
+        keys = self.program._step_keys(self.key[:width], self.first + self.at)
+        loss = self.program._compiled(part, self.data.x[rows], self.data.y[rows], weight, keys, live)
+        self.total[:width] += torch.where(live[:, 0], loss, 0.0)
+        self.at += 1
+
+    def step(self, width: int) -> None:
+        if width not in self._graphs:
+            self._capture(width)
+        self._graphs[width].replay()
+
+    def _capture(self, width: int) -> None:
+        """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
+        places = (self.moving, self.at, self.total)
+        before = tree_map(torch.clone, places)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                self.at.zero_()
+                self._body(width)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._body(width)
+        tree_map(lambda place, value: place.copy_(value), places, before)
+        self._graphs[width] = graph
+
+
+def at_work(steps: np.ndarray) -> np.ndarray:
+    """How many clients (a prefix, longest first) take each step."""
+    return (steps[None, :] > np.arange(int(steps.max()))[:, None]).sum(1)
+
+
+def prefix(working: int, c: int) -> int:
     """The smallest of a few widths that holds everybody at work: each width is compiled once."""
     return min(w for w in {c, -(-c // 2), -(-c // 4)} if w >= working)
-
-
-class Graph:
-    pass

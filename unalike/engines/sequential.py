@@ -29,7 +29,7 @@ def one(job: Job, solo: Solo, call: Call, position: int, client: int) -> Outcome
     kept, sent, loss = solo.run(call, client, _row(state), first[0], call.message(position))
     job.states.stage(ids, {k: v[None] for k, v in kept.items()})
     samples = job.data.train.sizes[ids]
-    return Outcome(ids, {k: v[None] for k, v in sent.items()}, samples, np.array([loss]))
+    return Outcome(ids, {k: v[None] for k, v in sent.items()}, samples, np.array([loss]), solo.trained)
 
 
 def _row(stacked: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,156 @@
+"""Seconds a round of unalike's engines beside a bare hand-written PyTorch loop, in one run.
+
+    python benchmarks/engines.py                 # a CPU: softmax regression, a CNN, a char LSTM
+    python benchmarks/engines.py --device cuda   # a GPU: FedDC's CIFAR CNN, 100 clients x 50 steps of batch 50
+
+Rounds of both alternate; the ratio is the median over pairs, against the better of 1 and 2 threads for the loop.
+"""
+
+import argparse
+import copy
+import platform
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import unalike as ua
+
+
+def cnn_878538():
+    """Two 5×5 convolutions without padding, 1600-512-10: 878,538 parameters on 3×32×32."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1600, 512), nn.ReLU(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def images(clients, n, shape, classes=10):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(clients * n, *shape, generator=g)
+    y = torch.randint(0, classes, (clients * n,), generator=g)
+    return x, y, np.arange(clients + 1) * n
+
+
+def tokens(clients, n, length=80, vocabulary=80):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, vocabulary, (clients * n, length), generator=g)
+    return x, torch.randint(0, vocabulary, (clients * n,), generator=g), np.arange(clients + 1) * n
+
+
+# name: model, (x, y, offsets), clients a round, batch, epochs, what must hold (ours is so many times faster)
+CPU = {
+    "softmax regression 60→10": (lambda: nn.Linear(60, 10), lambda: images(1000, 60, (60,)), 100, 10, 5, 8.0),
+    "CNN of 878,538 parameters": (cnn_878538, lambda: images(10, 100, (3, 32, 32)), 10, 20, 1, 1 / 1.05),
+    "two-layer char LSTM": (lambda: ua.models.CharLSTM(), lambda: tokens(10, 200), 10, 10, 1, 1.5),
+}
+
+
+class BareLoop:
+    """FedAvg as one would write it by hand."""
+
+    def __init__(self, module, x, y, offsets, per_round, batch, epochs, lr=0.05):
+        self.module, self.x, self.y, self.offsets = copy.deepcopy(module), x, y, offsets
+        self.per_round, self.batch, self.epochs, self.lr = per_round, batch, epochs, lr
+
+    def round(self):
+        clients = torch.randperm(len(self.offsets) - 1)[: self.per_round].tolist()
+        start = {k: v.clone() for k, v in self.module.state_dict().items()}
+        total, mean = 0, {k: torch.zeros_like(v) for k, v in start.items()}
+        for c in clients:
+            self.module.load_state_dict(start)
+            x, y = self.x[self.offsets[c] : self.offsets[c + 1]], self.y[self.offsets[c] : self.offsets[c + 1]]
+            optimizer = torch.optim.SGD(self.module.parameters(), lr=self.lr)
+            for _ in range(self.epochs):
+                order = torch.randperm(len(y))
+                for i in range(0, len(y), self.batch):
+                    rows = order[i : i + self.batch]
+                    optimizer.zero_grad()
+                    F.cross_entropy(self.module(x[rows]), y[rows]).backward()
+                    optimizer.step()
+            total += len(y)
+            for k, v in self.module.state_dict().items():
+                mean[k] += len(y) * v
+        self.module.load_state_dict({k: v / total for k, v in mean.items()})
+
+
+class Beside(ua.Callback):
+    """After each of our rounds, a round of the bare loop with 1 and with 2 threads."""
+
+    def __init__(self, bare, warm=1):
+        self.bare, self.warm, self.times = bare, warm, []
+
+    def on_round(self, run, line):
+        threads, times = torch.get_num_threads(), []
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            began = time.perf_counter()
+            self.bare.round()
+            times.append(time.perf_counter() - began)
+        torch.set_num_threads(threads)
+        if line["round"] > self.warm:
+            self.times.append((line["seconds"], *times))
+
+
+def cpu(names, pairs, engine):
+    print(f"{'workload':<28}{'engine':<12}{'ours':>9}{'loop, 1 thread':>16}{'2 threads':>11}{'ratio':>8}{'must be':>9}")
+    passed = True
+    for name, (build, data, per_round, batch, epochs, goal) in CPU.items():
+        if names and not any(n in name for n in names):
+            continue
+        torch.manual_seed(0)
+        module, (x, y, offsets) = build(), data()
+        beside = Beside(BareLoop(module, x, y, offsets, per_round, batch, epochs))
+        fed = ua.Federation(ua.data.Columns(x, y, offsets))
+        run = ua.simulate(
+            module, fed, ua.FedAvg(), rounds=pairs + 1, clients_per_round=per_round, engine=engine, device="cpu",
+            local=ua.LocalTraining(epochs=epochs, batch_size=batch, lr=0.05), callbacks=[beside],
+        )  # fmt: skip
+        ours, one, two = (statistics.median(t[k] for t in beside.times) for k in range(3))
+        best = 1 if one <= two else 2
+        ratio = statistics.median(t[best] / t[0] for t in beside.times)
+        passed &= ratio >= goal
+        print(f"{name:<28}{run.engine.name:<12}{ours:>8.4f}s{one:>15.4f}s{two:>10.4f}s{ratio:>7.2f}x{goal:>8.2f}x")
+    return passed
+
+
+def cuda(pairs, precisions):
+    torch.manual_seed(0)
+    module, (x, y, offsets) = ua.models.cnn_feddc(), images(100, 500, (3, 32, 32))
+    fed = ua.Federation(ua.data.Columns(x, y, offsets))
+    print("FedDC's CIFAR CNN (797,962 parameters), 100 clients × 50 steps of batch 50")
+    print(f"{'method':<12}{'engine':<14}{'precision':<11}{'s a round':>10}{'first round':>13}{'peak GiB':>10}")
+    best = float("inf")
+    for method in (ua.FedAvg(), ua.Scaffold()):
+        for precision in precisions:
+            torch.cuda.reset_peak_memory_stats()
+            run = ua.simulate(
+                module, fed, method, rounds=pairs + 1, engine="batched", device="cuda", precision=precision,
+                local=ua.LocalTraining(epochs=5, batch_size=50, lr=0.1, clip_norm=10.0, weight_decay=1e-3),
+            )  # fmt: skip
+            times = [line["seconds"] for line in run.history]
+            steady = statistics.median(times[1:])
+            best = min(best, steady)
+            modes = {p.mode for ps in run.engine._programs.values() for p in ps}
+            print(
+                f"{type(method).__name__:<12}{'batched/' + '+'.join(modes):<14}{precision:<11}{steady:>9.3f}s"
+                f"{times[0]:>12.1f}s{torch.cuda.max_memory_allocated() / 2**30:>10.1f}", flush=True,
+            )  # fmt: skip
+    return best <= 0.9
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", help="parts of names of workloads; all if none is given")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--precision", nargs="+", default=["highest", "tf32", "bf16"])
+    args = parser.parse_args()
+    print(f"unalike {ua.__version__}, torch {torch.__version__}, Python {platform.python_version()}, {args.device}")
+    ok = cuda(args.pairs, args.precision) if args.device == "cuda" else cpu(args.workloads, args.pairs, args.engine)
+    print("every ratio is reached" if ok else "NOT every ratio is reached")
+    raise SystemExit(0 if ok else 1)

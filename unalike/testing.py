@@ -1,0 +1,137 @@
+"""The proofs every method owes, for the methods here and for yours:
+
+    from unalike.testing import check_method
+    check_method(MyMethod(strength=0.5), off=MyMethod(strength=0.0))
+
+runs it on small ragged federations with a linear model, an MLP, a CNN and an LSTM, and checks that every engine gives
+the same result, that a resumed run equals an uninterrupted one bit for bit, that it vanishes (with its knob off it is
+FedAvg) and that it bites (with its knob on it is not).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unalike.contract import Method
+from unalike.data.federation import Federation
+from unalike.local import LocalTraining
+from unalike.methods import FedAvg
+from unalike.models import CharLSTM, mlp, small_cnn, softmax_regression
+from unalike.simulate import Run, simulate
+
+ENGINES = ("sequential", "workers", "batched", "loopback")
+TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
+SIZES = (7, 4, 12, 9, 1, 6)  # ragged: short last batches, a client of one sample
+
+
+def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
+    """A small model ("linear", "mlp", "cnn" or "lstm") and a ragged federation for it, with per-client test data."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module: nn.Module = {
+            "linear": lambda: softmax_regression(6, 3),
+            "mlp": lambda: mlp(6, (8, 5), classes=3),
+            "cnn": lambda: small_cnn(1, 8, 3, width=3),
+            "lstm": lambda: CharLSTM(vocabulary=11, embedding=3, hidden=5, layers=2, classes=3),
+        }[kind]()
+
+    def client(n: int, shift: float) -> tuple[Tensor, Tensor]:
+        y = torch.randint(0, 3, (n,), generator=draw)
+        if kind == "lstm":
+            return torch.randint(0, 11, (n, 6), generator=draw), y
+        shape = (1, 8, 8) if kind == "cnn" else (6,)
+        return torch.randn(n, *shape, generator=draw, dtype=torch.float64) + shift, y
+
+    clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
+    tests = [client(3, 0.3 * k) for k in range(len(SIZES))]
+    return module, Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Two rounds of at most five steps: short enough that rounding does not grow."""
+    local = LocalTraining(epochs=2, batch_size=5, lr=0.05, clip_norm=10.0, weight_decay=1e-3)
+    return {"rounds": 2, "clients_per_round": [[0, 1, 2, 4, 5], [1, 2, 3, 4]], "local": local, "seed": 3, **changes}
+
+
+def run(method: Method, kind: str, **changes: Any) -> Run:
+    """The method on a small task."""
+    return simulate(*task(kind), method, **settings(**changes))
+
+
+def difference(a: Run, b: Run) -> float:
+    """The largest difference in what the servers and the clients hold."""
+    worst = 0.0
+    for name, value in a.server._values.items():
+        if isinstance(value, Tensor):
+            worst = max(worst, float((value - b.server._values[name]).abs().max()))
+    for client in range(a.population):
+        mine, yours = a.clients[client], b.clients[client]
+        worst = max([worst, *(float((mine[n] - yours[n]).abs().max()) for n in mine)])
+    return worst
+
+
+def check_engines(method: Method, kind: str, dtype: str = "float32", engines: tuple[str, ...] = ENGINES) -> None:
+    """Every engine gives the first engine's result, and the same numbers in every round's line."""
+    first = run(method, kind, engine=engines[0], dtype=dtype)
+    for engine in engines[1:]:
+        other = run(method, kind, engine=engine, dtype=dtype)
+        off = difference(first, other)
+        if not off <= TOLERANCE[dtype]:
+            raise AssertionError(f"{method} on {kind}, {dtype}: {engine} is {off:.1e} away from {engines[0]}")
+        for mine, yours in zip(first.history, other.history, strict=True):
+            for name in mine:
+                if name.startswith("seconds") or mine[name] is None:
+                    continue
+                if abs(mine[name] - yours[name]) > 100 * TOLERANCE[dtype] * (1 + abs(mine[name])):
+                    raise AssertionError(f"{method} on {kind}: {name} is {mine[name]} and on {engine} {yours[name]}")
+
+
+def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> None:
+    """Stopped after one round and continued, the run is bit for bit the uninterrupted one."""
+    whole = run(method, kind, engine=engine, rounds=3)
+    with tempfile.TemporaryDirectory() as folder:
+        run(method, kind, engine=engine, rounds=1, folder=Path(folder) / "run")
+        resumed = run(method, kind, engine=engine, rounds=3, folder=Path(folder) / "run", resume=True)
+        if difference(whole, resumed) != 0.0:
+            raise AssertionError(f"{method}: a resumed run differs by {difference(whole, resumed):.1e}")
+
+
+def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
+    """With its knob off the method is `like` (FedAvg)."""
+    a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (off, like))
+    distance = float((a.server.w - b.server.w).abs().max())
+    if not distance <= 1e-12:
+        raise AssertionError(f"{off} should be {like}, and is {distance:.1e} away")
+
+
+def check_bites(on: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
+    """With its knob on the method is not `like`: a correction that never reaches the model is found here."""
+    a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (on, like))
+    distance = float((a.server.w - b.server.w).abs().max())
+    if not distance >= 1e-6:
+        raise AssertionError(f"{on} should differ from {like}, and is only {distance:.1e} away")
+
+
+def check_method(
+    method: Method,
+    *,
+    off: Method | None = None,
+    like: Method | None = None,
+    kinds: tuple[str, ...] = ("linear", "mlp", "cnn", "lstm"),
+    off_changes: dict[str, Any] | None = None,
+) -> None:
+    """All proofs. `off` is the method with its knob at zero, `like` what it then is (FedAvg if not said)."""
+    for kind in kinds:
+        check_engines(method, kind)
+        check_engines(method, kind, "float64")
+    check_resume(method)
+    like = like or FedAvg()
+    if off is not None:
+        check_vanishes(off, like, **(off_changes or {}))
+        check_bites(method, like)
