@@ -32,7 +32,14 @@ def main() -> int:
                     cases.append(("batched", {"compile": True}))
                 for engine, options in cases:
                     began = time.time()
-                    run = testing.run(method, kind, engine=engine, dtype=dtype, device="cuda", **options)
+                    try:
+                        run = testing.run(method, kind, engine=engine, dtype=dtype, device="cuda", **options)
+                    except Exception as error:
+                        print(
+                            "WRONG", kind, type(method).__name__, dtype, engine, options, repr(error)[:300], flush=True
+                        )
+                        wrong += 1
+                        continue
                     move(run)
                     off = testing.difference(reference, run)
                     bad = off > LIMIT[dtype]

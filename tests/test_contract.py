@@ -1,7 +1,8 @@
 """The contract over the registry: every method gets these for free. And toys that prove the contract's reach."""
 
 import pytest
-from toys import TOYS, FeatureMean, PeerTable, ScalarsFirst
+import torch
+from toys import TOYS, FeatureMean, PeerTable, ScalarsFirst, SecondOrder
 
 import unalike as ua
 from unalike import testing
@@ -70,7 +71,39 @@ def test_batch_order_does_not_depend_on_chunks():
     assert testing.difference(whole, parts) < 1e-12
 
 
-def test_compiled_equals_eager():
-    eager = testing.run(ua.FedProx(mu=0.5), "linear", engine="batched", dtype="float64")
-    compiled = testing.run(ua.FedProx(mu=0.5), "linear", engine="batched", dtype="float64", compile=True)
+def programs(run):
+    return [program for kept in run.engine._programs.values() for program in kept]
+
+
+def same_compiled(method, kind, **changes):
+    eager = testing.run(method, kind, engine="batched", dtype="float64", **changes)
+    compiled = testing.run(method, kind, engine="batched", dtype="float64", compile=True, **changes)
     assert testing.difference(eager, compiled) < 1e-9
+    assert [p.mode for p in programs(compiled)] == ["compiled"] * len(programs(compiled))
+
+
+@pytest.mark.parametrize("method", [ua.Scaffold(), FeatureMean(), SecondOrder()], ids=lambda m: type(m).__name__)
+def test_traced_equals_eager(method, monkeypatch):
+    """Everything up to the code generator, which is slow: the whole step is one graph without breaks."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", fullgraph=True, **k))
+    same_compiled(method, "mlp", rounds=1, clients_per_round=[[0, 2]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ("linear", "mlp", "cnn"))
+def test_compiled_equals_eager(kind):
+    same_compiled(ua.FedAvg(), kind)
+
+
+def test_what_cannot_be_compiled_is_run_eagerly(monkeypatch):
+    def broken(graph, inputs):
+        raise RuntimeError("no compiler here")
+
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend=broken, **k))
+    run = testing.run(ua.FedAvg(), "linear", engine="batched", dtype="float64", compile=True)
+    eager = testing.run(ua.FedAvg(), "linear", engine="batched", dtype="float64")
+    assert testing.difference(run, eager) == 0
+    assert [p.mode for p in programs(run)] == ["eager"]
+    assert "not compiled" in programs(run)[0].notes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike import random
 from unalike.contract import Field, Method, PerClient
 from unalike.engines.base import BUFFERS, Call, Engine, Outcome
 from unalike.errors import Diverged, UnalikeError, did_you_mean
@@ -55,20 +57,15 @@ class Server:
 
     def init(self, count: int) -> Tensor:
         """`count` models, each with weights of its own, drawn from the run's seed. The first is the given one."""
-        import copy
-
-        from unalike import random
-
         model, out = self._model, [self._model.start]
         for k in range(1, count):
-            module = copy.deepcopy(model.module)
-            devices = [model.device] if model.device.type == "cuda" else []
-            with torch.random.fork_rng(devices=devices):
+            module = copy.deepcopy(model.module).cpu()  # the same draws whatever the device
+            with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(random.key(self._seed, "init", k) & 0xFFFFFFFF)
                 for layer in module.modules():
                     if hasattr(layer, "reset_parameters"):
                         layer.reset_parameters()
-            out.append(model.layout.flat(dict(module.named_parameters())))
+            out.append(model.layout.flat(dict(module.named_parameters())).to(model.device))
         return torch.stack(out)
 
 

@@ -18,7 +18,6 @@ from unalike import random
 from unalike.errors import EngineRefused, UnalikeError
 
 KEY, WEIGHT = "_unalike_key", "_unalike_weight"  # buffers by which a step hands in its key and its sample weights
-_STRIDES = [random.key(0, "dimension", d) | 1 for d in range(8)]
 
 
 def _mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
@@ -26,10 +25,10 @@ def _mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tens
     behind a short batch changes nothing, whichever dimension the batch is. A layer called twice draws anew."""
     key = getattr(layer, KEY)
     setattr(layer, KEY, key + 1)
-    counter = torch.zeros((), dtype=torch.int64, device=x.device)
-    for size, stride in zip(shape, _STRIDES, strict=False):
-        counter = counter[..., None] + torch.arange(size, device=x.device) * stride
-    keep = random.uniform_at(key, counter) >= p
+    places = [torch.arange(size, device=x.device) for size in shape]
+    for place in places[:-1]:
+        key = random.bits(key[..., None], place)
+    keep = random.whole(key[..., None], places[-1]) >= round(p * (1 << 24))
     return keep.to(x.dtype) * (1 / (1 - p) if p < 1 else 0.0)
 
 

@@ -57,7 +57,7 @@ class LocalTraining:
             object.__setattr__(self, "epochs", 1)
         for name in ("epochs", "steps", "lr"):
             value = getattr(self, name)
-            if value is not None and not callable(value):
+            if not callable(value) and (value is not None or name == "lr"):
                 count = len(value) if _listed(value) else 1
                 _amount(name, value, np.arange(count), 0)
         if not isinstance(self.optimizer, str) or self.optimizer not in OPTIMIZERS:

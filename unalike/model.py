@@ -10,10 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from unalike import layers, random
-from unalike.errors import UnalikeError, unknown
+from unalike.errors import EngineRefused, UnalikeError, unknown
 from unalike.layout import Layout, find_head
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -57,6 +58,8 @@ class Model:
     ):
         if not isinstance(module, nn.Module):
             raise UnalikeError(f"The model must be a torch.nn.Module; got {type(module).__name__}.")
+        if any(nn.parameter.is_lazy(p) for p in (*module.parameters(), *module.buffers())):
+            raise UnalikeError("The model has lazy layers without a shape yet: call the model once on a batch before.")
         if buffers not in ("average", "local", "freeze"):
             raise unknown("buffer policy", buffers, ("average", "local", "freeze"))
         self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
@@ -74,6 +77,7 @@ class Model:
         self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
         self.loss = _per_sample(loss, dtype, self.device)
         self._metrics = _named(metrics)
+        self._sample: tuple[Tensor, Tensor] | None = None
 
     def metrics_for(self, y: Tensor) -> dict[str, Loss]:
         """The metrics given, else accuracy where the labels are classes."""
@@ -95,13 +99,42 @@ class Model:
         """A copy whose parameters are views of one vector: what a single client trains."""
         return Live(self)
 
-    def pure(self, align: int = 1) -> Pure:
-        """A copy to be called with any vector: what `vmap` and second-order steps need."""
-        return Pure(self, align)
+    def pure(self, align: int | None = None) -> Pure:
+        """A copy to be called with any vector: what second-order steps and `vmap` need. With `align` it is for stacks
+        of clients, and is tried on one."""
+        pure = Pure(self, align or 1)
+        if align is not None and self._sample is not None:
+            self._try_stack(pure, *self._sample)
+        return pure
+
+    def _try_stack(self, pure: Pure, x: Tensor, y: Tensor) -> None:
+        """Two clients in a stack, a padded batch each, must have the gradient and the buffers of one client alone."""
+
+        def objective(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Any:
+            out, _, new = pure(vector, buffers, x, key, weight)
+            return (self.losses(out, y) * weight).sum(), new
+
+        live, n = self.live(), len(y)
+        live.vector.copy_(self.start)
+        key = torch.zeros((), dtype=torch.int64, device=x.device)
+        weight = torch.tensor([1 / n] * n + [0.0], dtype=self.dtype, device=x.device)
+        one = (self.layout.repack(self.start, pure.layout), self.start_buffers, _padded(x), _padded(y), weight, key)
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            self.losses(live(x, key)[0], y).mean().backward()
+            try:
+                g, new = vmap(grad(objective, has_aux=True))(*(torch.stack([t, t]) for t in one))
+            except Exception as error:
+                raise EngineRefused(f"the model cannot be stacked over clients: {_line(error)}") from error
+        slack = 0.02 if self.precision == "highest" else 0.1  # only a wrong gradient is to be found
+        for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
+            if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
+                raise EngineRefused(
+                    "a layer of the model mixes the samples of a batch, and the padding of a stack would change it"
+                )
 
     def check(self, x: Tensor, y: Tensor) -> int:
         """Try two samples; returns the width of the features. Finds the usual mistakes before any training."""
-        x, y = x[:2], y[:2]
+        self._sample = x, y = x[:2], y[:2]
         live = self.live()
         live.vector.copy_(self.start)
         key = torch.zeros((), dtype=torch.int64, device=x.device)
@@ -156,6 +189,10 @@ class Model:
             )
 
 
+def _padded(rows: Tensor) -> Tensor:
+    return torch.cat([rows, rows[:1]])
+
+
 def _line(error: Exception) -> str:
     """The first line of a foreign error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -203,6 +240,7 @@ class _Copy:
         self.weighted = layers.weighted_layers(self.module)
         self.bf16 = model.precision == "bf16" and model.device.type == "cuda"
         self._caught: list[Tensor] | None = None
+        self._training: bool | None = None
         self.module.get_submodule(model.head).register_forward_pre_hook(self._catch)
 
     def _catch(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -210,12 +248,17 @@ class _Copy:
             self._caught.append(args[0])
 
     def set_training(self, train: bool) -> None:
-        if self.module.training != train:
-            self.module.train(train)
-        if train and self.model.buffer_policy == "freeze":
-            for m in self.module.modules():
-                if isinstance(m, nn.modules.batchnorm._BatchNorm):
-                    m.eval()
+        """Training or evaluation mode; frozen BatchNorm stays in evaluation, and recurrent layers (without dropout of
+        their own the modes are one) in training, because cuDNN has no backward for the other."""
+        if self._training == train:
+            return
+        self._training = train
+        self.module.train(train)
+        for m in self.module.modules():
+            if isinstance(m, _BatchNorm) and self.model.buffer_policy == "freeze":
+                m.training = False
+            if isinstance(m, nn.RNNBase) and not m.dropout:
+                m.training = True
 
     def _listen(self, want: bool) -> list[Tensor]:
         """A list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep it)."""
@@ -275,18 +318,30 @@ class Live(_Copy):
     def __init__(self, model: Model):
         super().__init__(model, pure=False)
         self.vector, self.gradient = torch.zeros_like(model.start), torch.zeros_like(model.start)
-        self.buffers = model.start_buffers.clone()
+        self._buffers = model.start_buffers.clone()
         values, gradients = model.layout.views(self.vector), model.layout.views(self.gradient)
         for name, p in self.module.named_parameters():
             if name in values:
                 p.requires_grad_(True)
                 p.data, p.grad = values[name], gradients[name]
-        for name, view in model.buffer_layout.views(self.buffers).items():
+        self._views: list[tuple[nn.Module, str, Tensor]] = []
+        for name, view in model.buffer_layout.views(self._buffers).items():
             owner, _, leaf = name.rpartition(".")
-            self.module.get_submodule(owner)._buffers[leaf] = view
+            self._views.append((self.module.get_submodule(owner), leaf, view))
+            self._views[-1][0]._buffers[leaf] = view
         self._keyed_layers: list[tuple[Any, int]] = [
             (self.module.get_submodule(name.rpartition(".")[0]), index) for name, index in self.keyed
         ]
+
+    @property
+    def buffers(self) -> Tensor:
+        """All float buffers, one vector to read and to write. A layer may have put new tensors in their place."""
+        for owner, leaf, view in self._views:
+            new = owner._buffers[leaf]
+            if new is not view and new is not None:
+                view.copy_(new.detach())
+                owner._buffers[leaf] = view
+        return self._buffers
 
     def __call__(
         self, x: Tensor, key: Tensor | None = None, train: bool = True, want_features: bool = False

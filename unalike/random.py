@@ -51,7 +51,9 @@ def bits(key: Tensor, counter: Tensor) -> Tensor:
     def shift_right(z: Tensor, by: int) -> Tensor:  # logical: int64 >> keeps the sign
         return (z >> by) & ((1 << (64 - by)) - 1)
 
-    z = key + (counter + 1) * _signed(_STEP)
+    # -~counter is counter + 1. Compiled, counter + 1 would be taken for an index, and Inductor cannot multiply an
+    # index by a number of 64 bits
+    z = key - ~counter * _signed(_STEP)
     z = (z ^ shift_right(z, 30)) * _signed(_MIX1)
     z = (z ^ shift_right(z, 27)) * _signed(_MIX2)
     return z ^ shift_right(z, 31)
@@ -63,14 +65,15 @@ def fold(key: Tensor, number: Tensor | int) -> Tensor:
     return bits(key, counter)
 
 
-def uniform_at(key: Tensor, counter: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The uniform numbers in [0, 1) with these numbers; 24 random bits each: float32 and float64 draw the same."""
-    return ((bits(key, counter) >> 40) & 0xFFFFFF).to(dtype) / (1 << 24)
+def whole(key: Tensor, counter: Tensor) -> Tensor:
+    """Whole numbers from 0 to 2**24 - 1, which float32 and float64 hold exactly."""
+    return (bits(key, counter) >> 40) & 0xFFFFFF
 
 
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniform numbers in [0, 1)."""
-    return uniform_at(key, torch.arange(math.prod(shape), device=key.device), dtype).reshape(shape)
+    """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
+    counter = torch.arange(math.prod(shape), device=key.device)
+    return (whole(key, counter).to(dtype) / (1 << 24)).reshape(shape)
 
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:

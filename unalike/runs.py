@@ -26,7 +26,14 @@ from unalike.errors import UnalikeError
 from unalike.exchange import Server
 
 # What may differ between a run and its continuation without making it another run.
-FREE = ("run.rounds", "run.engine", "run.device", "run.checkpoint_every", "unalike.version")
+FREE = (
+    "run.rounds",
+    "run.engine",
+    "run.device",
+    "run.deterministic",
+    "run.checkpoint_every",
+    "unalike.version",
+)
 FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
 SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
 
@@ -84,7 +91,7 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))
-        for key in sorted(set(old) | set(new)):
+        for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, k)):  # what can be read goes first
             there, here = old.get(key), new.get(key)
             if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
                 raise UnalikeError(

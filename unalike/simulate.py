@@ -137,14 +137,16 @@ def _device(name: str) -> torch.device:
 def _numerics(precision: str, deterministic: bool):
     """Set PyTorch's global switches for the run and put them back."""
     matmul, conv = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    before = torch.are_deterministic_algorithms_enabled()
+    before, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
         torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv
+        torch.backends.cudnn.benchmark = search
         torch.use_deterministic_algorithms(before)
 
 
@@ -182,7 +184,9 @@ class Run:
         self._checkpoint_every, self._evaluate_every = checkpoint_every, evaluate_every
         fingerprint = federation.fingerprint()
         self.data = federation.to(model.device, model.dtype)
-        model.check(self.data.train.x, self.data.train.y)
+        x, y = self.data.train.x[:2], self.data.train.y[:2]
+        plain = model.loss is unalike.model.cross_entropy and not y.is_floating_point()
+        model.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
         _check_labels(model, self.data)
         everyone = np.arange(self.population)
         local.counts(everyone, self.data.train.sizes, 0) if local.drop_last else None
@@ -372,6 +376,7 @@ class Run:
         def evaluate(me: Me, s: Fields, m: Fields) -> Any:
             return _chain(method.personal(me, s, m), score, me, s, m)
 
+        evaluate.__name__ = "personal"  # what an error calls it
         message = {k: v for k, v in method.published(self.server).items()}
         if BUFFERS in self.server._values:
             message[BUFFERS] = self.server.buffers

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,8 @@ class Program:
         if compile:
             limit = getattr(torch._dynamo.config, "recompile_limit", 8)
             torch._dynamo.config.recompile_limit = max(64, limit)
-            self._compiled = torch.compile(self._step, dynamic=False)
+            with quiet():
+                self._compiled = torch.compile(self._step, dynamic=False)
         self._graphs: Graphs | None = None
 
     # ---- one step of every client of a prefix, in place on `moving`
@@ -207,7 +210,8 @@ class Program:
         if self.mode == "eager":
             return self._step(*inputs)
         try:
-            return self._compiled(*inputs)
+            with quiet():
+                return self._compiled(*inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
             self.notes.append(f"not compiled: {str(error).strip().splitlines()[0]}")
             self.mode = "eager"
@@ -299,7 +303,7 @@ class Graphs:
         before = tree_map(torch.clone, places)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), quiet():
             for _ in range(2):
                 self.at.zero_()
                 self._body(width)
@@ -309,6 +313,14 @@ class Graphs:
             self._body(width)
         tree_map(lambda place, value: place.copy_(value), places, before)
         self._graphs[width] = graph
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The compiler's advice about settings that `precision` has already decided is not the user's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def at_work(steps: np.ndarray) -> np.ndarray:

@@ -1,0 +1,61 @@
+"""Killing the process at any moment loses at most the rounds since the last checkpoint, and changes no result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from killing import ROUNDS, go
+from small import assert_same, logged, timeless
+
+ROOT = Path(__file__).parent.parent
+
+
+def start(*args):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, ROOT / "tests/killing.py", *map(str, args)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def answer(process):
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    return json.loads(out)
+
+
+def test_ten_kills_at_random_moments(tmp_path):
+    result = answer(start("random", tmp_path))
+    codes, rounds = zip(*result["kills"], strict=True)
+    unfinished = [r for code, r in zip(codes, rounds, strict=True) if code == -signal.SIGKILL and r < ROUNDS]
+    assert len(unfinished) >= 7 and len(set(unfinished)) >= 4, result
+    assert list(rounds) == sorted(rounds) and result["last"] == 0
+    assert_same(go(tmp_path / "whole"), go(tmp_path / "killed"))
+    assert timeless(logged(tmp_path / "whole")) == timeless(logged(tmp_path / "killed"))
+    assert len(logged(tmp_path / "killed")) == ROUNDS
+
+
+@pytest.mark.parametrize("engine", ("sequential", "loopback"))
+def test_a_kill_at_every_use_of_the_disk(engine, tmp_path):
+    """Three rounds with checkpoints at 0, 2 and 3 write ten files and remove two servers."""
+    steps = answer(start("steps", tmp_path, engine))
+    assert steps["before replace"] >= 10 and steps["half written"] >= 10 and steps["before unlink"] >= 2, steps
+
+
+def test_a_program_killed_in_the_middle(tmp_path):
+    process = start("run", tmp_path / "killed")
+    log = tmp_path / "killed/rounds.jsonl"
+    until = time.monotonic() + 60
+    while not (log.exists() and log.read_bytes().count(b"\n") >= 20):
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[1]
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    done = len(logged(tmp_path / "killed"))
+    assert process.returncode == -signal.SIGKILL and 20 <= done < ROUNDS
+    assert_same(go(tmp_path / "whole"), go(tmp_path / "killed"))

@@ -1,0 +1,478 @@
+"""Layers that draw, keep statistics or cannot be stacked, held against torch.nn and across the engines."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import ENGINES, Each, batches, fedavg, federation, seeded, simulate, train, vector
+from torch import nn
+
+import unalike as ua
+from unalike import layers
+from unalike.layers import KEY, WEIGHT, prepare
+
+SIZES = (7, 4, 11)  # with batches of 3: last batches of one, one and two
+LOCAL = ua.LocalTraining(epochs=2, batch_size=3, lr=0.2)
+STORED = ua.LocalTraining(epochs=2, batch_size=3, lr=0.2, shuffle=False)
+
+
+def sgd(parameters, k, t):
+    return torch.optim.SGD(parameters, lr=0.2)
+
+
+def passes(sizes):
+    return lambda k, t: batches(sizes[k], 3, -(-sizes[k] // 3) * 2)
+
+
+def same(runs, atol=1e-10):
+    first = runs[0]
+    for run in runs[1:]:
+        torch.testing.assert_close(run.server.deltas, first.server.deltas, atol=atol, rtol=0)
+        assert run.history[-1]["train_loss"] == pytest.approx(first.history[-1]["train_loss"], abs=1e-10)
+
+
+# ---- dropout
+
+
+class TimeFirst(nn.Module):
+    """Dropout on [time, batch, features]: the padding of a short batch lies in the middle."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.inner, self.drop, self.out = nn.Linear(3, 5), nn.Dropout(p), nn.Linear(5, 3)
+
+    def forward(self, x):
+        h = self.drop(torch.tanh(self.inner(x.transpose(0, 1))))
+        return self.out(h.mean(0))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, p, kind=nn.LSTM):
+        super().__init__()
+        self.recurrent, self.out = kind(3, 4, num_layers=2, dropout=p, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.recurrent(x)[0][:, -1])
+
+
+DROPPING = {
+    "Dropout": (
+        lambda p: nn.Sequential(nn.Linear(3, 8), nn.Dropout(p), nn.Tanh(), nn.Dropout(p), nn.Linear(8, 3)),
+        (3,),
+    ),
+    "Dropout2d": (
+        lambda p: nn.Sequential(nn.Conv2d(1, 6, 3), nn.Dropout2d(p), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3)),
+        (1, 4, 4),
+    ),
+    "time first": (TimeFirst, (4, 3)),
+    "LSTM": (Recurrent, (4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_is_the_same_on_every_engine(name):
+    make, features = DROPPING[name]
+    fed = federation(SIZES, features)
+    runs = [simulate(seeded(lambda: make(0.5)), fed, LOCAL, e) for e in ("sequential", "workers", "batched")]
+    runs.append(simulate(seeded(lambda: make(0.5)), fed, LOCAL, "batched", clients_at_once=2))
+    same(runs)
+    without = simulate(seeded(lambda: make(0.0)), fed, LOCAL)
+    assert (without.server.deltas - runs[0].server.deltas).abs().max() > 1e-3
+    other = simulate(seeded(lambda: make(0.5)), fed, LOCAL, seed=1)
+    assert (other.server.deltas - runs[0].server.deltas).abs().max() > 1e-3
+
+
+def drawn(layer, x, key=5):
+    layer = prepare(layer, pure=False)
+    setattr(layer, KEY, torch.tensor(key))
+    return layer(x)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.8])
+def test_dropout_keeps_and_scales_as_torch_does(p):
+    out = drawn(nn.Dropout(p), torch.ones(200, 500))
+    assert float((out > 0).double().mean()) == pytest.approx(1 - p, abs=4 * (p * (1 - p) / 1e5) ** 0.5)
+    torch.testing.assert_close(out[out > 0].unique(), torch.tensor([1 / (1 - p)]))
+    channels = drawn(nn.Dropout2d(p), torch.ones(200, 100, 2, 3))
+    assert (channels == channels[:, :, :1, :1]).all()
+    assert float((channels > 0).double().mean()) == pytest.approx(1 - p, abs=4 * (p * (1 - p) / 2e4) ** 0.5)
+
+
+def test_dropout_of_nothing_of_everything_and_in_evaluation():
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn(nn.Dropout(0.0), x), x)
+    assert torch.equal(drawn(nn.Dropout(1.0), x), torch.zeros(5, 4))
+    assert torch.equal(drawn(nn.Dropout(0.5).eval(), x), x)
+
+
+def test_masks_are_independent_between_rows_layers_and_calls():
+    ones = torch.ones(64, 64)
+    mask = drawn(nn.Dropout(0.5), ones) > 0
+    agree = [(mask[k] == mask[k + 1]).double().mean() for k in range(63)]
+    agree += [(mask[:, k] == mask[:, k + 1]).double().mean() for k in range(63)]
+    assert min(agree) > 0.2 and max(agree) < 0.8
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x):
+            return torch.stack([self.drop(x), self.drop(x)])
+
+    model = ua.model.Model(nn.Sequential(nn.Linear(64, 64), Twice(), nn.Dropout(0.5)))
+    key = torch.tensor(3)
+    outputs = []
+    for copied in (model.live(), model.pure()):
+        hooked = []
+        copied.module[1].register_forward_hook(lambda _, args, out, seen=hooked: seen.append(out))
+        if isinstance(copied, ua.model.Live):
+            copied.vector.copy_(model.start)
+            copied(ones, key)
+            copied(ones, key)
+        else:
+            for _ in range(2):
+                copied(model.start, model.start_buffers, ones, key)
+        first, second = hooked[0] != 0
+        assert 0.4 < float((first == second).double().mean()) < 0.6  # one layer used twice draws twice
+        assert torch.equal(*hooked)  # and the same key gives the same draws
+        outputs.append(hooked[0])
+    torch.testing.assert_close(*outputs)
+
+
+# ---- BatchNorm
+
+NORMS = [(nn.BatchNorm1d, (4,)), (nn.BatchNorm1d, (4, 3)), (nn.BatchNorm2d, (4, 3, 2)), (nn.BatchNorm3d, (4, 2, 2, 2))]
+
+
+def pure_norm(norm, weights):
+    pure = prepare(norm, pure=True)
+    setattr(pure, WEIGHT, weights)
+    return pure
+
+
+@pytest.mark.parametrize("kind,shape", NORMS)
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_torch_nn(kind, shape, padding, affine):
+    draw = torch.Generator().manual_seed(0)
+    norm = kind(4, momentum=0.3, affine=affine).double()
+    for p in norm.parameters():
+        p.data.normal_(generator=draw)
+    weights = torch.tensor([1 / 5] * 5 + [0.0] * padding, dtype=torch.float64)
+    pure = pure_norm(norm, weights)
+    for step in range(3):
+        x = torch.randn(5 + padding, *shape, generator=draw, dtype=torch.float64) * 3 + step
+        x.requires_grad_()
+        expected, got = norm(x[:5]), pure(x)[:5]
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+        (one,) = torch.autograd.grad(expected.sin().sum(), x)
+        (two,) = torch.autograd.grad(got.sin().sum(), x)
+        torch.testing.assert_close(two, one, atol=1e-11, rtol=0)
+        torch.testing.assert_close(pure.running_mean, norm.running_mean, atol=1e-12, rtol=0)
+        torch.testing.assert_close(pure.running_var, norm.running_var, atol=1e-12, rtol=0)
+    torch.testing.assert_close(pure.eval()(x), norm.eval()(x), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_one_value_a_channel_is_normalised_as_in_evaluation(pure):
+    norm = nn.BatchNorm1d(4).double()
+    norm.running_mean.normal_(generator=torch.Generator().manual_seed(0))
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+    expected = copy.deepcopy(norm).eval()(x)
+    padded = torch.cat([x, 9 * x]) if pure else x
+    layer = pure_norm(norm, torch.tensor([1.0, 0.0], dtype=torch.float64)) if pure else prepare(norm, pure=False)
+    torch.testing.assert_close(layer(padded)[:1], expected, atol=1e-12, rtol=0)
+    assert torch.equal(layer.running_mean, norm.running_mean) and torch.equal(layer.running_var, norm.running_var)
+    images = nn.BatchNorm2d(2).double()  # one image has many values a channel
+    image = torch.randn(1, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    layer = pure_norm(images, torch.ones(1, dtype=torch.float64)) if pure else prepare(images, pure=False)
+    torch.testing.assert_close(layer(image), images(image), atol=1e-12, rtol=0)
+    torch.testing.assert_close(layer.running_var, images.running_var, atol=1e-12, rtol=0)
+
+
+def test_a_wrong_input_to_batch_norm_is_still_found():
+    for pure in (True, False):
+        with pytest.raises(ValueError, match="expected 4D input"):
+            prepare(nn.BatchNorm2d(3), pure)(torch.ones(2, 3))
+
+
+def normed():
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3)))
+
+
+NORMED_SIZES = (8, 5, 11)  # with batches of 3 all last batches have two samples
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_averaged_statistics_are_the_weighted_mean(engine):
+    fed = federation(NORMED_SIZES)
+    module, deltas = fedavg(normed(), fed, sgd, passes(NORMED_SIZES), rounds=2)
+    run = simulate(normed(), fed, STORED, engine, rounds=2)
+    torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
+    for name in ("1.running_mean", "1.running_var", "0.weight"):
+        torch.testing.assert_close(run.model.state_dict()[name], module.state_dict()[name], atol=1e-10, rtol=0)
+    values = 5 * 3 + 5 + 10 + 18 + 10  # weights, then running mean and variance
+    assert run.history[0]["bytes_up"] == run.history[0]["bytes_down"] == 3 * 8 * values
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_local_statistics_stay_with_their_client(engine):
+    fed = federation(NORMED_SIZES)
+    mean, own = normed(), [normed() for _ in NORMED_SIZES]
+    for t in range(2):
+        for k, module in enumerate(own):
+            with torch.no_grad():
+                for p, q in zip(module.parameters(), mean.parameters(), strict=True):
+                    p.copy_(q)
+            train(module, *fed.train.of(k), passes(NORMED_SIZES)(k, t), sgd(module.parameters(), k, t))
+        new = sum(n * vector(m) for n, m in zip(NORMED_SIZES, own, strict=True)) / sum(NORMED_SIZES)
+        nn.utils.vector_to_parameters(new, mean.parameters())
+    run = simulate(normed(), fed, STORED, engine, rounds=2, buffers="local")
+    torch.testing.assert_close(run.server.w, vector(mean), atol=1e-10, rtol=0)
+    for k, module in enumerate(own):
+        expected = torch.cat([module[1].running_mean, module[1].running_var])
+        torch.testing.assert_close(run.clients[k]["buffers"], expected, atol=1e-10, rtol=0)
+    assert run.history[0]["bytes_up"] == run.history[0]["bytes_down"] == 3 * 8 * 48
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frozen_statistics_are_used_and_never_move(engine):
+    module = normed()
+    module[1].running_mean += 0.5
+    module[1].running_var *= 2
+    fed = federation(NORMED_SIZES)
+    expected = copy.deepcopy(module)
+    expected[1].train = lambda mode=True: expected[1]  # held in evaluation mode
+    expected[1].training = False
+    deltas = []
+    for k in range(3):
+        one = copy.deepcopy(expected)
+        one[1].train = lambda mode=True, norm=one[1]: norm
+        train(one, *fed.train.of(k), passes(NORMED_SIZES)(k, 0), sgd(one.parameters(), k, 0))
+        deltas.append(vector(one) - vector(module))
+    run = simulate(module, fed, STORED, engine, buffers="freeze")
+    torch.testing.assert_close(run.server.deltas, torch.stack(deltas), atol=1e-10, rtol=0)
+    assert torch.equal(run.model[1].running_mean, module[1].running_mean)
+    assert run.history[0]["bytes_up"] == 3 * 8 * 48
+
+
+def test_the_three_policies_differ():
+    fed = federation(NORMED_SIZES)
+    after = [simulate(normed(), fed, STORED, rounds=2, buffers=b).model for b in ("average", "local", "freeze")]
+    x = torch.ones(1, 3, dtype=torch.float64)
+    outputs = [m.eval()(x) for m in after]
+    assert min((outputs[a] - outputs[b]).abs().max() for a, b in ((0, 1), (0, 2), (1, 2))) > 1e-3
+    with pytest.raises(ua.UnalikeError, match="Did you mean 'freeze'"):
+        simulate(normed(), fed, STORED, buffers="frozen")
+
+
+@pytest.mark.parametrize("buffers", ["average", "local", "freeze"])
+def test_a_last_batch_of_one_sample_works_on_every_engine(buffers):
+    sizes = (4, 7, 1, 9)
+    fed = federation(sizes)
+    runs = [simulate(normed(), fed, STORED, e, rounds=2, buffers=buffers) for e in ENGINES]
+    same(runs)
+    if buffers == "average":
+        for run in runs[1:]:
+            torch.testing.assert_close(run.server.buffers, runs[0].server.buffers, atol=1e-10, rtol=0)
+        alone = simulate(normed(), fed, STORED, clients_per_round=[[2]])  # a client of one sample moves no statistics
+        assert torch.equal(alone.model[1].running_var, torch.ones(5, dtype=torch.float64))
+        assert alone.server.deltas.abs().max() > 1e-3
+
+
+# ---- LSTM, GroupNorm
+
+
+@pytest.mark.parametrize(
+    "num_layers,bidirectional,bias", [(1, False, True), (2, False, False), (1, True, True), (2, True, True)]
+)
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_lstm_is_torch_nn(num_layers, bidirectional, bias, batch_first, given):
+    draw = torch.Generator().manual_seed(0)
+    lstm = seeded(lambda: nn.LSTM(3, 4, num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional))
+    pure = prepare(lstm, pure=True)
+    assert type(pure) is layers.PureLSTM and type(lstm) is nn.LSTM
+    x = torch.randn(5, 6, 3, generator=draw, dtype=torch.float64)
+    shape = (num_layers * (2 if bidirectional else 1), 5 if batch_first else 6, 4)
+    state = [torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2)] if given else None
+    expected, got = lstm(x, state), pure(x, state)
+    torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+    for output, module in ((expected, lstm), (got, pure)):
+        (output[0].sin().sum() + output[1][0].sum() + output[1][1].cos().sum()).backward()
+        assert all(p.grad is not None for p in module.parameters())
+    for one, two in zip(lstm.parameters(), pure.parameters(), strict=True):
+        torch.testing.assert_close(two.grad, one.grad, atol=1e-11, rtol=0)
+
+
+MODELS = {
+    "LSTM": (lambda: Recurrent(0.0), (4, 3)),
+    "GroupNorm": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
+        (1, 4, 4),
+    ),
+    "LayerNorm": (lambda: nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)), (3,)),
+    "InstanceNorm": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 2), nn.InstanceNorm2d(3, affine=True), nn.Flatten(), nn.Linear(27, 3)),
+        (1, 4, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_as_in_torch(name, engine):
+    make, features = MODELS[name]
+    fed = federation(SIZES, features)
+    module, deltas = fedavg(seeded(make), fed, sgd, passes(SIZES))
+    run = simulate(seeded(make), fed, STORED, engine)
+    torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
+    torch.testing.assert_close(vector(run.model), vector(module), atol=1e-10, rtol=0)
+
+
+# ---- frozen and tied weights
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frozen_weights_neither_move_nor_travel(engine):
+    module = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)))
+    module[0].requires_grad_(False)
+    module[2].bias.requires_grad_(False)
+    fed = federation(SIZES)
+    expected, deltas = fedavg(module, fed, lambda p, k, t: sgd([q for q in p if q.requires_grad], k, t), passes(SIZES))
+    run = simulate(module, fed, STORED, engine)
+    torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
+    for (name, p), q in zip(run.model.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-10, rtol=0)
+        assert torch.equal(p, module.get_parameter(name)) == (not q.requires_grad)
+    trainable = 4 * 4 + 4 * 3 + 3
+    assert run.history[0]["bytes_up"] == run.history[0]["bytes_down"] == 3 * 8 * trainable
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.mix, self.out = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.mix(self.embedding(x).mean(1))))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tied_weights_are_one(engine):
+    draw = torch.Generator().manual_seed(0)
+    pairs = [(torch.randint(5, (n, 3), generator=draw), torch.randint(5, (n,), generator=draw)) for n in SIZES]
+    fed = ua.Federation.from_arrays(pairs, classes=5)
+    expected, deltas = fedavg(seeded(Tied), fed, sgd, passes(SIZES))
+    run = simulate(seeded(Tied), fed, STORED, engine)
+    torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
+    after = run.model
+    torch.testing.assert_close(after.out.weight, expected.out.weight, atol=1e-10, rtol=0)
+    assert after.out.weight is after.embedding.weight
+    assert run.history[0]["bytes_up"] == 3 * 8 * (20 + 20 + 5)
+
+
+# ---- what is refused
+
+
+def between(layer):
+    return nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "layer,words",
+    [
+        (nn.AlphaDropout(0.1), "Layer '1' is AlphaDropout"),
+        (nn.FeatureAlphaDropout(0.1), "Layer '1' is FeatureAlphaDropout"),
+        (nn.SyncBatchNorm(4), "Layer '1' is SyncBatchNorm"),
+        (nn.BatchNorm1d(4, momentum=None), "Layer '1' has momentum=None"),
+        (nn.BatchNorm1d(4, track_running_stats=False), "Layer '1' has no running statistics"),
+    ],
+)
+def test_layers_that_no_engine_can_run(layer, words, engine):
+    with pytest.raises(ua.UnalikeError) as caught:
+        simulate(between(layer), federation(SIZES), LOCAL, engine)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+class OwnNorm(nn.BatchNorm1d):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class OwnLSTM(nn.LSTM):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make,features,words",
+    [
+        (lambda: Recurrent(0.0, nn.GRU), (4, 3), "layer 'recurrent' is GRU, which cannot be stacked over clients"),
+        (lambda: Recurrent(0.0, nn.RNN), (4, 3), "layer 'recurrent' is RNN"),
+        (lambda: Recurrent(0.0, OwnLSTM), (4, 3), "layer 'recurrent' is an LSTM of its own kind (OwnLSTM)"),
+        (lambda: between(OwnNorm(4)), (3,), "layer '1' is OwnNorm"),
+        (
+            lambda: nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(6, 3)),
+            (2, 3),
+            "layer '0' is InstanceNorm1d with running statistics",
+        ),
+    ],
+)
+def test_layers_that_cannot_be_stacked(make, features, words):
+    sizes = (8, 5)
+    fed = federation(sizes, features)
+    with pytest.raises(ua.EngineRefused) as caught:
+        simulate(seeded(make), fed, LOCAL, "batched")
+    assert words in str(caught.value) and "\n" not in str(caught.value) and "engine='auto'" in str(caught.value)
+    expected, _ = fedavg(seeded(make), fed, sgd, passes(sizes))
+    run = simulate(seeded(make), fed, STORED, "auto")
+    assert run.reason.startswith(("workers: ", "sequential: "))
+    if "recurrent" in words:  # auto does not even try to stack these
+        assert "recurrent layers" in run.reason or "one CPU core" in run.reason
+    else:
+        assert f"batched refused, {words}" in run.reason
+    for engine in ("sequential", "workers", "loopback"):
+        run = simulate(seeded(make), fed, STORED, engine)
+        torch.testing.assert_close(run.server.w, vector(expected), atol=1e-10, rtol=0)
+
+
+def test_an_lstm_with_projections():
+    module = seeded(lambda: Recurrent(0.0))
+    module.recurrent, module.out = nn.LSTM(3, 4, proj_size=2, batch_first=True).double(), nn.Linear(2, 3).double()
+    fed = federation(SIZES, (4, 3))
+    with pytest.raises(ua.EngineRefused, match="LSTM with projections"):
+        simulate(module, fed, LOCAL, "batched")
+    expected, _ = fedavg(module, fed, sgd, passes(SIZES))
+    torch.testing.assert_close(simulate(module, fed, STORED).server.w, vector(expected), atol=1e-10, rtol=0)
+    module.recurrent = nn.LSTM(3, 4, 2, proj_size=2, dropout=0.5, batch_first=True).double()
+    with pytest.raises(ua.UnalikeError, match="whose dropout has no counter-based form: set it to 0"):
+        simulate(module, fed, LOCAL)
+
+
+class Hidden(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(F.dropout(x, 0.5, self.training))
+
+
+def test_hidden_randomness_is_found():
+    fed, module = federation(SIZES), seeded(Hidden)
+    before = torch.get_rng_state()
+    with pytest.warns(UserWarning, match="draws random numbers of its own"):
+        simulate(module, fed, LOCAL, rounds=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_users_module_is_left_alone():
+    module = normed()
+    kept = copy.deepcopy(module.state_dict())
+    simulate(module, federation(SIZES), LOCAL, "batched", method=Each())
+    assert all(torch.equal(v, kept[n]) for n, v in module.state_dict().items())
+    assert module.training and type(module[1]) is nn.BatchNorm1d
