@@ -14,7 +14,7 @@ import unalike as ua
 from unalike import testing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from toys import TOYS  # noqa: E402
+from toys import TOYS
 
 METHODS = [ua.FedAvg(), ua.FedProx(mu=1.0), ua.Scaffold(), *TOYS]
 LIMIT = {"float64": 1e-9, "float32": 1e-5}

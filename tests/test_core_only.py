@@ -44,7 +44,7 @@ def test_core_runs_with_torch_numpy_and_safetensors_alone(tmp_path):
     program = (
         f"import sys; sys.path[:] = [{str(site)!r}] + [p for p in sys.path if 'site-packages' not in p]\n"
         "import importlib.util as u\n"
-        "assert not any(u.find_spec(n) for n in ('sklearn', 'pytest', 'scipy', 'hypothesis')), 'not an empty environment'\n"
+        "assert not any(u.find_spec(n) for n in ('sklearn', 'pytest', 'scipy', 'hypothesis')), 'not empty'\n"
         "from unalike.core import main\n"
         f"sys.exit(main([{str(config)!r}]))"
     )

@@ -2,6 +2,7 @@
 
 import dataclasses as dc
 import io
+import json
 import sys
 import types
 
@@ -282,6 +283,15 @@ def test_progress_of_a_resumed_run(tmp_path):
     run(folder=tmp_path / "run", rounds=4, resume=True, callbacks=[ua.Progress(stream)])
     assert [line.split("  ")[0] for line in stream.getvalue().splitlines()[1:]] == ["round 3/4", "round 4/4"]
     run(folder=tmp_path / "run", rounds=4, resume=True, callbacks=[ua.Progress(stream)])  # nothing left to do
+
+
+def test_jsonl_appends(tmp_path):
+    for _ in range(2):
+        done = run(callbacks=[ua.JSONL(tmp_path / "lines.jsonl")])
+    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert len(lines) == 6 and lines[3:] == done.history
+    with refused("JSONL cannot write to .*nowhere"):
+        run(callbacks=[ua.JSONL(tmp_path / "nowhere" / "lines.jsonl")])
 
 
 def test_tensorboard_that_is_not_installed(monkeypatch, tmp_path):

@@ -470,6 +470,76 @@ def test_hidden_randomness_is_found():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Centred(nn.Module):
+    """Subtracts a running mean; the new one is put in the old one's place, or written into it."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.out, self.in_place = nn.Linear(3, 3), in_place
+        self.register_buffer("centre", torch.zeros(3))
+
+    def forward(self, x):
+        if self.training and self.in_place:
+            self.centre.mul_(0.5).add_(0.5 * x.detach().mean(0))
+        elif self.training:
+            self.centre = 0.5 * self.centre + 0.5 * x.detach().mean(0)
+        return self.out(x - self.centre)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(x if x.sum().item() > 0 else 2 * x)
+
+
+@pytest.mark.parametrize(
+    "make,words",
+    [
+        (lambda: Centred(False), "a layer of the model mixes the samples of a batch"),
+        (lambda: Centred(True), "a layer of the model mixes the samples of a batch"),
+        (Branching, "the model cannot be stacked over clients: vmap: It looks like you're either (1) calling .item()"),
+    ],
+)
+def test_models_that_cannot_be_stacked(make, words):
+    sizes = (8, 5)
+    fed = federation(sizes)
+    with pytest.raises(ua.EngineRefused) as caught:
+        simulate(seeded(make), fed, LOCAL, "batched")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert f"batched refused, {words}" in simulate(seeded(make), fed, LOCAL, "auto").reason
+    expected, deltas = fedavg(seeded(make), fed, sgd, passes(sizes), rounds=2)
+    for engine in ("sequential", "workers", "loopback"):
+        run = simulate(seeded(make), fed, STORED, engine, rounds=2)
+        torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
+        for name, value in run.model.state_dict().items():
+            torch.testing.assert_close(value, expected.state_dict()[name], atol=1e-10, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:The model draws random numbers")
+def test_hidden_randomness_is_not_stacked():
+    with pytest.raises(ua.EngineRefused, match="random operation"):
+        simulate(seeded(Hidden), federation(SIZES), LOCAL, "batched")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow  # half a minute of compiling
+def test_compiled_layers_are_the_same():
+    """Inductor once overflowed on the hash of an index, and crashed on masks turned into float64."""
+    dtype = torch.float64
+    module = nn.Sequential(nn.Linear(3, 18), nn.Dropout(0.4), nn.BatchNorm1d(18), nn.Linear(18, 3))
+    model = ua.model.Model(module, dtype=dtype)
+    pure, draw = model.pure(), torch.Generator().manual_seed(0)
+    x = torch.randn(4, 5, 3, generator=draw, dtype=dtype)
+    weights = torch.tensor([[0.2] * 5, [0.25] * 4 + [0], [0.5, 0.5, 0, 0, 0], [1, 0, 0, 0, 0]], dtype=dtype)
+    step = torch.func.vmap(lambda x, w, k: pure(model.start, model.start_buffers, x, k, w)[::2])
+    eager, compiled = (fn(x, weights, torch.arange(4)) for fn in (step, torch.compile(step, dynamic=False)))
+    for one, two in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(two, one, atol=1e-10, rtol=0)
+
+
 def test_the_users_module_is_left_alone():
     module = normed()
     kept = copy.deepcopy(module.state_dict())

@@ -112,7 +112,7 @@ def test_a_rate_for_each_client(rate, engine):
 
 def test_a_part_of_a_pass_is_rounded_up_but_not_by_rounding_errors():
     ids = np.array([0])
-    for epochs, n, steps in ((0.7, 10, 7), (0.1, 30, 3), (1.1, 10, 11), (0.25, 10, 3), (0.01, 10, 1), (1 / 3, 9, 3)):
+    for epochs, n, steps in ((0.07, 100, 7), (0.1, 30, 3), (1.1, 10, 11), (0.25, 10, 3), (0.01, 10, 1), (1 / 3, 9, 3)):
         assert ua.LocalTraining(epochs=epochs, batch_size=1).counts(ids, np.array([n]), 0).tolist() == [steps]
 
 

@@ -8,7 +8,7 @@ run = ua.simulate(ua.models.softmax_regression(64, 10), fed, ua.Scaffold(), roun
 __version__ = "0.1.0"
 
 from unalike import callbacks, data, layout, local, methods, metrics, model, models, random, sampling
-from unalike.callbacks import Callback, Progress, StopAt, TensorBoard
+from unalike.callbacks import JSONL, Callback, Progress, StopAt, TensorBoard
 from unalike.contract import Batch, Field, Fields, Me, Method, PerClient
 from unalike.data import Dataset, Federation, load, partition, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
@@ -17,7 +17,7 @@ from unalike.methods import METHODS, FedAvg, FedProx, Scaffold
 from unalike.simulate import Run, simulate
 
 __all__ = [
-    "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAvg", "FedProx", "Federation", "Field",
+    "JSONL", "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAvg", "FedProx", "Federation", "Field",
     "Fields", "LocalTraining", "Me", "Method", "PerClient", "Progress", "Run", "Scaffold", "StopAt", "TensorBoard",
     "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model", "models",
     "partition", "random", "sampling", "simulate", "synthetic",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from unalike.errors import UnalikeError, did_you_mean
@@ -62,6 +64,20 @@ class Progress(Callback):
     def on_end(self, run: Any) -> None:
         if self.stream.isatty():
             self.stream.write("\n")
+
+
+class JSONL(Callback):
+    """Each round's line appended to a file of yours (a run folder has its own rounds.jsonl)."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise UnalikeError(f"JSONL cannot write to {self.path}: {error.strerror or error}.") from error
 
 
 class TensorBoard(Callback):

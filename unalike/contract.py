@@ -305,7 +305,7 @@ class Method:
 
 def settings(method: Method) -> dict[str, Any]:
     """A method's name and hyper-parameters, as written into a run's config."""
-    values = dc.asdict(method) if dc.is_dataclass(method) and not isinstance(method, type) else {}
+    values: dict[str, Any] = dc.asdict(method) if dc.is_dataclass(method) else {}
     return {"name": type(method).__name__, **values}
 
 

@@ -85,9 +85,10 @@ class PureBatchNorm(LoneBatchNorm):
             own_mean = (x * w).sum(dims)
             own_var = ((x - own_mean.reshape(shape)).square() * w).sum(dims)
             count = (weight > 0).sum() * positions
-            mean, var = (torch.where(count > 1, own, kept) for own, kept in ((own_mean, mean), (own_var, var)))
+            many = (count > 1).to(own_var.dtype)
+            mean, var = many * own_mean + (1 - many) * mean, many * own_var + (1 - many) * var
             unbiased = own_var.detach() * count / (count - 1).clamp(min=1)
-            m = self.momentum * (count > 1).to(own_var.dtype)
+            m = self.momentum * many
             self.running_mean = (1 - m) * self.running_mean + m * own_mean.detach()
             self.running_var = (1 - m) * self.running_var + m * unbiased
         y = (x - mean.reshape(shape)) * torch.rsqrt(var.reshape(shape) + self.eps)

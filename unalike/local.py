@@ -123,7 +123,7 @@ class LocalTraining:
             return _amount("steps", self.steps, ids, max(round, 0)).astype(np.int64)
         assert self.epochs is not None
         steps = _amount("epochs", self.epochs, ids, max(round, 0)) * per
-        return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.7 * 10 is 7.000000000000001
+        return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.07 * 100 is 7.000000000000001
 
 
 def _number(value: object) -> bool:

@@ -124,7 +124,9 @@ class Model:
             try:
                 g, new = vmap(grad(objective, has_aux=True))(*(torch.stack([t, t]) for t in one))
             except Exception as error:
-                raise EngineRefused(f"the model cannot be stacked over clients: {_line(error)}") from error
+                raise EngineRefused(
+                    f"the model cannot be stacked over clients: {_line(error).split('. ')[0]}"
+                ) from error
         slack = 0.02 if self.precision == "highest" else 0.1  # only a wrong gradient is to be found
         for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
             if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
@@ -141,7 +143,10 @@ class Model:
         with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             try:
                 out, features = live(x, train=False, want_features=True)
-                trained = [live(x, key)[0] for _ in range(2)]
+                trained = []
+                for _ in range(2):
+                    live.buffers.copy_(self.start_buffers)
+                    trained.append(live(x, key)[0])
             except UnalikeError:
                 raise
             except Exception as error:
@@ -195,7 +200,7 @@ def _padded(rows: Tensor) -> Tensor:
 
 def _line(error: Exception) -> str:
     """The first line of a foreign error."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _named(metrics: Mapping[str, Loss] | None) -> dict[str, Loss] | None:

@@ -234,6 +234,8 @@ class Run:
 
     def close(self) -> None:
         self.engine.close()
+        for store in self._stores.values():  # of a round that failed; after the engine, whose workers may be staging
+            store.discard()
         if self.folder is not None:
             self.folder.close()
 
@@ -276,13 +278,8 @@ class Run:
         began = time.perf_counter()
         ids = draw(self.sampling, self.seed, t, self.data.train.sizes)
         context = RoundContext(self.engine, self.method, self.server, self.population, t)
-        try:
-            self.method.round(self.server, Cohort(context, ids))
-            context.finish()
-        except BaseException:
-            for store in self._stores.values():
-                store.discard()
-            raise
+        self.method.round(self.server, Cohort(context, ids))
+        context.finish()
         self._commit()
         trained = time.perf_counter() - began
         losses = np.concatenate(context.losses) if context.losses else np.empty(0)

@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_map
 from unalike import random
 from unalike.contract import Batch, Fields, Me, Method, Work
 from unalike.data.federation import Columns, Federation
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, did_you_mean
 from unalike.local import LocalTraining, Order, new_slots, slot_names, update
 from unalike.model import Live, Model, Pure
+from unalike.store import Shapes
 
 BUFFERS = "buffers"  # the reserved field in which BatchNorm's statistics travel
 OPTIMIZER = "optimizer."  # prefix of the client state that a kept optimizer lives in
@@ -24,6 +25,8 @@ OPTIMIZER = "optimizer."  # prefix of the client state that a kept optimizer liv
 
 class States(Protocol):
     """Where client state is kept: rows in memory, or files as on a real client."""
+
+    shapes: Shapes
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
     def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
@@ -128,14 +131,28 @@ def kept_slots(job: Job, local: LocalTraining) -> list[str]:
     return list(slot_names(local)) if local.keep_optimizer else []
 
 
-def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Check the end of a client function: (state, reply), both dicts."""
+def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The end of a client function: (state, reply), checked and as tensors. (Replies are checked by the server too.)"""
+    name = f"{type(job.method).__name__}.{fn.__name__}"
     if not (isinstance(out, tuple) and len(out) == 2 and all(isinstance(part, dict) for part in out)):
         raise UnalikeError(
-            f"{type(job.method).__name__}.{fn.__name__} must end with (state, reply), two dicts, or a request such as "
-            f"me.train(...).then(...); it returned {type(out).__name__}."
+            f"{name} must end with (state, reply), two dicts, or a request such as me.train(...).then(...); it "
+            f"returned {type(out).__name__}."
         )
-    return out
+    for key, value in (item for part in out for item in part.items()):
+        if not isinstance(value, Tensor | int | float):
+            raise UnalikeError(f"{name} ends with {key!r}, a {type(value).__name__}: it must be a tensor or a number.")
+    device = job.model.device
+    kept, sent = ({k: torch.as_tensor(v, device=device).detach() for k, v in part.items()} for part in out)
+    for key, value in kept.items():
+        if key not in job.states.shapes:
+            raise UnalikeError(
+                f"{name} keeps {key!r}, which `state` does not declare.{did_you_mean(key, job.states.shapes)}"
+            )
+        want = job.states.shapes[key][0]
+        if tuple(value.shape) != want:
+            raise UnalikeError(f"{name} keeps {key!r} with shape {list(value.shape)}; `state` declares {list(want)}.")
+    return kept, sent
 
 
 def start_buffers(model: Model, first: Tensor, s: Fields, m: Fields) -> Tensor:
@@ -169,12 +186,16 @@ class Solo:
         job, model = self.job, self.job.model
         self.id, self.round, self.exchange = client, call.round, call.exchange
         ids = np.array([client])
-        to = {"dtype": model.dtype, "device": model.device}
-        numbers = {k: torch.tensor(v[0], **to) for k, v in job.numbers(ids, call.round).items()}
+        numbers = {
+            k: torch.tensor(v[0], dtype=model.dtype, device=model.device)
+            for k, v in job.numbers(ids, call.round).items()
+        }
         numbers["first"] = first
         numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=model.device)
         me, s = Me(numbers, call.round, model.layout), Fields(state)
-        self.state, self.kept, self.sent = state, {}, {}
+        self.state = state
+        self.kept: dict[str, Tensor] = {}
+        self.sent: dict[str, Tensor] = {}
         self.buffers = start_buffers(model, first, s, m)
         self.loss = float("nan")
         self.trained = call.trained
@@ -195,9 +216,7 @@ class Solo:
         except Exception as error:
             raise failed(job, fn, client, inputs, error) from error
         self.trained -= call.trained
-        as_tensor = lambda v: torch.as_tensor(v, device=model.device).detach()  # noqa: E731
-        kept = {**{k: as_tensor(v) for k, v in kept.items()}, **self.kept}
-        sent = {**{k: as_tensor(v) for k, v in sent.items()}, **self.sent}
+        kept, sent = {**kept, **self.kept}, {**sent, **self.sent}
         return kept, sent, self.loss
 
     # ---- the requests

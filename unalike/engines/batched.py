@@ -132,14 +132,16 @@ class Stack:
         self.trained = call.trained
 
     def run(self) -> Outcome:
-        out: Any = self._stage(self.call.fn, (), {})
-        while isinstance(out, Work):
-            if out.next is None:
-                raise UnalikeError(
-                    f"{self.call.fn.__name__} asked for {out.kind} without .then(...): name what comes next."
-                )
-            result = self._perform(out)
-            out = self._stage(out.next, (result,), out.keep)
+        fn, result, keep = self.call.fn, (), {}  # type: tuple[Any, tuple[Any, ...], dict[str, Any]]
+        try:
+            while isinstance(out := self._stage(fn, result, keep), Work):
+                if out.next is None:
+                    raise UnalikeError(f"{fn.__name__} asked for {out.kind} without .then(...): name what comes next.")
+                fn, result, keep = out.next, (self._perform(out),), out.keep
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise self._explain(fn, error) from error
         kept, sent = out
         back = torch.from_numpy(self.back).to(self.device)
         order = lambda values: {k: v.detach()[back] for k, v in values.items()}  # noqa: E731
@@ -167,38 +169,35 @@ class Stack:
             if isinstance(out, Work):
                 parts: Any = {name: getattr(out, name) for name in _MOVING}
             else:
-                as_tensor = lambda v: torch.as_tensor(v, device=self.device)  # noqa: E731
-                parts = [{k: as_tensor(v) for k, v in part.items()} for part in finish(self.job, out, fn)]
+                parts = list(finish(self.job, out, fn))
             flat, spec = tree_flatten(parts)
             seen.update(out=out, spec=spec, flat=[_STACKED if isinstance(v, Tensor) else v for v in flat])
             return (numbers["n"], *(v for v in flat if isinstance(v, Tensor)))
 
         inputs = (self.numbers, self.state, self.rows, result, [keep_leaves[k] for k in moving])
-        try:
-            _, *stacked = vmap(one, randomness="different")(*inputs)
-        except Exception as error:
-            raise self._explain(fn, error) from error
+        _, *stacked = vmap(one, randomness="different")(*inputs)
         values = iter(stacked)
         flat = [next(values) if v is _STACKED else v for v in seen["flat"]]
         parts = tree_unflatten(flat, seen["spec"])
         return dc.replace(seen["out"], **parts) if isinstance(seen["out"], Work) else parts
 
     def _explain(self, fn: Callable[..., Any], error: Exception) -> UnalikeError:
-        """Run the call again for one client: either that fails too, with a better message, or only stacking does."""
+        """Run the call again client by client: one fails too, with a better message, or only stacking does."""
         if isinstance(error, UnalikeError):
             return error
-        client = int(self.ids[0])
-        state = {k: v[0] for k, v in self.state.items()}
-        message = Fields({**self.call.shared, **{k: v[0] for k, v in self.rows.items()}})
-        try:
-            Solo(self.job).run(self.call, client, state, self.first[0], message)
-        except UnalikeError as single:
-            return single
-        first = str(error).strip().splitlines()[0]
-        name = f"{type(self.job.method).__name__}.{fn.__name__}"
+        solo = Solo(self.job)
+        for k, client in enumerate(self.ids[:64]):
+            state = {name: v[k] for name, v in self.state.items()}
+            message = Fields({**self.call.shared, **{name: v[k] for name, v in self.rows.items()}})
+            try:
+                solo.run(self.call, int(client), state, self.first[k], message)
+            except UnalikeError as single:
+                return single
+        looks = any(word in str(error) for word in (".item()", "control flow"))
+        why = "it looks at the value of a tensor (if, .item(), float())" if looks else type(error).__name__
         return EngineRefused(
-            f"{name} works for one client but not for a stack of clients: {first} Use engine='workers' or "
-            "'sequential', or write it without branches on tensor values."
+            f"{type(self.job.method).__name__}.{fn.__name__} works for one client but not for a stack of clients: "
+            f"{why}. Use engine='workers' or 'sequential', or torch.where instead of a branch."
         )
 
     # ---- the requests
