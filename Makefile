@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup test lint format acceptance clean
+.PHONY: setup demo test lint format acceptance clean
 
 setup: .venv/.done
 
@@ -15,6 +15,9 @@ setup: .venv/.done
 	$(PIP) torch
 	$(PIP) -e '.[app,dev]'
 	touch $@
+
+demo: setup
+	$(BIN)/unalike demo
 
 # One thread a worker: two pytest workers that each start a thread per core get in each other's way.
 test: setup lint

@@ -23,12 +23,12 @@ LIMIT = {"float64": 1e-9, "float32": 1e-5}
 def main() -> int:
     wrong = 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
-    for kind in ("linear", "mlp", "cnn", "lstm"):
+    for kind in ("linear", "mlp", "cnn", "norm", "lstm"):
         for method in METHODS:
             for dtype in ("float64", "float32") if kind != "lstm" else ("float64",):
                 reference = testing.run(method, kind, engine="sequential", dtype=dtype, device="cpu")
                 cases = [("sequential", {}), ("batched", {"compile": False})]
-                if dtype == "float32" and (kind == "mlp" or (kind == "cnn" and method in METHODS[:3])):
+                if dtype == "float32" and (kind == "mlp" or (kind in ("cnn", "norm") and method in METHODS[:2])):
                     cases.append(("batched", {"compile": True}))
                 for engine, options in cases:
                     began = time.time()

@@ -1,6 +1,6 @@
 """What tests/test_kill.py runs in processes of its own.
 
-`python tests/killing.py run FOLDER` is a plain run. `random FOLDER` and `steps FOLDER ENGINE` fork: a fork of a process
+`python tests/killing.py run FOLDER` is a plain run. `random FOLDER` and `steps FOLDER` fork: a fork of a process
 with one thread is as good as a new interpreter and saves importing torch each time. Each prints one line of JSON.
 """
 
@@ -18,7 +18,7 @@ import torch
 import unalike as ua
 from unalike import runs
 
-ROUNDS = 200
+ROUNDS = 150
 
 
 def go(folder, rounds=ROUNDS, **changes):
@@ -122,9 +122,13 @@ FAULTS = {
 }
 
 
-def at_every_step(folder, engine):
+def at_every_step(folder):
+    return {engine: steps_of(folder / engine, engine) for engine in ("sequential", "loopback")}
+
+
+def steps_of(folder, engine):
     """Kill at the first, second, ... use of the disk until a run gets through; go on after each and compare."""
-    settings = {"rounds": 3, "clients_per_round": 2, "engine": engine}
+    settings = {"rounds": 2, "clients_per_round": 2, "engine": engine}
     smooth = small.run(ua.Scaffold(), **settings)
     steps = {}
     for fault, arm in FAULTS.items():
@@ -151,8 +155,6 @@ def at_every_step(folder, engine):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     assert not Path("/proc/self/task").exists() or len(list(Path("/proc/self/task").iterdir())) == 1
-    what, where, *rest = sys.argv[1:]
-    result = {"run": lambda *_: go(Path(where)) and None, "random": at_random, "steps": at_every_step}[what](
-        Path(where), *rest
-    )
-    print(json.dumps(result))
+    what, where = sys.argv[1], Path(sys.argv[2])
+    work = {"run": lambda folder: go(folder) and None, "random": at_random, "steps": at_every_step}[what]
+    print(json.dumps(work(where)))

@@ -61,8 +61,8 @@ def test_file_and_python_give_the_same_run(tmp_path, capsys):
     "old,new,line",
     [
         ('name = "fedprox"', 'name = "fedprx"', "There is no method 'fedprx'. Did you mean 'fedprox'?"),
-        ("mu = 0.5", "nu = 0.5", "[method] fedprox has no setting 'nu'. There are: mu."),
-        ("mu = 0.5", 'mu = "strong"', "[method] fedprox: "),
+        ("mu = 0.5", "nu = 0.5", "[method] has no setting 'nu'. There are: mu, name."),
+        ("mu = 0.5", 'mu = "strong"', "[method] mu must be a number; got 'strong'."),
         ("[local]", "[locl]", "has a table [locl], which means nothing. Did you mean 'local'?"),
         ("epochs = 1", "epoch = 1", "[local] has no setting 'epoch'. Did you mean 'epochs'?"),
         ("rounds = 2", "round = 2", "[run] has no setting 'round'. Did you mean 'rounds'?"),
@@ -74,7 +74,7 @@ def test_file_and_python_give_the_same_run(tmp_path, capsys):
         ("dirichlet:0.1", "dirichlett:0.1", "Did you mean 'dirichlet'?"),
         ("clients = 8", "clients = 'x'", "clients must be a whole number"),
         ('name = "mlp"', 'name = "cnn-smal"', "There is no model 'cnn-smal'."),
-        ("hidden = [16]", "hiden = [16]", "has no option 'hiden'. Did you mean 'hidden'?"),
+        ("hidden = [16]", "hiden = [16]", "[model] has no setting 'hiden'. Did you mean 'hidden'?"),
         ("[data]", "[data", "is not TOML"),
     ],
 )
@@ -89,10 +89,9 @@ def test_mistakes_are_one_line(tmp_path, capsys, old, new, line):
 
 
 def test_samplings_and_full_batch():
-    tables = config.check({"run": {}, "local": {"batch_size": "full", "steps": 1}})
-    assert config.make_local(tables["local"]).batch_size is None
-    assert config._sampling("bernoulli:0.15") == ua.sampling.Bernoulli(0.15)
-    assert config._sampling("by-size:3") == ua.sampling.BySize(3)
+    assert config.make_local({"batch_size": "full", "steps": 1}).batch_size is None
+    assert config.make_sampling("bernoulli:0.15") == ua.sampling.Bernoulli(0.15)
+    assert config.make_sampling("by-size:3") == ua.sampling.BySize(3)
 
 
 def test_no_such_file(capsys):

@@ -14,7 +14,7 @@ CASES = {
     # SCAFFOLD has no knob: its variates are zero in the first round, which is FedAvg's with uniform weights
     "scaffold": (ua.Scaffold(), ua.Scaffold(), ua.FedAvg(weights="uniform"), {"rounds": 1}),
 }
-KINDS = ("linear", "mlp", "cnn", "lstm")
+KINDS = ("linear", "mlp", "cnn", "norm", "lstm")
 
 
 def test_every_method_has_its_case():

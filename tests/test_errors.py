@@ -43,7 +43,7 @@ ARGUMENTS = {
     "too many clients": ({"clients_per_round": 7}, "clients_per_round.*7.*6 clients"),
     "a share above one": ({"clients_per_round": 1.5}, r"must be a fraction in \(0, 1\]"),
     "a client that is not there": ({"clients_per_round": [[0, 6]]}, "the list of round 1 names client 6 of 6"),
-    "too few rates": ({"local": dc.replace(LOCAL, lr=[0.1, 0.1])}, "lr has 2 entries, and there is a client"),
+    "too few rates": ({"local": dc.replace(LOCAL, lr=[0.1, 0.1])}, "lr has 2 entries for 6 clients: give one each"),
     "model for other data": ({"module": nn.Linear(4, 3)}, r"does not accept the data: a batch of shape \[2, 5\]"),
     "too few outputs": ({"module": nn.Linear(5, 2)}, "run to 2 and the model has 2 outputs: it needs at least 3"),
     "nothing to train": ({"module": nn.Tanh()}, "The model has no trainable weights"),

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import unalike as ua
+from unalike import callbacks
 from unalike.metrics import evaluation, spread
 
 
@@ -93,7 +94,8 @@ def test_clients_are_evaluated_with_statistics_of_their_own(engine):
     layer = module[1]
     start = torch.cat([layer.running_mean, layer.running_var])
     for k in range(6):
-        own = done.clients[k]["buffers"] if k in (0, 2, 5) else start
+        own = start + done.clients[k]["buffers"]  # kept as a difference; zeros for those who never took part
+        assert bool(done.clients[k]["buffers"].any()) == (k in (0, 2, 5))
         layer.running_mean.copy_(own[:4])
         layer.running_var.copy_(own[4:])
         loss, accuracy = naive(module, *data.test.of(k))
@@ -277,12 +279,15 @@ def test_progress_on_a_terminal_rewrites_its_line():
     assert stream.getvalue().count("\r") == 3 and stream.getvalue().count("\n") == 2
 
 
-def test_progress_of_a_resumed_run(tmp_path):
+def test_progress_of_a_resumed_run(tmp_path, monkeypatch):
     run(folder=tmp_path / "run", rounds=2)
-    stream = io.StringIO()
-    run(folder=tmp_path / "run", rounds=4, resume=True, callbacks=[ua.Progress(stream)])
-    assert [line.split("  ")[0] for line in stream.getvalue().splitlines()[1:]] == ["round 3/4", "round 4/4"]
-    run(folder=tmp_path / "run", rounds=4, resume=True, callbacks=[ua.Progress(stream)])  # nothing left to do
+    stream, clock = io.StringIO(), iter(range(0, 100, 10))
+    monkeypatch.setattr(callbacks, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    run(folder=tmp_path / "run", rounds=5, resume=True, callbacks=[ua.Progress(stream)])
+    lines = [line.split("  ") for line in stream.getvalue().splitlines()[1:]]
+    assert [line[0] for line in lines] == ["round 3/5", "round 4/5", "round 5/5"]
+    assert [line[-1] for line in lines] == ["20 s left", "10 s left", "0 s left"]  # a round takes ten seconds here
+    run(folder=tmp_path / "run", rounds=5, resume=True, callbacks=[ua.Progress(stream)])  # nothing left to do
 
 
 def test_jsonl_appends(tmp_path):

@@ -282,7 +282,7 @@ def test_a_wrong_setting_gets_one_clear_line(given, words):
 @pytest.mark.parametrize(
     "given,words",
     [
-        (dict(lr=[0.1, 0.1]), "lr has 2 entries, and there is a client 2: give one each."),
+        (dict(lr=[0.1, 0.1]), "lr has 2 entries for 3 clients: give one each."),
         (dict(steps=lambda k, t: k), "steps must be a whole number above 0; got 0 for client 0."),
         (dict(epochs=lambda k, t: None), "epochs must be a finite number above 0; got None for client 0."),
         (dict(batch_size=5, drop_last=True), "Client 1 has 4 samples, fewer than batch_size=5"),

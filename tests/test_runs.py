@@ -212,7 +212,7 @@ WHERE = {
     "device": "run.device", "dtype": "run.dtype", "precision": "run.precision", "deterministic": "run.deterministic",
     "checkpoint_every": "run.checkpoint_every", "evaluate_every": "run.evaluate_every",
     "evaluate_clients": "run.evaluate_clients", "engine_options": "engine.workers",
-    "callbacks": None, "folder": None, "resume": None, "state_memory": None,
+    "callbacks": None, "folder": None, "resume": None, "state_memory": None, "recipe": None,
 }  # fmt: skip
 
 

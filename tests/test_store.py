@@ -1,6 +1,8 @@
 """Rows of client state: first writes, two phases, growth, files, threads."""
 
+import errno
 import gc
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -257,3 +259,28 @@ def test_a_round_that_fails_leaves_no_state(engine):
     with pytest.raises(RuntimeError, match="fell over"):
         simulate(mlp(), federation((3, 4)), None, engine, rounds=3, method=Fails(), callbacks=[Look()])
     assert [kept[0].clients[k]["visits"].item() for k in range(2)] == [1, 1]
+
+
+def test_mapped_files_do_not_share_rows_with_an_earlier_store(tmp_path):
+    first = ClientStore(SHAPES_MAPPED, 10, budget=1, folder=tmp_path)
+    first.restore(np.arange(3), {"a": torch.ones(3, 4)})
+    second = ClientStore(SHAPES_MAPPED, 10, budget=1, folder=tmp_path)
+    second.restore(np.arange(3), {"a": torch.zeros(3, 4)})
+    assert first.mapped and second.mapped
+    assert torch.equal(first[1]["a"], torch.ones(4)) and torch.equal(second[1]["a"], torch.zeros(4))
+
+
+def test_a_full_disk_under_mapped_rows_is_one_line(tmp_path, monkeypatch):
+    store = ClientStore(SHAPES_MAPPED, 10, budget=1, folder=tmp_path)
+    store.restore(np.arange(3), {"a": torch.ones(3, 4)})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ua.UnalikeError, match=r"No space left on device\. Make room, then resume"):
+        store.restore(np.arange(5), {"a": torch.ones(5, 4)})
+    assert torch.equal(store[1]["a"], torch.ones(4))
+
+
+SHAPES_MAPPED = {"a": ((4,), torch.float32, "run")}

@@ -317,3 +317,11 @@ def test_bytes_by_hand():
     for method, factor in ((ua.FedAvg(), 1), (ua.Scaffold(), 2)):
         for line in run(method).history:
             assert line["bytes_up"] == line["bytes_down"] == 39 * 4 * 3 * factor
+
+
+def test_both_ends_must_agree_on_hyper_parameters():
+    from unalike.contract import client_functions, fingerprint
+
+    assert fingerprint(ua.FedProx(mu=1.0)) != fingerprint(ua.FedProx(mu=0.01))
+    assert fingerprint(ua.FedProx(mu=1.0)) == fingerprint(ua.FedProx(mu=1.0))
+    assert not {"round", "setup", "models", "published"} & set(client_functions(ua.Scaffold()))

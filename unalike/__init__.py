@@ -17,8 +17,8 @@ from unalike.methods import METHODS, FedAvg, FedProx, Scaffold
 from unalike.simulate import Run, simulate
 
 __all__ = [
-    "JSONL", "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAvg", "FedProx", "Federation", "Field",
-    "Fields", "LocalTraining", "Me", "Method", "PerClient", "Progress", "Run", "Scaffold", "StopAt", "TensorBoard",
-    "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model", "models",
-    "partition", "random", "sampling", "simulate", "synthetic",
+    "JSONL", "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAvg", "FedProx", "Federation",
+    "Field", "Fields", "LocalTraining", "Me", "Method", "PerClient", "Progress", "Run", "Scaffold", "StopAt",
+    "TensorBoard", "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model",
+    "models", "partition", "random", "sampling", "simulate", "synthetic",
 ]  # fmt: skip

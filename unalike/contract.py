@@ -10,6 +10,8 @@ The server half, `round(server, cohort)`, calls client functions on a cohort and
 from __future__ import annotations
 
 import dataclasses as dc
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -309,8 +311,14 @@ def settings(method: Method) -> dict[str, Any]:
     return {"name": type(method).__name__, **values}
 
 
+def fingerprint(method: Method) -> str:
+    """A short hash of a method's name and hyper-parameters: both ends of a federation must agree on it."""
+    return hashlib.sha256(json.dumps(settings(method), sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
 def client_functions(method: Method) -> Iterator[str]:
-    """Names a server may call: the method's own public functions."""
+    """Names a server may call: the method's own public functions, less the server's half."""
+    server = ("setup", "round", "published", "models")
     for name in dir(type(method)):
-        if not name.startswith("_") and callable(getattr(type(method), name)):
+        if not name.startswith("_") and name not in server and callable(getattr(type(method), name)):
             yield name

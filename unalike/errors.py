@@ -28,6 +28,8 @@ class Diverged(UnalikeError):
 def did_you_mean(given: str, options: Iterable[str]) -> str:
     """' Did you mean X?' for a near miss, else the list of what there is."""
     options = sorted(options)
+    if not options:
+        return ""
     near = difflib.get_close_matches(given, options, n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(options)}."
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import unalike
 from unalike import wire
-from unalike.contract import Fields, client_functions
+from unalike.contract import Fields, client_functions, fingerprint
 from unalike.engines.base import Call, Job, Solo
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.store import Shapes
@@ -133,7 +133,7 @@ class Node:
         """A request must name this program's version, this method, and one of its own functions."""
         method = type(self.job.method)
         expected = request_header(self.job, Call(self.job.method.client, {}, {}, 0, 0))
-        for key in ("kind", "method", "version"):
+        for key in ("kind", "method", "settings", "version"):
             if header.get(key) != expected[key]:
                 given = reprlib.repr(header.get(key))
                 raise UnalikeError(f"The request is for {key} {given}; this client runs {expected[key]!r}.")
@@ -153,6 +153,7 @@ def request_header(job: Job, call: Call) -> dict[str, Any]:
     return {
         "kind": "request",
         "method": type(job.method).__name__,
+        "settings": fingerprint(job.method),
         "version": unalike.__version__,
         "function": call.fn.__name__,
         "round": call.round,

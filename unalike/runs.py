@@ -41,8 +41,9 @@ SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
 class RunFolder:
     """One run on disk."""
 
-    def __init__(self, path: str | Path, config: dict[str, Any], resume: bool):
+    def __init__(self, path: str | Path, config: dict[str, Any], resume: bool, recipe: dict[str, Any] | None = None):
         self.path = Path(path)
+        written = {**recipe, "facts": config} if recipe else config  # a recipe can be run again from the file
         self.checkpoints = self.path / "checkpoint"
         self.manifest: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
@@ -61,7 +62,7 @@ class RunFolder:
             raise UnalikeError(f"{self.path} is not empty and holds no run: choose another folder.")
         with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
-            _replace(self.path / "config.toml", dump_toml(config).encode())  # first: it makes the folder a run's
+            _replace(self.path / "config.toml", dump_toml(written).encode())  # first: it makes the folder a run's
             self.checkpoints.mkdir(exist_ok=True)
             self._trim_rounds()
             self._log = open(self.path / "rounds.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
@@ -87,7 +88,8 @@ class RunFolder:
         import tomllib
 
         try:
-            old = flatten(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
+            tree = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            old = flatten(tree.get("facts", tree))
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))

@@ -61,6 +61,7 @@ def simulate(
     evaluate_every: int = 1,
     evaluate_clients: str | int = "auto",
     state_memory: int = 2 << 30,
+    recipe: dict[str, Any] | None = None,
     **engine_options: Any,
 ) -> Run:
     """Run `method` for so many rounds and give back the `Run`.
@@ -74,6 +75,7 @@ def simulate(
     folder: where the run is written; with resume=True it continues after its last checkpoint.
     evaluate_clients: "auto", "all", "none" or a number of clients (the same ones each time).
     state_memory: bytes of client state kept in memory; beyond it goes to files.
+    recipe: the tables of the config file this run comes from, written into its config.toml.
     """
     if not isinstance(method, Method):
         given = getattr(method, "__name__", type(method).__name__)
@@ -94,6 +96,8 @@ def simulate(
         raise unknown("dtype", dtype, DTYPES)
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
+    if precision != "highest" and _device(device).type == "cpu":
+        raise UnalikeError(f"precision={precision!r} is for a GPU, and this run is on the CPU: use 'highest'.")
     with _numerics(precision, deterministic):
         run = Run(
             Model(model, loss, metrics, head, DTYPES[dtype], _device(device), precision, buffers),
@@ -111,6 +115,7 @@ def simulate(
             evaluate_every=evaluate_every,
             evaluate_clients=evaluate_clients,
             state_memory=state_memory,
+            recipe=recipe,
         )
         try:
             run.go(callbacks)
@@ -175,6 +180,7 @@ class Run:
         evaluate_every: int,
         evaluate_clients: str | int,
         state_memory: int,
+        recipe: dict[str, Any] | None,
     ):
         federation.check()
         self._model, self.method, self.rounds, self.seed = model, method, rounds, seed
@@ -188,8 +194,7 @@ class Run:
         plain = model.loss is unalike.model.cross_entropy and not y.is_floating_point()
         model.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
         _check_labels(model, self.data)
-        everyone = np.arange(self.population)
-        local.counts(everyone, self.data.train.sizes, 0) if local.drop_last else None
+        self._check_amounts()
         self._evaluated_clients = self._whom(evaluate_clients)
         self._live = model.live()
         self.folder: RunFolder | None = None
@@ -198,7 +203,7 @@ class Run:
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = self._config(fingerprint, engine, engine_options, evaluate_clients)
             try:
-                self.folder = RunFolder(where, config, resume)
+                self.folder = RunFolder(where, config, resume, recipe)
             except BaseException:
                 self.close()
                 raise
@@ -208,6 +213,15 @@ class Run:
         self.client_values: dict[str, np.ndarray] = {}
         self.rounds_done = 0
         self.seconds_total = 0.0
+
+    def _check_amounts(self) -> None:
+        """Lists of work per client have an entry for each, and dropping short batches leaves nobody without any."""
+        for name in ("epochs", "steps", "lr"):
+            value = getattr(self.local, name)
+            if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
+                raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        if self.local.drop_last:
+            self.local.counts(np.arange(self.population), self.data.train.sizes, 0)
 
     def _assemble(self, engine: str, options: dict[str, Any], where: Path | None, memory: int) -> None:
         model, method, local = self._model, self.method, self.local
@@ -282,6 +296,7 @@ class Run:
         context.finish()
         self._commit()
         trained = time.perf_counter() - began
+        self.exchanges = context.exchange
         losses = np.concatenate(context.losses) if context.losses else np.empty(0)
         losses = losses[~np.isnan(losses)]
         self.rounds_done = t + 1

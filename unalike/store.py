@@ -7,6 +7,7 @@ is staged, and becomes its state when the server has finished the round (`commit
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -46,6 +47,7 @@ class ClientStore:
         self.device, self.budget, self.folder = torch.device(device), budget, folder
         self._row: np.ndarray = np.full(population, -1, dtype=np.int32 if population < 2**31 else np.int64)
         self._rows: dict[str, Tensor] = {}
+        self._files: dict[str, Path] = {}
         self._used = self._capacity = 0
         self._staged: list[tuple[np.ndarray, dict[str, Tensor]]] = []
         self._where: dict[str, dict[int, tuple[int, int]]] = {}
@@ -145,6 +147,9 @@ class ClientStore:
         new = ids[self._row[ids] < 0]
         if len(new):
             self._grow(self._used + len(new))
+            if self.mapped:
+                for name in self._rows:
+                    self._reserve(name, self._used, len(new))
             self._row[new] = np.arange(self._used, self._used + len(new))
             self._used += len(new)
         index = torch.from_numpy(self._row[ids].astype(np.int64))
@@ -172,13 +177,29 @@ class ClientStore:
             self._rows[name] = rows
         self._capacity = capacity
 
+    def _reserve(self, name: str, first: int, count: int) -> None:
+        """Ask the disk for room before writing to a mapped file: a full one is an error here and a crash there."""
+        shape, dtype, _ = self.shapes[name]
+        row = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if count and row and hasattr(os, "posix_fallocate"):
+            with open(self._files[name], "r+b") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), first * row, count * row)
+                except OSError as error:
+                    raise UnalikeError(
+                        f"Cannot keep state in {self._files[name].parent}: {error.strerror}. Make room, then resume."
+                    ) from error
+
     def _map(self, width: dict[str, Any]) -> None:
         """Move to sparse files that hold a row for everybody; only what is written takes room."""
         folder = self.folder or scratch_folder(self)
         folder.mkdir(parents=True, exist_ok=True)
         for name, (_, shape, dtype) in width.items():
-            file = np.memmap(folder / f"{name}.rows", mode="w+", shape=(self.population, *shape), dtype=_NUMPY[dtype])
-            rows = torch.from_numpy(file)
+            path = folder / f"{name}.rows"
+            path.unlink(missing_ok=True)  # an earlier run in this process may still look at it
+            rows = torch.from_numpy(np.memmap(path, mode="w+", shape=(self.population, *shape), dtype=_NUMPY[dtype]))
+            self._files[name] = path
+            self._reserve(name, 0, self._used)
             if self._used:
                 rows[: self._used] = self._rows[name][: self._used].cpu()
             self._rows[name] = rows

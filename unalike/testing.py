@@ -30,7 +30,7 @@ SIZES = (7, 4, 12, 9, 1, 6)  # ragged: short last batches, a client of one sampl
 
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
-    """A small model ("linear", "mlp", "cnn" or "lstm") and a ragged federation for it, with per-client test data."""
+    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -38,6 +38,9 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
             "linear": lambda: softmax_regression(6, 3),
             "mlp": lambda: mlp(6, (8, 5), classes=3),
             "cnn": lambda: small_cnn(1, 8, 3, width=3),
+            "norm": lambda: nn.Sequential(  # BatchNorm and dropout
+                nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(144, 3)
+            ),
             "lstm": lambda: CharLSTM(vocabulary=11, embedding=3, hidden=5, layers=2, classes=3),
         }[kind]()
 
@@ -45,7 +48,7 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
         y = torch.randint(0, 3, (n,), generator=draw)
         if kind == "lstm":
             return torch.randint(0, 11, (n, 6), generator=draw), y
-        shape = (1, 8, 8) if kind == "cnn" else (6,)
+        shape = (1, 8, 8) if kind in ("cnn", "norm") else (6,)
         return torch.randn(n, *shape, generator=draw, dtype=torch.float64) + shift, y
 
     clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
@@ -123,7 +126,7 @@ def check_method(
     *,
     off: Method | None = None,
     like: Method | None = None,
-    kinds: tuple[str, ...] = ("linear", "mlp", "cnn", "lstm"),
+    kinds: tuple[str, ...] = ("linear", "mlp", "cnn", "norm", "lstm"),
     off_changes: dict[str, Any] | None = None,
 ) -> None:
     """All proofs. `off` is the method with its knob at zero, `like` what it then is (FedAvg if not said)."""

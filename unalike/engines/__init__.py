@@ -18,7 +18,6 @@ TINY = 50_000  # parameters up to which a stack of clients beats single ones on 
 OPTIONS = {
     "batched": ("clients_at_once", "memory", "compile"),
     "workers": ("workers",),
-    "loopback": ("folder",),
 }
 
 

@@ -128,7 +128,7 @@ def local_settings(job: Job, work: Work) -> LocalTraining:
 
 def kept_slots(job: Job, local: LocalTraining) -> list[str]:
     """Names of the optimizer's state that the client keeps between rounds."""
-    return list(slot_names(local)) if local.keep_optimizer else []
+    return [n for n in slot_names(local) if local.keep_optimizer and OPTIMIZER + n in job.states.shapes]
 
 
 def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -155,11 +155,10 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
     return kept, sent
 
 
-def start_buffers(model: Model, first: Tensor, s: Fields, m: Fields) -> Tensor:
+def start_buffers(model: Model, s: Fields, m: Fields) -> Tensor:
     """The buffers training starts from: the client's own, the server's, or those of the model as built."""
     if model.buffer_policy == "local" and BUFFERS in s:
-        fresh = first.reshape(*first.shape, 1)
-        return torch.where(fresh, model.start_buffers, s[BUFFERS])
+        return model.start_buffers + s[BUFFERS]  # kept as a difference: a client that has kept nothing has zeros
     return m.get(BUFFERS, model.start_buffers)
 
 
@@ -196,7 +195,7 @@ class Solo:
         self.state = state
         self.kept: dict[str, Tensor] = {}
         self.sent: dict[str, Tensor] = {}
-        self.buffers = start_buffers(model, first, s, m)
+        self.received = self.buffers = start_buffers(model, s, m)
         self.loss = float("nan")
         self.trained = call.trained
         fn = call.fn
@@ -315,10 +314,11 @@ class Solo:
         model = self.job.model
         if not model.buffer_layout.size or model.buffer_policy == "freeze":
             return
+        self.buffers = new.clone()  # what follows in this exchange goes on from here
         if model.buffer_policy == "local":
-            self.kept[BUFFERS] = new.clone()
+            self.kept[BUFFERS] = new - model.start_buffers
         else:
-            self.sent[BUFFERS] = new - self.buffers
+            self.sent[BUFFERS] = new - self.received
 
     def average(self, work: Work) -> Any:
         """Mean over all samples of a split; several vectors one after another."""

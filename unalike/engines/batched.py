@@ -124,8 +124,8 @@ class Stack:
         draws = self.job.keys(self.ids, call.round, f"draws {call.exchange}")
         self.numbers["_draws"] = torch.from_numpy(draws).to(self.device)
         message = Fields({**call.shared, **self.rows})
-        buffers = start_buffers(model, self.first, Fields(self.state), message)
-        self.buffers = buffers.expand(len(ids), -1)
+        buffers = start_buffers(model, Fields(self.state), message)
+        self.received = self.buffers = buffers.expand(len(ids), -1)
         self.loss = torch.full((len(ids),), float("nan"), dtype=self.dtype, device=self.device)
         self.kept: dict[str, Tensor] = {}
         self.sent: dict[str, Tensor] = {}
@@ -247,10 +247,12 @@ class Stack:
         for name in kept_slots(job, local):
             value = slots[name]
             self.kept[OPTIMIZER + name] = pure.layout.repack(value, model.layout) if value.shape[-1] > 1 else value
-        if model.buffer_layout.size and model.buffer_policy == "local":
-            self.kept[BUFFERS] = buffers
-        elif model.buffer_layout.size and model.buffer_policy == "average":
-            self.sent[BUFFERS] = buffers - self.buffers
+        if model.buffer_layout.size and model.buffer_policy != "freeze":
+            self.buffers = buffers
+            if model.buffer_policy == "local":
+                self.kept[BUFFERS] = buffers - model.start_buffers
+            else:
+                self.sent[BUFFERS] = buffers - self.received
         return pure.layout.repack(theta, model.layout)
 
     def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | float:

@@ -1,0 +1,31 @@
+"""Check a config file without running it, or print the JSON Schema that editors use.
+
+unalike config check run.toml
+unalike config schema > unalike.schema.json      # first line of run.toml: #:schema ./unalike.schema.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from unalike import config
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="check|schema")
+    check = actions.add_parser("check", help="check a file")
+    check.add_argument("file")
+    actions.add_parser("schema", help="print the JSON Schema")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.action == "schema":
+        print(json.dumps(config.schema(), indent=2))
+        return 0
+    tables = config.read(args.file)
+    if args.json:
+        print(json.dumps({"ok": True, "config": tables}))
+    elif not args.quiet:
+        print(f"{args.file} is fine.")
+    return 0

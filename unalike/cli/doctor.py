@@ -1,0 +1,90 @@
+"""Versions, devices, threads, compiler, and a speed probe of about five seconds."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import shutil
+import statistics
+import time
+from typing import Any
+
+import torch
+
+import unalike
+from unalike.cli.run import print_table
+from unalike.engines.workers import available_cores
+
+PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "rich")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-probe", action="store_true", help="skip the speed probe")
+
+
+def main(args: argparse.Namespace) -> int:
+    facts: dict[str, Any] = {
+        "unalike": unalike.__version__,
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": available_cores(),
+        "PyTorch threads": torch.get_num_threads(),
+        "C++ compiler": shutil.which("g++")
+        or shutil.which("clang++")
+        or "none (compile=True will run eagerly on a CPU)",
+        "devices": ", ".join(_devices()),
+    }
+    if not args.no_probe:
+        facts |= probe()
+    if args.json:
+        print(json.dumps(facts))
+    else:
+        print_table("", ["", ""], [[k, str(v)] for k, v in facts.items()])
+    return 0
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _devices() -> list[str]:
+    names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    return ["cpu", *(f"cuda:{k} {name}" for k, name in enumerate(names))]
+
+
+def probe(seconds: float = 5.0) -> dict[str, str]:
+    """Rounds a second of FedAvg on two standard workloads, with the engine that `auto` takes."""
+    import numpy as np
+
+    draw = torch.Generator().manual_seed(0)
+    cases: dict[str, Any] = {
+        "softmax regression 60→10, 100 clients × 30 steps": (torch.nn.Linear(60, 10), (60,), 100, 60, 10, 5),
+        "MLP 784-200-200-10, 10 clients × 12 steps": (unalike.models.mlp(784, classes=10), (784,), 10, 600, 50, 1),
+    }
+    out = {}
+    for name, (module, shape, clients, n, batch, epochs) in cases.items():
+        x = torch.randn(clients * n, *shape, generator=draw)
+        y = torch.randint(0, 10, (clients * n,), generator=draw)
+        fed = unalike.Federation(unalike.data.Columns(x, y, np.arange(clients + 1) * n))
+        until = _Until(time.perf_counter() + seconds / len(cases))
+        run = unalike.simulate(
+            module, fed, unalike.FedAvg(), rounds=10_000, callbacks=[until],
+            local=unalike.LocalTraining(epochs=epochs, batch_size=batch, lr=0.01),
+        )  # fmt: skip
+        times = [line["seconds"] for line in run.history[1:]] or [run.history[0]["seconds"]]
+        out[name] = f"{1000 * statistics.median(times):.1f} ms a round ({run.reason})"
+    return out
+
+
+class _Until(unalike.Callback):
+    def __init__(self, moment: float):
+        self.moment = moment
+
+    def on_round(self, run: Any, line: dict[str, Any]) -> bool:
+        return time.perf_counter() >= self.moment
