@@ -22,6 +22,9 @@ LIMIT = {"float64": 1e-9, "float32": 1e-5}
 
 def main() -> int:
     wrong = 0
+    if not torch.cuda.is_available():
+        print("skipped: needs a CUDA device")
+        return 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
     for kind in ("linear", "mlp", "cnn", "norm", "lstm"):
         for method in METHODS:

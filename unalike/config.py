@@ -21,17 +21,20 @@
     clients_per_round = 0.2    # or 10, "bernoulli:0.15", "by-size:10", [[0, 1], [2, 3]]
 
 What a setting may be comes from the annotations of the functions it is given to, so a file, the command line and
-Python accept the same. The config.toml of a run folder is such a file, with a table [facts] of what was found.
+Python accept the same. Paths are read from where the program is started, as in Python. The config.toml of a run folder
+is such a file, with absolute paths and a table [facts] of what was found.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import torch
 
@@ -41,13 +44,14 @@ from unalike.data.federation import Federation
 from unalike.data.partition import PARTITIONS
 from unalike.data.partition import parse as parse_partition
 from unalike.data.sources import FEDERATIONS, SOURCES, load, load_federation
+from unalike.engines import ENGINES
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.local import OPTIMIZERS, LocalTraining
 from unalike.methods import METHODS
 from unalike.model import LOSSES
 from unalike.models import MODELS, build
-from unalike.sampling import Bernoulli, BySize
-from unalike.simulate import DTYPES, PRECISIONS, Run, simulate
+from unalike.sampling import Bernoulli, BySize, sampling
+from unalike.simulate import DEVICES, DTYPES, PRECISIONS, Run, simulate
 
 TABLES = ("data", "model", "method", "local", "run")
 FACTS = "facts"  # what a run found out about its data and model: written, never read as a setting
@@ -68,17 +72,73 @@ ENGINE: Known = {
     "memory": (int, None),
     "compile": (bool, None),
 }
-NOT_IN_RUN = {
-    "model",
-    "federation",
-    "method",
-    "local",
-    "callbacks",
-    "loss",
-    "metrics",
-    "head",
-    "recipe",
-    "engine_options",
+NOT_IN_RUN = {"model", "federation", "method", "local", "callbacks", "loss", "metrics", "head", "recipe"}
+LEAST: dict[tuple[str, str], int] = {  # what can be said of a number before there are data
+    ("data", "clients"): 1,
+    ("data", "seed"): 0,
+    ("data", "test"): 0,
+    ("data", "validation"): 0,
+    ("run", "rounds"): 0,
+    ("run", "seed"): 0,
+    ("run", "checkpoint_every"): 1,
+    ("run", "evaluate_every"): 1,
+    ("run", "state_memory"): 0,
+    ("run", "workers"): 1,
+    ("run", "clients_at_once"): 1,
+    ("run", "memory"): 1,
+}
+
+# One line each, for `unalike run --help` and for editors.
+MEANING: dict[tuple[str, str], str] = {
+    ("data", "name"): "a data set by name (`unalike list data`)",
+    ("data", "folder"): "a folder of your own: one .npz or .safetensors file a client",
+    ("data", "partition"): "how samples are dealt to clients: iid, dirichlet:0.1, shards:2",
+    ("data", "clients"): "how many clients",
+    ("data", "seed"): "of the split, apart from the run's",
+    ("data", "test"): "share of every client's samples held out for its own test",
+    ("data", "validation"): "share held out to choose a round by",
+    ("model", "name"): "a model by name (`unalike list models`), or file.py:build",
+    ("model", "file"): "a model of your own, path/to/file.py:build",
+    ("model", "loss"): "a loss by name, or file.py:loss of (output, y), one value a sample",
+    ("model", "metrics"): "metrics of your own, file.py:metric of (output, y)",
+    ("model", "head"): "the last layer's name, where it is not found",
+    ("method", "name"): "a method by name (`unalike list methods`), or file.py:Class",
+    ("method", "file"): "a method of your own, path/to/file.py:Class",
+    ("local", "epochs"): "passes over a client's data a round (or give steps); a list: one each",
+    ("local", "steps"): "mini-batch steps a round; a list: one a client",
+    ("local", "batch_size"): 'samples a step, or "full"',
+    ("local", "lr"): "learning rate; a list: one a client",
+    ("local", "lr_decay"): "the rate of round t (from 0) is lr * lr_decay**t",
+    ("local", "optimizer"): "how a gradient becomes a step",
+    ("local", "momentum"): "of sgd and rmsprop",
+    ("local", "nesterov"): "Nesterov's momentum",
+    ("local", "betas"): "of adam",
+    ("local", "smoothing"): "of rmsprop",
+    ("local", "eps"): "of adam and rmsprop",
+    ("local", "weight_decay"): "added to the gradient, after clipping",
+    ("local", "clip_norm"): "the gradient's norm is cut to this",
+    ("local", "shuffle"): "a new order of the samples every pass",
+    ("local", "drop_last"): "leave a short last batch out",
+    ("local", "keep_optimizer"): "a client's optimizer lives through the run",
+    ("run", "rounds"): "how many rounds",
+    ("run", "clients_per_round"): "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists",
+    ("run", "buffers"): "BatchNorm's statistics",
+    ("run", "seed"): "of everything random in the run",
+    ("run", "engine"): "who runs the clients (`unalike list engines`)",
+    ("run", "device"): "where",
+    ("run", "dtype"): "of weights and data",
+    ("run", "precision"): "of products on a GPU",
+    ("run", "deterministic"): "bit-identical repeats on a GPU too",
+    ("run", "folder"): "where the run is written",
+    ("run", "resume"): "go on where the run in the folder ended",
+    ("run", "checkpoint_every"): "rounds between checkpoints",
+    ("run", "evaluate_every"): "rounds between evaluations",
+    ("run", "evaluate_clients"): "auto, all, none, or how many",
+    ("run", "state_memory"): "bytes of client state in memory; the rest is in files",
+    ("run", "workers"): "threads of the workers engine",
+    ("run", "clients_at_once"): "clients in a stack of the batched engine",
+    ("run", "memory"): "bytes for a stack of the batched engine",
+    ("run", "compile"): "whether the batched engine compiles its step",
 }
 
 
@@ -106,7 +166,10 @@ def data_settings(table: dict[str, Any]) -> Known:
 def model_settings(table: dict[str, Any]) -> Known:
     """[model]: what the named builder takes."""
     if "file" in table:
-        return {"file": (str, None), **MODEL, **{k: (Any, None) for k in table if k not in MODEL}}
+        builder = own_model(table["file"])
+        free = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(builder).parameters.values())
+        options = typed.hints(builder) | ({k: (Any, None) for k in table} if free else {})
+        return {**options, "file": (str, None), **MODEL}
     name = table.get("name", "linear")
     options = typed.hints(MODELS[name]) if name in MODELS else {}
     return {"name": (str, "linear"), **options, **MODEL}
@@ -139,9 +202,24 @@ CHOICES: dict[tuple[str, str], Any] = {
     ("local", "optimizer"): OPTIMIZERS,
     ("run", "dtype"): DTYPES,
     ("run", "precision"): PRECISIONS,
-    ("run", "engine"): ("auto", "sequential", "workers", "batched", "loopback"),
+    ("run", "engine"): ("auto", *ENGINES),
     ("run", "buffers"): ("average", "local", "freeze"),
 }
+
+
+def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
+    """All that a table may hold: name -> (annotation, default, the data sets, models or methods that take it)."""
+    found: dict[str, list[tuple[Any, Any, str]]] = {}
+    for choice in NAMES.get(table, {"": None}):
+        for name, (hint, default) in SETTINGS[table]({"name": choice} if choice else {}).items():
+            found.setdefault(name, []).append((hint, default, choice))
+    extra = {"data": "folder", "model": "file", "method": "file"}.get(table)
+    if extra:
+        found[extra] = [(str, None, "")]
+    return {
+        name: (Union[tuple(hint for hint, _, _ in uses)], uses[0][1], [choice for _, _, choice in uses])  # noqa: UP007
+        for name, uses in found.items()
+    }
 
 
 # ---------------------------------------------------------------- files
@@ -152,28 +230,37 @@ def read(path: str | Path) -> dict[str, dict[str, Any]]:
     return check(read_tables(path), str(path))
 
 
-def read_tables(path: str | Path) -> dict[str, Any]:
-    """What a TOML file says, unchecked (flags may still change it)."""
+def read_tables(path: str | Path) -> dict[str, dict[str, Any]]:
+    """What a TOML file says, of which only the tables are checked (flags may still change the rest)."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return shape(tomllib.loads(Path(path).read_text(encoding="utf-8")), str(path))
     except FileNotFoundError:
         raise UnalikeError(f"There is no file {str(path)!r}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnalikeError(f"{path} cannot be read: {error}.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise UnalikeError(f"{path} is not a text file (UTF-8), and a config must be TOML.") from error
+    except OSError as error:
+        raise UnalikeError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UnalikeError(f"{path} is not TOML: {error}.") from error
+
+
+def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
+    """The tables, all of them, if there are no others."""
+    for name, table in config.items():
+        if name not in (*TABLES, FACTS):
+            home = next((t for t in TABLES if name in SETTINGS[t]({})), None)
+            if home and not isinstance(table, dict):
+                raise UnalikeError(f"{where} has {name} outside of a table: it belongs under [{home}].")
+            what = f"a table [{name}]" if isinstance(table, dict) else f"a setting {name!r}"
+            raise UnalikeError(f"{where} has {what}, which means nothing.{did_you_mean(name, TABLES)}")
+        if not isinstance(table, dict):
+            raise UnalikeError(f"{where}: {name} must be a table, [{name}]; got {typed.short(table)}.")
+    return {name: dict(config.get(name, {})) for name in TABLES}
 
 
 def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
     """Every table, name, setting and kind of value exists; what depends on the data is checked when it is there."""
-    for name, table in config.items():
-        if name == FACTS:
-            continue
-        if name not in TABLES:
-            raise UnalikeError(f"{where} has a table [{name}], which means nothing.{did_you_mean(name, TABLES)}")
-        if not isinstance(table, dict):
-            raise UnalikeError(f"{where}: {name} must be a table, [{name}]; got {table!r}.")
-    tables = {name: dict(config.get(name, {})) for name in TABLES}
+    tables = shape(config, where)
     for table in ("model", "method"):
         if {"name", "file"} <= set(tables[table]):
             raise UnalikeError(f"[{table}] has a name and a file: give one of the two.")
@@ -183,49 +270,75 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
         chosen = tables[table].get("name")
         if chosen is not None and (not isinstance(chosen, str) or chosen not in registry):
             raise unknown({"data": "data set"}.get(table, table), chosen, registry)
-    for name, table in tables.items():
-        typed.check(f"[{name}]", table, SETTINGS[name](table))
+    for name, values in tables.items():
+        typed.check(f"[{name}]", values, SETTINGS[name](values))
     for (table, name), options in CHOICES.items():
         value = tables[table].get(name)
         if value is not None and value not in options:
             raise unknown(name, value, options)
+    for (table, name), least in LEAST.items():
+        value = tables[table].get(name, least)
+        if value < least:
+            raise UnalikeError(f"[{table}] {name} must be at least {least}; got {value!r}.")
     if "rounds" not in tables["run"]:
         raise UnalikeError("[run] needs rounds, the number of rounds.")
-    if tables["local"].get("batch_size") not in (None, "full") and isinstance(tables["local"]["batch_size"], str):
-        raise UnalikeError(
-            f'[local] batch_size must be a whole number or "full"; got {tables["local"]["batch_size"]!r}.'
-        )
-    make_method(tables["method"])
-    make_local(tables["local"])
-    make_sampling(tables["run"].get("clients_per_round", 1.0))
-    if "partition" in tables["data"]:
-        parse_partition(tables["data"]["partition"])
+    _check_values(tables)
     return tables
 
 
+def _check_values(tables: dict[str, dict[str, Any]]) -> None:
+    """What takes more than a type: values that must go together, and names of things in files."""
+    data, local, run = tables["data"], tables["local"], tables["run"]
+    batch, device, whom = local.get("batch_size"), run.get("device", "auto"), run.get("evaluate_clients", "auto")
+    if isinstance(batch, str) and batch != "full":
+        raise UnalikeError(f'[local] batch_size must be a whole number or "full"; got {batch!r}.')
+    if data.get("test", 0) + data.get("validation", 0) >= 1:
+        raise UnalikeError("[data] test and validation must leave something to train on: together less than 1.")
+    if device.split(":")[0] not in DEVICES:
+        raise unknown("device", device, DEVICES)
+    if isinstance(whom, str) and whom not in ("auto", "all", "none"):
+        raise UnalikeError(f'[run] evaluate_clients must be "auto", "all", "none" or a whole number; got {whom!r}.')
+    if run.get("resume") and "folder" not in run:
+        raise UnalikeError("[run] resume needs the folder of the run to continue.")
+    make_method(tables["method"])
+    make_local(local)
+    make_loss(tables["model"])
+    participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
+    if "folder" not in data:
+        participants.check(data.get("clients", data_settings(data)["clients"][1]))
+    if "partition" in data:
+        parse_partition(data["partition"])
+
+
+def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Paths made absolute, so that a run folder's config can be run from anywhere."""
+    out = {name: dict(table) for name, table in tables.items()}
+    for table in ("data", "run"):
+        if "folder" in out[table]:
+            out[table]["folder"] = str(Path(out[table]["folder"]).resolve())
+    for table, name in (("model", "file"), ("method", "file"), ("model", "loss")):
+        if is_file(out[table].get(name)):
+            out[table][name] = _absolute(out[table][name])
+    if "metrics" in out["model"]:
+        out["model"]["metrics"] = [_absolute(text) for text in out["model"]["metrics"]]
+    return out
+
+
+def is_file(text: Any) -> bool:
+    """Whether this is "path/to/file.py:name" and not the name of something built in."""
+    return isinstance(text, str) and text.rpartition(":")[0].endswith(".py")
+
+
+def _absolute(text: str) -> str:
+    path, _, name = text.rpartition(":")
+    return f"{Path(path).resolve()}:{name}"
+
+
 def schema() -> dict[str, Any]:
-    """A JSON Schema of config files, for editors. (Options of every source, model and method are allowed together.)"""
-    tables: dict[str, Any] = {}
-    for table in TABLES:
-        known: Known = {}
-        for choice in NAMES.get(table, {"": None}):
-            known |= SETTINGS[table]({"name": choice} if choice else {})
-        properties = {name: typed.schema(hint) for name, (hint, _) in known.items()}
-        if table in NAMES:
-            properties["name"] = {"enum": list(NAMES[table])}
-        if table == "data":
-            properties["folder"] = {"type": "string"}
-        if table in ("model", "method"):
-            properties["file"] = {"type": "string"}
-        for (where, name), options in CHOICES.items():
-            if where == table:
-                properties[name] = {"enum": list(options)}
-        tables[table] = {
-            "type": "object",
-            "properties": properties,
-            "additionalProperties": table in ("model", "method"),
-        }
+    """A JSON Schema of config files, for editors: which settings there are depends on the name or file chosen."""
+    tables = {table: _schema_of(table) for table in TABLES}
     tables["run"]["required"] = ["rounds"]
+    tables["data"]["oneOf"] = [{"required": ["name"]}, {"required": ["folder"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "unalike run",
@@ -236,12 +349,38 @@ def schema() -> dict[str, Any]:
     }
 
 
+def _schema_of(table: str) -> dict[str, Any]:
+    properties: dict[str, dict[str, Any]] = {}
+    for name, (hint, default, _) in every(table).items():
+        one = {"enum": list(CHOICES[table, name])} if (table, name) in CHOICES else typed.schema(hint)
+        if table in NAMES and name == "name":
+            one = {"enum": list(NAMES[table])}
+        least = {"minimum": LEAST[table, name]} if (table, name) in LEAST else {}
+        text = {"description": MEANING[table, name]} if (table, name) in MEANING else {}
+        given = {"default": default} if isinstance(default, str | int | float) else {}
+        properties[name] = one | least | text | given
+    if table not in NAMES:
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+    rules = [_only(table, {"name": name}, {"properties": {"name": {"const": name}}, "required": ["name"]})
+             for name in NAMES[table]]  # fmt: skip
+    if table == "data":
+        rules.append(_only(table, {"folder": ""}, {"required": ["folder"]}))
+    else:  # the default's; a file of one's own takes what it takes
+        unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["file"]}]}}
+        rules.append(_only(table, {}, unnamed))
+    return {"type": "object", "properties": properties, "allOf": rules}
+
+
+def _only(table: str, chosen: dict[str, str], when: dict[str, Any]) -> dict[str, Any]:
+    return {"if": when, "then": {"propertyNames": {"enum": list(SETTINGS[table](chosen))}}}
+
+
 # ---------------------------------------------------------------- from tables to a run
 
 
 def run(config: dict[str, Any], callbacks: Any = (), resume: bool = False) -> Run:
     """The run that a config describes."""
-    tables = check(config)
+    tables = absolute(check(config))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
     settings["resume"] = resume or settings.get("resume", False)
@@ -261,7 +400,13 @@ def run(config: dict[str, Any], callbacks: Any = (), resume: bool = False) -> Ru
 
 def make_data(table: dict[str, Any]) -> Federation:
     """[data]: a name or a folder, and how it is split among clients."""
-    options = dict(table)
+    try:
+        return _data(dict(table))
+    except (MemoryError, OverflowError, ValueError) as error:  # numpy, asked for 10**12 of something
+        raise UnalikeError(f"[data] {typed.short(table)} is too much for this machine: {line_of(error)}.") from error
+
+
+def _data(options: dict[str, Any]) -> Federation:
     if "folder" in options:
         fractions = {f"{k}_fraction": options.pop(k) for k in ("test", "validation") if k in options}
         return Federation.from_folder(options.pop("folder"), **fractions, **options)
@@ -283,46 +428,68 @@ def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torc
         "size": sample.shape[-1] if sample.dim() == 3 else None,
         "classes": federation.classes,
     }
-    file = options.pop("file", None)
-    name = options.pop("name", "linear")
-    builder = from_file(file) if file else MODELS[name]
+    file, name = options.pop("file", None), options.pop("name", "linear")
+    builder = own_model(file) if file else MODELS[name]
     taken = inspect.signature(builder).parameters
     options = {k: v for k, v in found.items() if k in taken and v is not None} | options
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random.key(seed, "model") & 0xFFFFFFFF)
-        if not file:
-            return build(name, **options)
         try:
-            return builder(**options)
+            module = builder(**options) if file else build(name, **options)
+        except UnalikeError:
+            raise
         except Exception as error:
-            raise UnalikeError(f"{file} failed to build a model from {options}: {error}") from error
+            raise UnalikeError(f"{file or name} cannot be built from {options}: {line_of(error)}.") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UnalikeError(f"{file} must return a torch.nn.Module; it returned {typed.short(module)}.")
+    return module
 
 
 def make_loss(table: dict[str, Any]) -> dict[str, Any]:
     """loss, metrics and head of [model]; functions of one's own as "path/to/file.py:name"."""
     out: dict[str, Any] = {k: table[k] for k in MODEL if k in table}
-    if ":" in str(out.get("loss", "")):
-        out["loss"] = from_file(out["loss"])
+    if ":" in out.get("loss", ""):
+        out["loss"] = _function(out["loss"])
     elif "loss" in out and out["loss"] not in LOSSES:
         raise unknown("loss", out["loss"], LOSSES)
     if "metrics" in out:
-        functions = [from_file(name) for name in out["metrics"]]
-        out["metrics"] = {fn.__name__: fn for fn in functions}
+        out["metrics"] = {text.rpartition(":")[2]: _function(text) for text in out["metrics"]}
     return out
+
+
+def _function(text: str) -> Any:
+    found = from_file(text)
+    if not callable(found) or isinstance(found, type):
+        raise UnalikeError(f"{text} must be a function of (output, y); it is {typed.short(found)}.")
+    return found
 
 
 def make_method(table: dict[str, Any]) -> Method:
     """[method]: a name and hyper-parameters."""
     options = dict(table)
     file, name = options.pop("file", None), options.pop("name", "fedavg")
-    return (own_method(file) if file else METHODS[name])(**options)
+    try:
+        return (own_method(file) if file else METHODS[name])(**options)
+    except UnalikeError:
+        raise
+    except Exception as error:
+        raise UnalikeError(f"[method] {file or name} cannot be made from {options}: {line_of(error)}.") from error
 
 
 def own_method(text: Any) -> type[Method]:
     """The method class of "path/to/file.py:Class"."""
-    found = from_file(text) if isinstance(text, str) else text
+    found = from_file(text)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UnalikeError(f"{text!r} is not a method: it must be a class made from unalike.Method.")
+    return found
+
+
+def own_model(text: Any) -> Callable[..., Any]:
+    """What builds the model, of "path/to/file.py:build"."""
+    found = from_file(text)
+    if not callable(found) or isinstance(found, torch.nn.Module):
+        what = "a model" if isinstance(found, torch.nn.Module) else typed.short(found)
+        raise UnalikeError(f"{text} must be a function or class that builds a model; it is {what}.")
     return found
 
 
@@ -346,28 +513,46 @@ def make_sampling(value: Any) -> Any:
     kind, number = SAMPLINGS[name]
     try:
         return kind(number(argument))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UnalikeError(f"clients_per_round={value!r}: after the colon there must be a number.") from None
 
 
-def from_file(text: str) -> Any:
+def from_file(text: Any) -> Any:
     """The thing called `name` in "path/to/file.py:name"."""
-    path, _, name = text.rpartition(":")
-    file = Path(path)
-    if not path or not file.is_file():
-        raise UnalikeError(f"{text!r} must be path/to/file.py:name, and there is no file {path or text!r}.")
-    spec = importlib.util.spec_from_file_location(f"unalike_user_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise UnalikeError(f"{path!r} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
+    path, _, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    if not path.endswith(".py"):
+        raise UnalikeError(f"{typed.short(text)} must be path/to/file.py:name.")
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UnalikeError(f"{path} failed: {type(error).__name__}: {error}.") from error
+        file = Path(path).resolve()
+        changed = file.stat().st_mtime_ns
+    except (OSError, ValueError):
+        raise UnalikeError(f"{text!r} must be path/to/file.py:name, and there is no file {path!r}.") from None
+    module = _module(file, changed)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise UnalikeError(f"{path} has no {name!r}.{did_you_mean(name, public)}")
     return getattr(module, name)
+
+
+@functools.lru_cache(maxsize=64)
+def _module(file: Path, changed: int) -> Any:
+    """A user's file, run once as long as it does not change; its neighbours can be imported from it."""
+    spec = importlib.util.spec_from_file_location(f"unalike_user_{file.stem}_{random.key(0, str(file))}", file)
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look there
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UnalikeError(f"{file} failed: {line_of(error)}.") from error
+    return module
+
+
+def line_of(error: BaseException) -> str:
+    """An error of someone else's in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
 __all__ = ["PARTITIONS", "check", "read", "run", "schema"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 from unalike import config
@@ -14,23 +15,42 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m unalike.core", description="Run a federated learning config.")
     parser.add_argument("config", help="a TOML file with [data], [model], [method], [local] and [run]")
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print the result only")
     parser.add_argument("--debug", action="store_true", help="show a traceback for errors")
     args = parser.parse_args(arguments)
+    tables = {}
     try:
-        run = config.run(config.read(args.config), callbacks=[Progress()], resume=args.resume)
-    except UnalikeError as error:
+        tables = config.read(args.config)
+        run = config.run(tables, callbacks=[] if args.quiet or args.json else [Progress()], resume=args.resume)
+    except (Exception, KeyboardInterrupt) as error:
         if args.debug:
             raise
-        print(f"unalike: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"\nunalike: stopped; continue with: python -m unalike.core {args.config} --resume", file=sys.stderr)
-        return 130
-    final = run.summary()["final"] or {}
-    for name, value in final.items():
+        again = f"; continue with: python -m unalike.core {args.config} --resume" * ("folder" in tables.get("run", {}))
+        return complain(error, again)
+    summary = run.summary()
+    if args.json:
+        print(json.dumps({"folder": str(run.folder.path) if run.folder else None, **summary}))
+        return 0
+    for name, value in (summary["final"] or {}).items():
         if isinstance(value, float):
             print(f"{name:<32}{value:.4f}")
     return 0
+
+
+def complain(error: BaseException, again: str = "") -> int:
+    """One line on standard error, and the exit code: 2 for what the user can mend, 1 for what is ours."""
+    if isinstance(error, KeyboardInterrupt):
+        print(f"\nunalike: stopped{again}", file=sys.stderr)
+        return 130
+    if isinstance(error, UnalikeError):
+        line, code = str(error), 2
+    elif isinstance(error, OSError | MemoryError):
+        line, code = config.line_of(error), 2
+    else:
+        line, code = f"a fault of ours, or of code of your own (--debug shows where): {config.line_of(error)}", 1
+    print(f"unalike: {line}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

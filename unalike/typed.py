@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses as dc
 import inspect
+import math
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -13,23 +15,33 @@ from typing import Any
 from unalike.errors import UnalikeError, did_you_mean
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "text"}
+MANY = {bool: "truth values", int: "whole numbers", float: "numbers", str: "texts", Path: "texts"}
 SCHEMA = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string"}
 
 
 def hints(fn: Any) -> dict[str, tuple[Any, Any]]:
-    """name -> (annotation, default) of a dataclass or a function; `inspect.Parameter.empty` where there is none."""
-    if dc.is_dataclass(fn):
-        annotations = typing.get_type_hints(fn)
-        missing = inspect.Parameter.empty
-        return {f.name: (annotations[f.name], missing if f.default is dc.MISSING else f.default) for f in dc.fields(fn)}
-    target = vars(fn)["__init__"] if isinstance(fn, type) else fn
-    annotations = typing.get_type_hints(target)
+    """name -> (annotation, default) of a class or a function; `inspect.Parameter.empty` where there is none."""
+    try:
+        plain = isinstance(fn, type) and not dc.is_dataclass(fn)
+        annotations = typing.get_type_hints(fn.__init__ if plain else fn)
+    except Exception:  # someone's own function, annotated with names that exist nowhere
+        annotations = {}
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {
         name: (annotations.get(name, Any), p.default)
         for name, p in inspect.signature(fn).parameters.items()
-        if p.kind in kinds and name != "self"
+        if p.kind in kinds
     }
+
+
+def short(value: Any) -> str:
+    """A value as an error shows it: never long, whatever was given."""
+    writer = reprlib.Repr()
+    writer.maxstring = writer.maxother = 60
+    try:
+        return writer.repr(value)
+    except ValueError:  # Python refuses to write more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -42,13 +54,13 @@ def fits(value: Any, hint: Any) -> bool:
     if hint in (None, type(None)):
         return value is None
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return fits(value, int) or (isinstance(value, float) and math.isfinite(value))
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint in (bool, str):
-        return isinstance(value, hint)
-    if hint is Path:
-        return isinstance(value, str | Path)
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint in (str, Path):
+        return isinstance(value, str | hint) and "\0" not in str(value)
     if origin is tuple and Ellipsis not in args:
         listed = isinstance(value, list | tuple) and len(value) == len(args)
         return listed and all(fits(v, h) for v, h in zip(value, args, strict=True))
@@ -64,17 +76,23 @@ def words(hint: Any) -> str:
         parts = [words(h) for h in args if h is not type(None) and words(h)]
         return " or ".join(dict.fromkeys(parts))
     if origin is tuple and Ellipsis not in args:
-        return f"a list of {len(args)}: " + ", ".join(words(h) for h in args)
+        return f"a list of {len(args)} {_many(args[0])}"
     if origin in (tuple, list, Sequence):
-        return f"a list ({words(args[0])} each)"
+        return f"a list of {_many(args[0])}"
     return WORDS.get(hint, "")
+
+
+def _many(hint: Any) -> str:
+    return MANY.get(hint) or words(hint).replace("a list", "lists")
 
 
 def schema(hint: Any) -> dict[str, Any]:
     """The JSON Schema of an annotation."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        parts = [schema(h) for h in args if h is not type(None) and not _unwritable(h)]
+        parts: list[dict[str, Any]] = []
+        for part in (schema(h) for h in args if h is not type(None) and not _unwritable(h)):
+            parts += [] if part in parts else [part]
         return parts[0] if len(parts) == 1 else {"anyOf": parts}
     if origin is tuple and Ellipsis not in args:
         return {"type": "array", "prefixItems": [schema(h) for h in args], "minItems": len(args), "maxItems": len(args)}
@@ -92,6 +110,17 @@ def check(where: str, values: dict[str, Any], known: dict[str, tuple[Any, Any]])
     for name, value in values.items():
         if name not in known:
             raise UnalikeError(f"{where} has no setting {name!r}.{did_you_mean(name, known)}")
-        hint = known[name][0]
-        if not fits(value, hint):
-            raise UnalikeError(f"{where} {name} must be {words(hint)}; got {value!r}.")
+        problem = misfit(value, known[name][0])
+        if problem:
+            raise UnalikeError(f"{where} {name} {problem}")
+
+
+def misfit(value: Any, hint: Any) -> str:
+    """'must be …; got ….' where a value does not fit, else nothing."""
+    if fits(value, hint):
+        return ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"must be {words(hint)}, and finite; got {value!r}."
+    if fits(1, hint) and type(value) is int:
+        return f"must be {words(hint)} that fits in 64 bits; got {short(value)}."
+    return f"must be {words(hint) or 'left to Python: no file can hold it'}; got {short(value)}."

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from typing import NoReturn
 
+from unalike.core import complain
 from unalike.errors import UnalikeError, did_you_mean
 
 COMMANDS = {
     "run": "run a method on a federation, from flags or a TOML file",
-    "demo": "compare FedAvg, FedProx and SCAFFOLD on skewed digits, in under a minute",
+    "demo": "compare three methods on skewed digits, in under a minute",
     "list": "what there is: methods, data, models, partitions, engines",
-    "new": "start a method of your own: a file that already passes the contract tests",
+    "new": "start a method of your own, with the tests it must pass",
     "config": "check a config file, or print the JSON Schema for editors",
-    "doctor": "versions, devices, threads, compiler, and a short speed probe",
+    "doctor": "versions, devices, threads, compiler, a short speed probe",
     "completion": "print the completion script for a shell",
+}
+EVERYWHERE = {
+    ("--json",): "print one JSON document and nothing else",
+    ("--quiet", "-q"): "print results only",
+    ("--debug",): "show a traceback for every error",
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are one line with 'did you mean'."""
+    """argparse without abbreviations, whose mistakes are one line with 'did you mean', with the flags that are
+    everywhere."""
+
+    def __init__(self, **options: object):
+        layout = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26)  # noqa: E731
+        super().__init__(allow_abbrev=False, formatter_class=layout, **options)  # type: ignore[arg-type]
+        for names, text in EVERYWHERE.items():  # suppressed: a command's default would hide a flag given before it
+            self.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=text)
 
     def error(self, message: str) -> NoReturn:
         if "invalid choice" in message and "choose from" in message:
@@ -34,19 +48,13 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     """The parser of all commands; each command's module adds its own arguments."""
-    common = Parser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
-    common.add_argument("--quiet", "-q", action="store_true", help="print results only")
-    common.add_argument("--debug", action="store_true", help="show a traceback for every error")
     top = Parser(prog="unalike", description="Federated learning for clients whose data are not alike.")
     top.add_argument("--version", action="store_true", help="print the version")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    top.set_defaults(json=False, quiet=False, debug=False)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for name, text in COMMANDS.items():
         module = importlib.import_module(f"unalike.cli.{name}")
-        sub = commands.add_parser(
-            name, help=text, description=module.__doc__, parents=[common],
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
+        sub = commands.add_parser(name, help=text, description=module.__doc__)
         module.arguments(sub)
         sub.set_defaults(main=module.main, parser=sub)
     return top
@@ -55,36 +63,44 @@ def parser() -> Parser:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and give back its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # θ on a terminal that has none is no reason to stop
     try:
-        top = parser()
-        args, rest = top.parse_known_args(given)
-        if args.version:
-            import unalike
-
-            print(f"unalike {unalike.__version__}")
-            return 0
-        if args.command is None:
-            top.print_help()
-            return 0
-        if rest and args.command != "run":
-            flags = [f for action in args.parser._actions for f in action.option_strings]
-            raise UnalikeError(f"unalike {args.command} has no argument {rest[0]!r}.{did_you_mean(rest[0], flags)}")
-        args.rest = rest
-        return int(args.main(args) or 0)
-    except UnalikeError as error:
-        if debug:
-            raise
-        print(f"unalike: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        if debug or str(error.name).startswith("unalike"):
-            raise
-        print(f"unalike: {error.name} is missing; install it with: pip install 'unalike[app]'", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nunalike: stopped.", file=sys.stderr)
-        return 130
+        return _command(given)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (Exception, KeyboardInterrupt) as error:
+        if "--debug" in given:
+            raise
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("unalike"):
+            error = UnalikeError(
+                f"{error.name} is missing: pip install 'unalike[app]', or `python -m unalike.core run.toml` without it."
+            )
+        if "--json" in given:
+            print(json.dumps({"error": str(error) or type(error).__name__}))
+        return complain(error)
+
+
+def _command(given: list[str]) -> int:
+    from unalike.cli import flags
+
+    top = parser()
+    command = next((word for word in given if not word.startswith("-")), None)
+    words, settings = flags.split(given) if command == "run" else (given, [])
+    args, rest = top.parse_known_args(words)
+    args.settings = settings
+    if args.version:
+        import unalike
+
+        print(json.dumps({"unalike": unalike.__version__}) if args.json else f"unalike {unalike.__version__}")
+        return 0
+    if rest:
+        known = [f for action in (args.parser if command else top)._actions for f in action.option_strings]
+        near = did_you_mean(rest[0], known) if rest[0].startswith("-") else ""
+        raise UnalikeError(f"unalike{' ' + command if command else ''}: {rest[0]!r} is one too many.{near}")
+    if args.command is None:
+        top.print_help()
+        return 0
+    return int(args.main(args) or 0)

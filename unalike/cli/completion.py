@@ -1,23 +1,27 @@
 """Print the completion script for a shell.
 
-unalike completion bash > ~/.local/share/bash-completion/completions/unalike
-unalike completion zsh > ~/.zsh/completions/_unalike
-unalike completion fish > ~/.config/fish/completions/unalike.fish
+  unalike completion bash > ~/.local/share/bash-completion/completions/unalike
+  unalike completion zsh > ~/.zsh/completions/_unalike
+  unalike completion fish > ~/.config/fish/completions/unalike.fish
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 
 import shtab
 
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    parser.add_argument("shell", choices=[s for s in SHELLS if s in shtab.SUPPORTED_SHELLS])
 
 
 def main(args: argparse.Namespace) -> int:
     from unalike.cli import parser
 
-    print(shtab.complete(parser(), args.shell))
+    script = shtab.complete(parser(), args.shell)
+    print(json.dumps({"shell": args.shell, "script": script}) if args.json else script)
     return 0

@@ -1,7 +1,9 @@
-"""Check a config file without running it, or print the JSON Schema that editors use.
+"""Check a config file without running it, or print the JSON Schema for editors.
 
-unalike config check run.toml
-unalike config schema > unalike.schema.json      # first line of run.toml: #:schema ./unalike.schema.json
+  unalike config check run.toml
+  unalike config schema > unalike.schema.json
+
+Then the first line of run.toml tells an editor: #:schema ./unalike.schema.json
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from unalike import config
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|schema")
     check = actions.add_parser("check", help="check a file")
-    check.add_argument("file")
+    check.add_argument("file", help="a TOML file; files of your own that it names are loaded")
     actions.add_parser("schema", help="print the JSON Schema")
 
 
@@ -25,7 +27,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     tables = config.read(args.file)
     if args.json:
-        print(json.dumps({"ok": True, "config": tables}))
+        print(json.dumps({"ok": True, "config": tables}, default=str))
     elif not args.quiet:
         print(f"{args.file} is fine.")
     return 0

@@ -1,15 +1,19 @@
 """Settings from the command line: `--table.name value` for every setting of a config file, `--name value` where the
-name is clear, booleans as `--name` and `--no-name`."""
+name is clear, booleans as `--name` and `--no-name`.
+
+Which settings there are depends on the data, model and method chosen, also of one's own; argparse cannot know. So they
+are taken out before argparse sees the rest; `run.arguments` declares the known ones for help and completion only.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 from typing import Any
 
 from unalike import config, typed
 from unalike.errors import UnalikeError, did_you_mean
 
+OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
@@ -21,141 +25,145 @@ SHORT = {
     "folder": ("run", "folder"),
 }
 ORDER = ("run", "local", "method", "data", "model")  # whose bare name wins
+CHOOSE = ("name", "file", "folder")  # of [data], [model], [method]: they decide what else there is
+
+Given = tuple[str, str | None]  # a flag's name without dashes, and its text
 
 
-def flag(name: str) -> str:
-    """A setting's name as a flag."""
-    return name.replace("_", "-")
+def flag(table: str, name: str) -> str:
+    """A setting as one types it."""
+    short = next((s for s, place in SHORT.items() if place == (table, name)), None)
+    return f"--{short or name.replace('_', '-')}"
 
 
-def collect(rest: list[str], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Tables of a file, overridden by flags. Names (of data, model, method) are read first: they decide what else
-    there is."""
+def split(words: list[str]) -> tuple[list[str], list[Given]]:
+    """What argparse reads, and the settings."""
+    switches = {flag(t, n)[2:] for t in config.TABLES for n, (hint, *_) in config.every(t).items() if _switch(hint)}
+    plain: list[str] = []
+    settings: list[Given] = []
+    k = 0
+    while k < len(words):
+        name, equals, value = words[k].removeprefix("--").partition("=")
+        word = words[k]
+        k += 1
+        if not word.startswith("--") or not name or f"--{name}" in OWN:
+            plain.append(word)
+        elif equals:
+            settings.append((name, value))
+        elif k < len(words) and _is_value(words[k], name.partition(".")[2] or name, switches):
+            settings.append((name, words[k]))
+            k += 1
+        else:
+            settings.append((name, None))
+    return plain, settings
+
+
+def _switch(hint: Any) -> bool:
+    return typed.fits(True, hint) and hint is not Any
+
+
+def _is_value(word: str, name: str, switches: set[str]) -> bool:
+    """Whether the word after a flag belongs to it."""
+    if name in switches or name.startswith("no-"):
+        return word in ("true", "false")
+    return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
+
+
+def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Tables of a file, overridden by flags; those that decide what else there is are read first."""
     tables = {name: dict(tables.get(name, {})) for name in config.TABLES}
-    given = list(_pairs(rest))
     for first in (True, False):
-        for name, value in given:
-            names = name in (
-                "data",
-                "data-folder",
-                "model",
-                "method",
-                *(f"{t}.{n}" for t in config.NAMES for n in ("name", "file")),
-            )
-            if names == first:
-                table, setting, parsed = _place(name, value, tables)
-                tables[table][setting] = parsed
+        for name, text in given:
+            table, dot, setting = name.partition(".")
+            place = (table, setting) if dot else SHORT.get(name, ("", ""))
+            if (place[0] in config.NAMES and place[1] in CHOOSE) == first:
+                table, setting, value = _place(name, text, tables)
+                if first:
+                    tables[table] = _chosen(table, tables[table], setting, value)
+                tables[table][setting] = value
     return tables
 
 
-def _pairs(rest: list[str]) -> Any:
-    """(name, text or None) of every flag."""
-    k = 0
-    while k < len(rest):
-        word = rest[k]
-        if not word.startswith("--") or word == "--":
-            raise UnalikeError(f"unalike run: {word!r} is not a flag; a setting is --name value.")
-        name, equals, value = word[2:].partition("=")
-        k += 1
-        if equals:
-            yield name, value
-        elif k < len(rest) and not (rest[k].startswith("--") and len(rest[k]) > 2 and not _number(rest[k])):
-            yield name, rest[k]
-            k += 1
-        else:
-            yield name, None
+def _chosen(table: str, values: dict[str, Any], setting: str, value: Any) -> dict[str, Any]:
+    """A file's table for another data set, model or method: without what only the former had."""
+    if values.get(setting) == value:
+        return values
+    former = config.SETTINGS[table](values) if _exists(table, values) else {}
+    known = config.SETTINGS[table]({setting: value}) if _exists(table, {setting: value}) else former
+    return {k: v for k, v in values.items() if k not in CHOOSE and (k in known or k not in former)}
 
 
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _exists(table: str, values: dict[str, Any]) -> bool:
+    name = values.get("name")
+    return name is None or (isinstance(name, str) and name in config.NAMES[table])
 
 
 def known(tables: dict[str, dict[str, Any]]) -> dict[str, config.Known]:
     """All settings there are, for the names chosen so far."""
     out = {}
     for table in config.TABLES:
-        settings = dict(config.SETTINGS[table](tables[table]))
-        if table in config.NAMES:
-            settings["name"] = (str, None)
-        if table == "data":
-            settings["folder"] = (str, None)
-        if table in ("model", "method"):
-            settings["file"] = (str, None)
-        out[table] = settings
+        choose = {n: (str, None) for n in CHOOSE if n in config.every(table)} if table in config.NAMES else {}
+        settings = config.SETTINGS[table](tables[table]) if _exists_or_plain(table, tables) else {}
+        out[table] = {**settings, **choose}
     return out
 
 
-def _place(name: str, value: str | None, tables: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
+def _exists_or_plain(table: str, tables: dict[str, dict[str, Any]]) -> bool:
+    return table not in config.NAMES or _exists(table, tables[table])
+
+
+def _place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
     """(table, setting, value) of a flag."""
+    table, dot, setting = name.partition(".")
+    where, bare = (f"{table}.", setting) if dot else ("", name)
+    negated = text is None and bare.startswith("no-")
+    bare = bare.removeprefix("no-") if negated else bare
+    setting = bare.replace("-", "_")
     settings = known(tables)
-    negated = value is None and name.startswith("no-")
-    bare = name.removeprefix("no-") if negated else name
-    table, dot, setting = bare.partition(".")
-    setting = setting.replace("-", "_")
-    if dot and table in settings:
+    if dot:
+        if table not in settings:
+            raise UnalikeError(f"unalike run: there is no table [{table}].{did_you_mean(table, settings)}")
         if setting not in settings[table]:
             near = did_you_mean(setting, settings[table])
             raise UnalikeError(f"unalike run: [{table}] has no setting {setting!r}.{near}")
     elif bare in SHORT:
         table, setting = SHORT[bare]
     else:
-        setting = bare.replace("-", "_")
-        places = [t for t in ORDER if setting in settings[t] and setting not in ("name", "file")]
+        places = [t for t in ORDER if setting in settings[t] and setting not in CHOOSE]
         if not places:
-            every = {flag(n) for t in settings.values() for n in t} | set(SHORT)
-            near = did_you_mean(bare, every) if len(bare) > 1 else ""
-            near = near if near.startswith(" Did") else " `unalike run --help` and `unalike list` show what there is."
-            raise UnalikeError(f"unalike run: there is no setting --{bare}.{near}")
+            every = [flag(t, n)[2:] for t, names in settings.items() for n in names] + [*SHORT, *(o[2:] for o in OWN)]
+            near = did_you_mean(bare, every)
+            near = near if near.startswith(" Did") else _owners(setting) or " `unalike run --help` lists them."
+            raise UnalikeError(f"unalike run: there is no setting --{where}{bare} here.{near}")
         table = places[0]
-    if setting == "name" and value is not None and table in ("model", "method") and _is_file(value):
+    if setting == "name" and table in ("model", "method") and config.is_file(text):
         setting = "file"
-    if setting == "file":
-        tables[table].pop("name", None)
-    return table, setting, _value(name, value, negated, settings[table][setting][0])
+    return table, setting, _value(name, text, negated, settings[table][setting][0])
 
 
-def _is_file(text: str) -> bool:
-    return text.rpartition(":")[0].endswith(".py")
+def _owners(setting: str) -> str:
+    """' It is a setting of …' where another data set, model or method has it."""
+    for table in config.NAMES:
+        if setting in (every := config.every(table)):
+            return f" It is a setting of the {table} {' and '.join(every[setting][2])}."
+    return ""
 
 
 def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
     """A flag's text as the setting wants it."""
     if text is None:
-        if hint is bool or typed.fits(True, hint):
+        if typed.fits(True, hint):
             return not negated
         raise UnalikeError(f"unalike run: --{name} needs a value: {typed.words(hint)}.")
     try:
-        parsed = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        parsed = text
-    if not typed.fits(parsed, hint) and typed.fits(text, hint):
-        parsed = text
-    if isinstance(parsed, str) and typed.fits([], hint) and not typed.fits(parsed, hint):
-        parsed = [part.strip() for part in text.split(",")]
-    if not typed.fits(parsed, hint):
-        raise UnalikeError(f"unalike run: --{name} must be {typed.words(hint)}; got {text!r}.")
-    return parsed
-
-
-def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Paths made absolute, so that a run folder's config can be run from anywhere."""
-    out = {name: dict(table) for name, table in tables.items()}
-    for table, name in (("data", "folder"), ("run", "folder")):
-        if isinstance(out[table].get(name), str):
-            out[table][name] = str(Path(out[table][name]).resolve())
-    for table, name in (("model", "file"), ("method", "file"), ("model", "loss")):
-        value = out[table].get(name)
-        if isinstance(value, str) and _is_file(value):
-            out[table][name] = _resolved(value)
-    if isinstance(out["model"].get("metrics"), list):
-        out["model"]["metrics"] = [_resolved(v) if _is_file(str(v)) else v for v in out["model"]["metrics"]]
-    return out
-
-
-def _resolved(text: str) -> str:
-    path, _, name = text.rpartition(":")
-    return f"{Path(path).resolve()}:{name}"
+        value = tomllib.loads(f"v = {text}")["v"] if "\n" not in text else text
+    except (ValueError, RecursionError):
+        value = text
+    if not typed.fits(value, hint) and typed.fits(text, hint):
+        value = text
+    if not typed.fits(value, hint) and typed.fits([], hint):  # a,b or one thing alone
+        value = [_value(name, part.strip(), False, Any) for part in text.split(",")]
+    problem = typed.misfit(value, hint)
+    if problem:
+        raise UnalikeError(f"unalike run: --{name} {problem}")
+    return value
