@@ -16,7 +16,7 @@ ENGINES = ("sequential", "workers", "batched", "loopback")
 class Each(Method):
     """FedAvg whose server also keeps every client's own difference."""
 
-    up = {"delta": Field(read="each")}
+    sends = {"delta": Field(read="each")}
 
     def round(self, server, cohort):
         replies = cohort.call(self.client, w=server.w)

@@ -150,7 +150,7 @@ class KeepsMore(ua.Method):
 
 
 class KeepsLess(ua.Method):
-    state = {"memory": ua.Field()}
+    keeps = {"memory": ua.Field()}
 
     def done(self, me, s, m, theta):
         return {"memory": theta[:3]}, {"delta": theta - m.w}
@@ -187,7 +187,7 @@ class WrongSetting(ua.Method):
 
 
 class WrongShape(ua.Method):
-    up = {"delta": ua.Field("modle")}
+    sends = {"delta": ua.Field("modle")}
 
 
 class NoData(ua.Method):
@@ -231,11 +231,11 @@ class PersonalStopsShort(ua.Method):
 
 
 METHODS = [
-    (SendsMore, "SendsMore.client sends 'detla', which `up` does not declare. Did you mean 'delta'"),
-    (SendsLess, r"SendsLess.client sends 'delta' with shape \[3\]; `up` declares \[39\]"),
+    (SendsMore, "SendsMore.client sends 'detla', which `sends` does not declare. Did you mean 'delta'"),
+    (SendsLess, r"SendsLess.client sends 'delta' with shape \[3\]; `sends` declares \[39\]"),
     (SendsText, "SendsText.*'?delta'?"),
-    (KeepsMore, "KeepsMore.* 'memory'.*`state` does not declare"),
-    (KeepsLess, r"KeepsLess.* 'memory' with shape \[3\]; `state` declares \[39\]"),
+    (KeepsMore, "KeepsMore.* 'memory'.*`keeps` does not declare"),
+    (KeepsLess, r"KeepsLess.* 'memory' with shape \[3\]; `keeps` declares \[39\]"),
     (ReadsEach, "'delta' is declared read='sum': reading it client by client needs read='each'"),
     (ReadsOther, "The replies have no field 'delat'. Did you mean 'delta'"),
     (Returns, r"Returns.done must end with \(state, reply\).*it returned Tensor"),

@@ -85,4 +85,4 @@ def test_rfedavg_repository(method, mu):
 class UniformProx(ua.FedProx):
     """FedProx averaged without the weights, as that program does."""
 
-    up = {"delta": ua.Field(weight="one")}
+    sends = {"delta": ua.Field(weight="one")}

@@ -126,8 +126,8 @@ def test_state_in_mapped_files_resumes(tmp_path):
 class Hoard(ua.Method):
     """Keeps everything a server may keep: many tensors in a list, text, numbers, a table; setup must not run twice."""
 
-    state = {"seen": ua.Field("scalar")}
-    up = {"delta": ua.Field(), "loud": ua.Field("scalar", read="each")}
+    keeps = {"seen": ua.Field("scalar")}
+    sends = {"delta": ua.Field(), "loud": ua.Field("scalar", read="each")}
     tables = {"last": ua.Field("scalar")}
 
     def setup(self, server, everyone):

@@ -213,8 +213,8 @@ def test_threads_stage_side_by_side():
 class Carry(Method):
     """Two exchanges a round: the first leaves a note for the second and counts for good."""
 
-    state = {"visits": Field("scalar"), "note": Field("scalar", life="round")}
-    up = {"seen": Field(("two",), read="each", weight="one")}
+    keeps = {"visits": Field("scalar"), "note": Field("scalar", life="round")}
+    sends = {"seen": Field(("two",), read="each", weight="one")}
     two = 2
 
     def first(self, me, s, m):

@@ -262,7 +262,7 @@ def test_a_broken_state_file_is_named(node):
 class Chatty(ua.Method):
     """Two exchanges, a row for each client, a number for all, and a reply of two kinds."""
 
-    up = {"delta": ua.Field(), "loss": ua.Field("scalar", read="each")}
+    sends = {"delta": ua.Field(), "loss": ua.Field("scalar", read="each")}
 
     def ask(self, me, s, m):
         return me.losses(m.w).then(self.answer)

@@ -14,8 +14,8 @@ class FeatureMean(Method):
 
     strength: float = 0.3
 
-    state = {"mine": Field("features", life="round")}
-    up = {"delta": Field(), "mean": Field("features", weight="one")}
+    keeps = {"mine": Field("features", life="round")}
+    sends = {"delta": Field(), "mean": Field("features", weight="one")}
 
     def measure(self, me, s, m):
         return me.mean_features(m.w).then(self.measured)
@@ -42,7 +42,7 @@ class Clustered(Method):
 
     clusters: int = 2
 
-    up = {"delta": Field(("clusters", "model"), weight="one"), "count": Field(("clusters",), weight="one")}
+    sends = {"delta": Field(("clusters", "model"), weight="one"), "count": Field(("clusters",), weight="one")}
 
     def setup(self, server, everyone):
         server.models = server.init(self.clusters)
@@ -79,8 +79,8 @@ class Clustered(Method):
 class SharedBody(Method):
     """Only what lies before the head is shared; the head is the client's own state (FedPer's shape)."""
 
-    state = {"head": Field("head")}
-    up = {"delta": Field("body")}
+    keeps = {"head": Field("head")}
+    sends = {"delta": Field("body")}
 
     def start(self, me, s, m):
         head = torch.where(me.first, me.layout.head(m.w), s.head)
@@ -123,8 +123,8 @@ class ScalarsFirst(Method):
 
     power: float = 1.0
 
-    state = {"trained": Field(life="round"), "seen": Field("scalar")}
-    up = {"delta": Field(weight="one"), "accuracy": Field("scalar", read="each")}
+    keeps = {"trained": Field(life="round"), "seen": Field("scalar")}
+    sends = {"delta": Field(weight="one"), "accuracy": Field("scalar", read="each")}
 
     def client(self, me, s, m):
         return me.train(m.w).then(self.trained)
@@ -152,7 +152,7 @@ class PeerTable(Method):
 
     strength: float = 0.2
 
-    up = {"delta": Field(), "mean": Field("features", read="peers", weight="one")}
+    sends = {"delta": Field(), "mean": Field("features", read="peers", weight="one")}
     tables = {"means": Field("features")}
 
     def setup(self, server, everyone):

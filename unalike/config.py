@@ -90,19 +90,19 @@ LEAST: dict[tuple[str, str], int] = {  # what can be said of a number before the
 
 # One line each, for `unalike run --help` and for editors.
 MEANING: dict[tuple[str, str], str] = {
-    ("data", "name"): "a data set by name (`unalike list data`)",
+    ("data", "name"): "a data set by name (unalike list data)",
     ("data", "folder"): "a folder of your own: one .npz or .safetensors file a client",
     ("data", "partition"): "how samples are dealt to clients: iid, dirichlet:0.1, shards:2",
     ("data", "clients"): "how many clients",
     ("data", "seed"): "of the split, apart from the run's",
     ("data", "test"): "share of every client's samples held out for its own test",
     ("data", "validation"): "share held out to choose a round by",
-    ("model", "name"): "a model by name (`unalike list models`), or file.py:build",
+    ("model", "name"): "a model by name (unalike list models), or file.py:build",
     ("model", "file"): "a model of your own, path/to/file.py:build",
     ("model", "loss"): "a loss by name, or file.py:loss of (output, y), one value a sample",
     ("model", "metrics"): "metrics of your own, file.py:metric of (output, y)",
     ("model", "head"): "the last layer's name, where it is not found",
-    ("method", "name"): "a method by name (`unalike list methods`), or file.py:Class",
+    ("method", "name"): "a method by name (unalike list methods), or file.py:Class",
     ("method", "file"): "a method of your own, path/to/file.py:Class",
     ("local", "epochs"): "passes over a client's data a round (or give steps); a list: one each",
     ("local", "steps"): "mini-batch steps a round; a list: one a client",
@@ -124,7 +124,7 @@ MEANING: dict[tuple[str, str], str] = {
     ("run", "clients_per_round"): "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists",
     ("run", "buffers"): "BatchNorm's statistics",
     ("run", "seed"): "of everything random in the run",
-    ("run", "engine"): "who runs the clients (`unalike list engines`)",
+    ("run", "engine"): "who runs the clients (unalike list engines)",
     ("run", "device"): "where",
     ("run", "dtype"): "of weights and data",
     ("run", "precision"): "of products on a GPU",
@@ -187,7 +187,7 @@ def method_settings(table: dict[str, Any]) -> Known:
 def local_settings(table: dict[str, Any]) -> Known:
     """[local]: what LocalTraining takes."""
     known = typed.hints(LocalTraining)
-    return known | {"batch_size": (int | str, 32)}
+    return known | {"batch_size": (int | str, 32), "epochs": (known["epochs"][0], None if "steps" in table else 1)}
 
 
 SETTINGS: dict[str, Callable[[dict[str, Any]], Known]] = {
@@ -216,10 +216,12 @@ def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
     extra = {"data": "folder", "model": "file", "method": "file"}.get(table)
     if extra:
         found[extra] = [(str, None, "")]
-    return {
-        name: (Union[tuple(hint for hint, _, _ in uses)], uses[0][1], [choice for _, _, choice in uses])  # noqa: UP007
-        for name, uses in found.items()
-    }
+    out = {}
+    for name, uses in found.items():
+        hints, defaults, choices = zip(*uses, strict=True)
+        default = defaults[0] if all(d == defaults[0] for d in defaults) else None
+        out[name] = (Union[hints], default, [*choices])  # noqa: UP007 (known only now)
+    return out
 
 
 # ---------------------------------------------------------------- files
@@ -232,8 +234,13 @@ def read(path: str | Path) -> dict[str, dict[str, Any]]:
 
 def read_tables(path: str | Path) -> dict[str, dict[str, Any]]:
     """What a TOML file says, of which only the tables are checked (flags may still change the rest)."""
+    return shape(load_toml(path), str(path))
+
+
+def load_toml(path: str | Path) -> dict[str, Any]:
+    """What a TOML file says."""
     try:
-        return shape(tomllib.loads(Path(path).read_text(encoding="utf-8")), str(path))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnalikeError(f"There is no file {str(path)!r}.") from None
     except UnicodeDecodeError as error:
@@ -265,7 +272,7 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
         if {"name", "file"} <= set(tables[table]):
             raise UnalikeError(f"[{table}] has a name and a file: give one of the two.")
     if ("name" in tables["data"]) == ("folder" in tables["data"]):
-        raise UnalikeError("[data] needs a name or a folder, one of the two.")
+        raise UnalikeError("[data] needs a name or a folder, one of the two (`unalike list data` has the names).")
     for table, registry in NAMES.items():
         chosen = tables[table].get("name")
         if chosen is not None and (not isinstance(chosen, str) or chosen not in registry):
@@ -305,7 +312,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
     if "folder" not in data:
-        participants.check(data.get("clients", data_settings(data)["clients"][1]))
+        participants.check({"clients": data_settings(data)["clients"][1], **data}["clients"])
     if "partition" in data:
         parse_partition(data["partition"])
 

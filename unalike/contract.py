@@ -21,6 +21,7 @@ from torch import Tensor
 from unalike import random
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.layout import Layout
+from unalike.local import LocalTraining
 
 READS = ("sum", "each", "peers")
 
@@ -109,6 +110,7 @@ class Work:
     local: dict[str, Any] = dc.field(default_factory=dict)
     fn: Callable[..., Any] | None = None
     data: str = "train"
+    over: str = "samples"
     next: Callable[..., Any] | None = None
     keep: dict[str, Any] = dc.field(default_factory=dict)
 
@@ -121,8 +123,9 @@ class Me:
     """One client, as its own function sees it. No device, no cohort, no loop over rounds.
 
     n: its training samples; rel: n over the mean n of all clients; lr, lr0: this round's and the first round's
-    learning rate; K: the steps of local training it does this round; round: the round, from 0; first: whether it has
-    kept no state yet; layout: the model's layout (`body`, `head`, `join`). Numbers are 0-dimensional tensors.
+    learning rate; K: the steps of local training it does this round; K_mean: those of a client of mean size; first:
+    whether it has kept no state yet. Numbers are 0-dimensional tensors. round: the round, from 0; local: the run's
+    LocalTraining; layout: the model's layout (`body`, `head`, `join`).
     """
 
     n: Tensor
@@ -130,13 +133,15 @@ class Me:
     lr: Tensor
     lr0: Tensor
     K: Tensor
+    K_mean: Tensor
     first: Tensor
     round: int
+    local: LocalTraining
     layout: Layout
 
-    def __init__(self, numbers: dict[str, Tensor], round: int, layout: Layout):
+    def __init__(self, numbers: dict[str, Tensor], round: int, local: LocalTraining, layout: Layout):
         self.__dict__.update(numbers)
-        self.round, self.layout = round, layout
+        self.round, self.local, self.layout = round, local, layout
 
     # ---- requests
 
@@ -167,18 +172,24 @@ class Me:
             raise UnalikeError(f"unclipped={unclipped!r}: only 'pull' and 'push' can be left out of clipping.")
         return Work("train", at, pull, push, tuple(unclipped), loss, dict(args or {}), step, batches, lr, dict(local))
 
-    def average(self, fn: Callable[..., Any], at: Tensor, data: str = "train", **args: Any) -> Work:
+    def average(
+        self, fn: Callable[..., Any], at: Tensor, data: str = "train", over: str = "samples", **args: Any
+    ) -> Work:
         """The mean over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
-        `at` is a vector, or several as [k, P]: then the result has a leading k."""
-        return Work("average", at, fn=fn, args=args, data=data)
+        `at` is a vector, or several as [k, P]: then the result has a leading k. over: "samples" is all of them;
+        "batch" one mini-batch of the local training's kind, "epoch" its mini-batches of one pass (without a short
+        last one where those are dropped)."""
+        if over not in ("samples", "batch", "epoch"):
+            raise UnalikeError(f"over={over!r}: an average is over 'samples', a 'batch' or an 'epoch'.")
+        return Work("average", at, fn=fn, args=args, data=data, over=over)
 
-    def losses(self, at: Tensor, data: str = "train") -> Work:
+    def losses(self, at: Tensor, data: str = "train", over: str = "samples") -> Work:
         """The mean loss over all my samples at one vector, or at each of [k, P]."""
-        return self.average(_losses, at, data)
+        return self.average(_losses, at, data, over)
 
-    def mean_features(self, at: Tensor) -> Work:
+    def mean_features(self, at: Tensor, over: str = "samples") -> Work:
         """The mean of the features (the head's input) over all my samples."""
-        return self.average(_features, at)
+        return self.average(_features, at, over=over)
 
     def accuracy(self, at: Tensor) -> Work:
         """The share of my samples whose largest output is the label."""
@@ -273,8 +284,8 @@ class Batch:
 class Method:
     """FedAvg's shape; a method overrides what differs. Hyper-parameters are the fields of a frozen dataclass."""
 
-    state: ClassVar[dict[str, Field]] = {}
-    up: ClassVar[dict[str, Field]] = {"delta": Field()}
+    keeps: ClassVar[dict[str, Field]] = {}
+    sends: ClassVar[dict[str, Field]] = {"delta": Field()}
     tables: ClassVar[dict[str, Field]] = {}
 
     def setup(self, server: Any, everyone: Any) -> None:

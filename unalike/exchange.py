@@ -176,6 +176,16 @@ class Cohort:
         """Training samples of each client of this cohort."""
         return self._context.engine.job.data.train.sizes[self.ids]
 
+    @property
+    def round(self) -> int:
+        """The round, from 0; -1 while setting up."""
+        return self._context.round
+
+    @property
+    def rates(self) -> np.ndarray:
+        """This round's local learning rate of each client of this cohort."""
+        return self._context.engine.job.local.rates(self.ids, self.round)
+
     def only(self, ids: Iterable[int]) -> Cohort:
         """The same cohort, cut to these clients."""
         ids = np.asarray(ids, dtype=np.int64)
@@ -201,7 +211,7 @@ class RoundContext:
         self._buffers: Tensor | None = None
         model = engine.job.model
         self.sizes = sizes_of(model)
-        self.fields = dict(method.up)
+        self.fields = dict(method.sends)
         if BUFFERS in server._values:
             self.fields[BUFFERS] = Field((model.buffer_layout.size,))
 
@@ -269,12 +279,12 @@ def check_reply(
     for key, value in up.items():
         if key not in fields:
             raise UnalikeError(
-                f"{name}.{function} sends {key!r}, which `up` does not declare.{did_you_mean(key, fields)}"
+                f"{name}.{function} sends {key!r}, which `sends` does not declare.{did_you_mean(key, fields)}"
             )
         want = fields[key].resolve(sizes, method)
         if tuple(value.shape[1:]) != want:
             raise UnalikeError(
-                f"{name}.{function} sends {key!r} with shape {list(value.shape[1:])}; `up` declares {list(want)}."
+                f"{name}.{function} sends {key!r} with shape {list(value.shape[1:])}; `sends` declares {list(want)}."
             )
 
 

@@ -514,7 +514,7 @@ def _check_labels(model: Model, data: Federation) -> None:
 def state_shapes(method: Method, model: Model, local: LocalTraining) -> Shapes:
     """All that a client keeps: the method's fields, a kept optimizer, its own buffers."""
     sizes = sizes_of(model)
-    shapes: Shapes = {n: (f.resolve(sizes, method), model.dtype, f.life) for n, f in method.state.items()}
+    shapes: Shapes = {n: (f.resolve(sizes, method), model.dtype, f.life) for n, f in method.keeps.items()}
     if local.keep_optimizer:
         for name, shape in slot_names(local).items():
             shapes[OPTIMIZER + name] = (

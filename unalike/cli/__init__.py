@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """The parser of all commands; each command's module adds its own arguments."""
     top = Parser(prog="unalike", description="Federated learning for clients whose data are not alike.")
-    top.add_argument("--version", action="store_true", help="print the version")
+    top.add_argument("--version", "-V", action="store_true", help="print the version")
     top.set_defaults(json=False, quiet=False, debug=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for name, text in COMMANDS.items():
@@ -97,9 +97,11 @@ def _command(given: list[str]) -> int:
         print(json.dumps({"unalike": unalike.__version__}) if args.json else f"unalike {unalike.__version__}")
         return 0
     if rest:
-        known = [f for action in (args.parser if command else top)._actions for f in action.option_strings]
-        near = did_you_mean(rest[0], known) if rest[0].startswith("-") else ""
-        raise UnalikeError(f"unalike{' ' + command if command else ''}: {rest[0]!r} is one too many.{near}")
+        known = [f for action in (args.parser if args.command else top)._actions for f in action.option_strings]
+        prog = args.parser.prog if args.command else "unalike"
+        near = did_you_mean(rest[0], known) if rest[0].startswith("--") else ""
+        near = near if near.startswith(" Did") else f" `{prog} --help` shows what there is."
+        raise UnalikeError(f"{prog}: {rest[0]!r} is one too many.{near}")
     if args.command is None:
         top.print_help()
         return 0

@@ -1,8 +1,8 @@
 """Print the completion script for a shell.
 
-  unalike completion bash > ~/.local/share/bash-completion/completions/unalike
-  unalike completion zsh > ~/.zsh/completions/_unalike
-  unalike completion fish > ~/.config/fish/completions/unalike.fish
+unalike completion bash > ~/.local/share/bash-completion/completions/unalike
+unalike completion zsh > ~/.zsh/completions/_unalike
+unalike completion fish > ~/.config/fish/completions/unalike.fish
 """
 
 from __future__ import annotations

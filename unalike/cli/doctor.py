@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import platform
 import shutil
 import statistics
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 import unalike
-from unalike.cli.run import print_table
+from unalike.cli import show
 from unalike.engines.workers import available_cores
 
 PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "rich")
@@ -25,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    compiler = shutil.which("g++") or shutil.which("clang++")
     facts: dict[str, Any] = {
         "unalike": unalike.__version__,
         "Python": platform.python_version(),
@@ -32,17 +32,17 @@ def main(args: argparse.Namespace) -> int:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": available_cores(),
         "PyTorch threads": torch.get_num_threads(),
-        "C++ compiler": shutil.which("g++")
-        or shutil.which("clang++")
-        or "none (compile=True will run eagerly on a CPU)",
+        "C++ compiler": compiler or "none: compile = true will run eagerly on a CPU",
         "devices": ", ".join(_devices()),
     }
-    if not args.no_probe:
-        facts |= probe()
+    found = [] if args.no_probe else probe()
     if args.json:
-        print(json.dumps(facts))
-    else:
-        print_table("", ["", ""], [[k, str(v)] for k, v in facts.items()])
+        show.document({**facts, "probe": found})
+        return 0
+    print(show.table([], [[k, str(v)] for k, v in facts.items()]))
+    if found:
+        rows = [[p["workload"], f"{p['milliseconds']:.1f} ms", p["engine"]] for p in found]
+        print("\n" + show.table(["speed of FedAvg", "a round", "engine"], rows))
     return 0
 
 
@@ -58,16 +58,16 @@ def _devices() -> list[str]:
     return ["cpu", *(f"cuda:{k} {name}" for k, name in enumerate(names))]
 
 
-def probe(seconds: float = 5.0) -> dict[str, str]:
-    """Rounds a second of FedAvg on two standard workloads, with the engine that `auto` takes."""
+def probe(seconds: float = 5.0) -> list[dict[str, Any]]:
+    """The time of a round of FedAvg on two standard workloads, with the engine that `auto` takes."""
     import numpy as np
 
     draw = torch.Generator().manual_seed(0)
     cases: dict[str, Any] = {
-        "softmax regression 60→10, 100 clients × 30 steps": (torch.nn.Linear(60, 10), (60,), 100, 60, 10, 5),
+        "softmax 60-10, 100 clients × 30 steps": (torch.nn.Linear(60, 10), (60,), 100, 60, 10, 5),
         "MLP 784-200-200-10, 10 clients × 12 steps": (unalike.models.mlp(784, classes=10), (784,), 10, 600, 50, 1),
     }
-    out = {}
+    out: list[dict[str, Any]] = []
     for name, (module, shape, clients, n, batch, epochs) in cases.items():
         x = torch.randn(clients * n, *shape, generator=draw)
         y = torch.randint(0, 10, (clients * n,), generator=draw)
@@ -78,7 +78,8 @@ def probe(seconds: float = 5.0) -> dict[str, str]:
             local=unalike.LocalTraining(epochs=epochs, batch_size=batch, lr=0.01),
         )  # fmt: skip
         times = [line["seconds"] for line in run.history[1:]] or [run.history[0]["seconds"]]
-        out[name] = f"{1000 * statistics.median(times):.1f} ms a round ({run.reason})"
+        engine = run.reason.partition(":")[0]
+        out.append({"workload": name, "milliseconds": 1000 * statistics.median(times), "engine": engine})
     return out
 
 

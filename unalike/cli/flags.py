@@ -131,8 +131,7 @@ def _place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tu
     else:
         places = [t for t in ORDER if setting in settings[t] and setting not in CHOOSE]
         if not places:
-            every = [flag(t, n)[2:] for t, names in settings.items() for n in names] + [*SHORT, *(o[2:] for o in OWN)]
-            near = did_you_mean(bare, every)
+            near = did_you_mean(f"--{bare}", [*OWN, *(flag(t, n) for t, names in settings.items() for n in names)])
             near = near if near.startswith(" Did") else _owners(setting) or " `unalike run --help` lists them."
             raise UnalikeError(f"unalike run: there is no setting --{where}{bare} here.{near}")
         table = places[0]
@@ -154,6 +153,8 @@ def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
     if text is None:
         if typed.fits(True, hint):
             return not negated
+        if negated:
+            raise UnalikeError(f"unalike run: --{name} means nothing: the setting is {typed.words(hint)}.")
         raise UnalikeError(f"unalike run: --{name} needs a value: {typed.words(hint)}.")
     try:
         value = tomllib.loads(f"v = {text}")["v"] if "\n" not in text else text
@@ -162,7 +163,8 @@ def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
     if not typed.fits(value, hint) and typed.fits(text, hint):
         value = text
     if not typed.fits(value, hint) and typed.fits([], hint):  # a,b or one thing alone
-        value = [_value(name, part.strip(), False, Any) for part in text.split(",")]
+        parts = [_value(name, part.strip(), False, Any) for part in text.split(",")]
+        value = parts if typed.fits(parts, hint) else value
     problem = typed.misfit(value, hint)
     if problem:
         raise UnalikeError(f"unalike run: --{name} {problem}")

@@ -1,19 +1,22 @@
-"""What there is: `unalike list`, `unalike list methods`, `unalike list method scaffold`.
+"""What there is.
 
-For a method: its hyper-parameters, what it reads of the clients, what the server sees, and the bytes a client sends and
-receives a round (measured on a small run, in vectors of the model's size).
+  unalike list                    everything, a line each
+  unalike list methods            what each reads, what the server sees
+  unalike list method scaffold    one of them, in detail
+
+For a method: its hyper-parameters, what it reads of the clients, what the
+server sees, and what a client sends and receives in a round (measured).
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import typing
 from typing import Any
 
 from unalike import config, typed
-from unalike.cli.run import print_table
+from unalike.cli import show
 from unalike.data.partition import PARTITIONS
 from unalike.engines import ENGINES
 from unalike.errors import unknown
@@ -37,72 +40,79 @@ def main(args: argparse.Namespace) -> int:
     kinds = KINDS
     if args.kind is not None:
         kind = next((k for k in KINDS if args.kind in (k, k.removesuffix("s"))), None)
+        if kind is None and args.name is None:  # `unalike list scaffold`
+            kind, args.name = next((k for k, names in KINDS.items() if args.kind in names), None), args.kind
         if kind is None:
-            raise unknown("kind", args.kind, KINDS)
-        kinds = {kind: KINDS[kind]}
+            raise unknown("kind", args.kind, [*KINDS, *(n for names in KINDS.values() for n in names)])
         if args.name is not None:
             if args.name not in KINDS[kind]:
                 raise unknown(kind.removesuffix("s"), args.name, KINDS[kind])
             return _detail(kind, args.name, args.json)
+        kinds = {kind: KINDS[kind]}
     if args.json:
-        print(json.dumps({kind: {n: summary(thing) for n, thing in names.items()} for kind, names in kinds.items()}))
+        show.document({kind: {n: summary(thing) for n, thing in names.items()} for kind, names in kinds.items()})
         return 0
-    for kind, names in kinds.items():
-        print_table(kind, ["", ""], [[n, summary(thing)] for n, thing in names.items()])
+    print("\n\n".join(show.table([], [[n, summary(t)] for n, t in names.items()], k) for k, names in kinds.items()))
+    if list(kinds) == ["methods"]:
+        rows = {name: method_facts(name) for name in METHODS}
+        columns = ["method", "down", "up", "the method reads", "the server sees"]
+        cells = [[n, f["down"], f["up"], f["reads"], f["the server sees"]] for n, f in rows.items()]
+        print("\n" + show.table(columns, cells))
+        print("\ndown, up: vectors of the model's size that a client receives and sends in a round")
     return 0
 
 
 def summary(thing: Any) -> str:
-    """The first line of a thing's documentation: of its file for a method, which carries the paper."""
-    text = inspect.getdoc(inspect.getmodule(thing)) if thing in METHODS.values() or thing in ENGINES.values() else None
-    return (text or inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+    """The first sentences of a thing's documentation: of its file for a method, which carries the paper."""
+    return (_text(thing)).split("\n\n")[0].replace("\n", " ")
+
+
+def _text(thing: Any) -> str:
+    of_file = thing in METHODS.values() or thing in ENGINES.values()
+    return inspect.getdoc(inspect.getmodule(thing) if of_file else thing) or ""
 
 
 def _detail(kind: str, name: str, as_json: bool) -> int:
     thing = KINDS[kind][name]
-    settings = {
-        n: {"kind": typed.words(h), "default": None if d is inspect.Parameter.empty else _plain(d)}
-        for n, (h, d) in typed.hints(thing).items()
-    } if kind != "engines" else {}  # fmt: skip
-    facts: dict[str, Any] = method_facts(name) if kind == "methods" else {}
+    hints = {} if kind == "engines" else config.data_settings({"name": name}) if kind == "data" else typed.hints(thing)
+    settings: dict[str, dict[str, Any]] = {
+        n: {"kind": typed.words(h), "default": d if show._writable(d) else None}
+        for n, (h, d) in hints.items()
+        if n != "name"
+    }
+    facts = method_facts(name) if kind == "methods" else {}
     if as_json:
-        print(json.dumps({"name": name, "summary": summary(thing), "settings": settings, **facts}))
+        show.document({"name": name, "summary": summary(thing), "settings": settings, **facts})
         return 0
-    text = inspect.getdoc(inspect.getmodule(thing)) if kind in ("methods", "engines") else inspect.getdoc(thing)
-    print(text, end="\n\n")
+    print(show.prose(_text(thing)))
     if settings:
-        rows = [[n, str(s["kind"]), "" if s["default"] is None else str(s["default"])] for n, s in settings.items()]
-        print_table("settings", ["name", "kind", "default"], rows)
+        rows = [[n, "" if s["default"] is None else str(s["default"]), s["kind"]] for n, s in settings.items()]
+        print("\n" + show.table(["setting", "default", "what it is"], rows))
     if facts:
-        print()
-        print_table("exchange", ["", ""], [[k, str(v)] for k, v in facts.items()])
+        each = "vectors of the model's size, 4 bytes a parameter each"
+        words = {**facts, "down": f"{facts['down']} {each}", "up": f"{facts['up']} {each}"}
+        print("\n" + show.table([], [[k, str(v)] for k, v in words.items()], "in a round"))
     return 0
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | list | tuple | None.__class__) else str(value)
-
-
-def method_facts(name: str) -> dict[str, Any]:
-    """What a method reads, what the server sees, and its bytes, counted in one round of a small run."""
+def method_facts(name: str) -> dict[str, str]:
+    """What a method reads, what the server sees, and its traffic, counted in one round of a small run."""
     from unalike import testing
 
     method = METHODS[name]()
-    fields = method.up
-    read = {how: [n for n, f in fields.items() if f.read == how] for how in typing.get_args(_READS)}
-    words = {"sum": "only sums of", "each": "of every client its", "peers": "of every client, shown to others, its"}
-    reads = "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names)
+    read = {how: [n for n, f in method.sends.items() if f.read == how] for how in typing.get_args(_READS)}
+    words = {"sum": "sums of", "each": "every client's", "peers": "every client's, shown to others,"}
     run = testing.run(method, "mlp", rounds=1, engine="sequential")
-    line, vector = run.history[0], 4 * run._model.layout.size
-    exchanges = run.exchanges
+    line = run.history[0]
+    vector = 4 * run._model.layout.size * line["clients"]
     return {
-        "reads": reads,
-        "the server sees": "every message (no secure aggregation in this deployment)",
-        "clients keep": ", ".join(method.state) or "nothing",
-        "server keeps for each client": ", ".join(method.tables) or "nothing",
-        "exchanges a round": exchanges,
-        "down, up (vectors of the model)": f"{line['bytes_down'] / line['clients'] / vector:.2f}, "
-        f"{line['bytes_up'] / line['clients'] / vector:.2f}",
+        "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
+        "the server sees": "every message (no secure aggregation)",
+        "down": f"{line['bytes_down'] / vector:.3g}",
+        "up": f"{line['bytes_up'] / vector:.3g}",
+        "exchanges": str(run.exchanges),
+        "clients keep": ", ".join(method.keeps) or "nothing",
+        "server keeps of each": ", ".join(method.tables) or "nothing",
     }
 
 

@@ -1,16 +1,19 @@
-"""Start a method of your own: a file that already passes the contract tests, and the test beside it.
+"""Start a method of your own: a file that already passes the contract tests,
+and the test beside it.
 
-unalike new gentle
-python -m pytest test_gentle.py                  # engines agree, resumes, vanishes, bites
-unalike run --data digits --clients 20 --method gentle.py:Gentle --strength 0.5 --rounds 10
+  unalike new gentle
+  python -m pytest test_gentle.py
+  unalike run --data digits --method gentle.py:Gentle --strength 0.5 --rounds 10
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import keyword
 from pathlib import Path
 
+from unalike.cli import show
 from unalike.errors import UnalikeError
 
 METHOD = '''"""{Class}: say what it is in one sentence, with the paper it comes from.
@@ -68,9 +71,14 @@ def main(args: argparse.Namespace) -> int:
     for file in files:
         if file.exists():
             raise UnalikeError(f"unalike new: {file} exists already; choose another name.")
+    if importlib.util.find_spec(name) is not None:
+        raise UnalikeError(f"unalike new: {name}.py would hide the Python module {name!r}; choose another name.")
     for file, text in files.items():
         file.write_text(text.format(**words), encoding="utf-8")
-    if not args.quiet:
-        print(f"written: {name}.py and test_{name}.py\ntest it:  python -m pytest test_{name}.py")
-        print(f"run it:   unalike run --data digits --clients 20 --method {name}.py:{words['Class']} --rounds 10")
+    test = f"python -m pytest test_{name}.py"
+    run = f"unalike run --data digits --method {name}.py:{words['Class']} --rounds 10"
+    if args.json:
+        show.document({"files": [str(file) for file in files], "test": test, "run": run})
+    elif not args.quiet:
+        print(f"written:  {name}.py and test_{name}.py\ntest it:  {test}\nrun it:   {run}")
     return 0

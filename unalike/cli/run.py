@@ -1,155 +1,168 @@
 """Run a method on a federation.
 
-  unalike run --data digits --partition dirichlet:0.1 --clients 50 --method scaffold --rounds 20
-  unalike run run.toml                     # the same from a file (see `unalike config schema`)
-  unalike run run.toml --lr 0.01           # a file, with some settings changed
-  unalike run --resume runs/scaffold-1     # continue a run in its folder
+  unalike run --data digits --partition dirichlet:0.1 --clients 50 \\
+              --method scaffold --rounds 20
+  unalike run run.toml                        the same, from a file
+  unalike run run.toml --lr 0.01              a file, some settings changed
+  unalike run --resume runs/scaffold-digits-1 go on where it ended
 
-Every setting of a config file is a flag: --lr 0.1, --method.mu 0.5, --no-shuffle. Models, losses, metrics and methods
-of your own: --model path/to/file.py:build, --loss file.py:fn, --metrics file.py:fn, --method file.py:Class.
+Every setting of a config file is a flag, and the other way round: --lr 0.1 is
+lr = 0.1 under [local]. --local.lr says the table too, --no-shuffle is
+shuffle = false, and a list is 32,16. Models, losses, metrics and methods of
+your own: --model file.py:build, --loss file.py:fn, --metrics file.py:fn,
+--method file.py:Class. Paths are read from where you are.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import tomllib
+import sys
 from pathlib import Path
 from typing import Any
+
+import shtab
 
 from unalike import config, typed
 from unalike.cli import flags, show
 from unalike.errors import UnalikeError
 from unalike.simulate import Run
 
+METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", help="a TOML file; flags override it")
-    parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="continue the run in this folder")
-    parser.add_argument("--dry-run", action="store_true", help="show the settings and what they mean, train nothing")
-    every = flags.known({name: {} for name in config.TABLES})
-    for table in config.TABLES:
+    parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--dry-run]"
+    file = parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; flags override it")
+    resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
+    file.complete, resume.complete = shtab.FILE, shtab.DIRECTORY  # type: ignore[attr-defined]
+    parser.add_argument("--dry-run", action="store_true", help="show all settings and what they mean; train nothing")
+    for table in config.TABLES:  # for help and completion: `flags.split` takes them out before argparse sees them
         group = parser.add_argument_group(f"[{table}]")
-        for name, (hint, default) in every[table].items():
-            short = next((s for s, place in flags.SHORT.items() if place == (table, name)), None)
-            if short is None and name in ("name", "file", "folder", "resume"):
-                continue
-            text = typed.words(hint) or "a number, text or a list"
-            given = "" if default in (None, "") or callable(default) or default is type else f" (default {default})"
-            # declared for help and completion; `flags.collect` reads them, with those that depend on other choices
-            group.add_argument(
-                f"--{short or flags.flag(name)}", dest=argparse.SUPPRESS, metavar="…", action="append",
-                default=argparse.SUPPRESS, help=f"{text}{given}".replace("%", "%%"),
-            )  # fmt: skip
+        for name, (hint, default, owners) in config.every(table).items():
+            if (table in ("model", "method") and name == "file") or name == "resume":
+                continue  # --model and --method take files, --resume is above
+            flag = flags.flag(table, name)
+            if flag in parser._option_string_actions:  # of another table, whose bare name wins
+                flag = f"--{table}.{name.replace('_', '-')}"
+            options: dict[str, Any] = {"help": _help(table, name, hint, default, owners), "dest": f"{table}.{name}"}
+            choices = config.CHOICES.get((table, name)) or (config.NAMES.get(table) if name == "name" else None)
+            if typed.fits(True, hint):
+                options |= {"action": "store_true"}
+            else:
+                metavar = next((m for kind, m in METAVARS.items() if m and typed.words(kind) in typed.words(hint)), "X")
+                options |= {"metavar": metavar, "choices": list(choices) if choices else None}
+            setting = group.add_argument(flag, **options)
+            if name == "folder":
+                setting.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+
+
+def _help(table: str, name: str, hint: Any, default: Any, owners: list[str]) -> str:
+    text = config.MEANING.get((table, name)) or f"{typed.words(hint)} ({', '.join(owners)})"
+    choices = config.CHOICES.get((table, name))
+    text += f": {', '.join(choices)}" if choices else ""
+    shown = default not in (None, "") and show._writable(default)
+    return f"{text} [{str(default).lower() if isinstance(default, bool) else default}]" if shown else text
 
 
 def main(args: argparse.Namespace) -> int:
-    tables = _tables(args)
     screen = show.console(args.quiet or args.json)
-    settings = flags.absolute(tables)
-    config.check(settings)
-    folder = settings["run"].pop("folder", None) or _free_folder(settings)
-    settings["run"].pop("resume", None)
+    tables = _tables(args)
+    settings = config.absolute(config.check(tables))
+    resume = bool(args.resume) or settings["run"].get("resume", False)
     if args.dry_run:
-        return _dry(settings, args, screen)
+        return _dry(settings, args)
+    folder = settings["run"].setdefault("folder", _free_folder(settings))
+    again = f"unalike run --resume {show.near(folder)}"
+    if not resume and (Path(folder) / "config.toml").exists():
+        raise UnalikeError(f"{show.near(folder)} holds a run already: go on with `{again}`, or give another --folder.")
     live = show.Live(screen, settings)
-    again = f"unalike run --resume {_near(folder)}"
     try:
-        run = _go(settings, folder, bool(args.resume), [live])
+        run = config.run(settings, callbacks=[live], resume=resume)
     except KeyboardInterrupt:
         live.stop()
-        screen.print(f"stopped; nothing is lost. Continue with:\n  {again}", soft_wrap=True)
-        return 130
-    except UnalikeError:
+        return _stopped(folder, again, args.json)
+    finally:
         live.stop()
-        raise
-    report(run, folder, args, screen)
+    report(run, folder, args.json)
+    if not args.quiet and not args.json:
+        live.say(f"written to {show.near(folder)}")
     return 0
 
 
-def _go(settings: dict[str, Any], folder: str | None, resume: bool, callbacks: list[Any]) -> Run:
-    run_table = {**settings["run"], **({"folder": folder} if folder else {})}
-    return config.run({**settings, "run": run_table}, callbacks=callbacks, resume=resume)
+def _stopped(folder: str, again: str, as_json: bool) -> int:
+    begun = (Path(folder) / "config.toml").exists()
+    if as_json:
+        show.document({"stopped": True, "folder": folder if begun else None, "resume": again if begun else None})
+    text = f"stopped; nothing is lost. Go on with:\n  {again}" if begun else "stopped before round 1."
+    print(f"\n{text}", file=sys.stderr)
+    return 130
 
 
 def _tables(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """From a file, or from the config of the folder to be continued, overridden by flags."""
-    start: dict[str, Any] = {}
+    if isinstance(args.resume, str) and args.file is None and Path(args.resume).is_file():
+        args.file, args.resume = args.resume, True  # --resume run.toml
     folder = args.resume if isinstance(args.resume, str) else None
     if folder and args.file:
         raise UnalikeError("unalike run: give a file or --resume FOLDER, not both.")
+    start: dict[str, Any] = {}
     if folder:
         path = Path(folder) / "config.toml"
         if not path.is_file():
             raise UnalikeError(f"{folder} holds no run: there is no {path}.")
-        start = tomllib.loads(path.read_text(encoding="utf-8"))
-        if config.FACTS not in start:
+        if config.FACTS not in config.load_toml(path):
             raise UnalikeError(f"{folder} was written by a Python program: continue it there, with resume=True.")
+        start = config.read_tables(path)
+        start["run"]["folder"] = folder
     elif args.file:
         start = config.read_tables(args.file)
-    start.pop(config.FACTS, None)
-    tables = flags.collect(args.rest, start)
-    if folder:
-        tables["run"]["folder"] = folder
-    if args.resume is True and "folder" not in tables["run"]:
-        raise UnalikeError("unalike run: --resume needs the folder of the run to continue.")
+    tables = flags.collect(args.settings, start)
+    if folder and tables["run"]["folder"] != folder:
+        raise UnalikeError("unalike run: --resume FOLDER goes on in that folder: leave --folder out.")
+    if args.resume and "folder" not in tables["run"]:
+        raise UnalikeError("unalike run: --resume needs the folder of the run to continue: --resume FOLDER.")
     return tables
 
 
 def _free_folder(settings: dict[str, Any]) -> str:
     """runs/<method>-<data>-<number>, the first number that is free."""
     data, method = settings["data"], settings["method"]
-    source = data.get("name") or Path(data.get("folder", "data")).name
-    name = method.get("name") or Path(str(method.get("file", "fedavg"))).stem
+    source = data.get("name") or Path(data["folder"]).name
+    name = Path(method["file"].rpartition(":")[0]).stem if "file" in method else method.get("name", "fedavg")
     stem, number = Path("runs") / f"{name}-{source}", 1
     while Path(f"{stem}-{number}").exists():
         number += 1
     return str(Path(f"{stem}-{number}").resolve())
 
 
-def _near(path: str | Path) -> str:
-    """A path as one would type it here."""
-    try:
-        return str(Path(path).resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-def _dry(settings: dict[str, Any], args: argparse.Namespace, screen: Any) -> int:
-    run = config.run({**settings, "run": {**settings["run"], "rounds": 0}})
+def _dry(settings: dict[str, Any], args: argparse.Namespace) -> int:
+    """Everything but the training: data and model are made, the engine is chosen."""
+    alone = {k: v for k, v in settings["run"].items() if k not in ("folder", "resume")}
+    run = config.run({**settings, "run": {**alone, "rounds": 0}})
     found = show.facts(run)
     if args.json:
-        print(json.dumps({"settings": settings, "found": found}))
+        show.document({"settings": settings, "found": found})
     else:
-        screen.print(show.settings_tree(settings, found))
+        from rich.console import Console
+
+        Console(highlight=False, markup=False).print(show.settings_tree(settings, found))
     return 0
 
 
-def report(run: Run, folder: str | None, args: argparse.Namespace, screen: Any) -> None:
+def report(run: Run, folder: str, as_json: bool) -> None:
     """The result, on standard output."""
     summary = run.summary()
-    if args.json:
-        print(json.dumps({"folder": folder, **summary}))
+    if as_json:
+        show.document({"folder": folder, **summary})
         return
-    final = summary["final"] or {}
+    final, chosen = summary["final"] or {}, summary["selected"] or {}
     rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in final.items() if isinstance(v, float) and "seconds" not in k]
-    if summary["selected"] and "test_accuracy" in summary["selected"]:
-        at = summary["selected"]["round"]
-        rows.append(
-            [f"test accuracy at round {at}, chosen on validation data", f"{summary['selected']['test_accuracy']:.4f}"]
-        )
+    if "test_accuracy" in chosen:
+        rows.append([f"test accuracy of round {chosen['round']}, best on validation", f"{chosen['test_accuracy']:.4f}"])
     rows += [
-        ["bytes down, up", f"{show.size(summary['bytes_down'])}, {show.size(summary['bytes_up'])}"],
+        ["bytes down", show.size(summary["bytes_down"])],
+        ["bytes up", show.size(summary["bytes_up"])],
         ["time", show.span(summary["seconds"])],
     ]
-    print_table(f"after {summary['rounds']} rounds", ["", ""], rows)
-    if folder:
-        screen.print(f"written to {_near(folder)}", soft_wrap=True)
-
-
-def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-
-    out = show.table(title, columns, rows)
-    out.show_header = any(columns)
-    Console(highlight=False).print(out)
+    count = summary["rounds"]
+    print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))

@@ -2,120 +2,198 @@
 
 from __future__ import annotations
 
-import resource
+import contextlib
+import json
+import math
+import shlex
+import shutil
 import sys
+import textwrap
 import time
+from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.text import Text
 from rich.tree import Tree
 
+from unalike import config
 from unalike.callbacks import Callback
+
+SCORES = ("test_accuracy", "clients_accuracy_mean", "test_loss", "clients_loss")  # the first there is, on the bar
 
 
 def console(quiet: bool = False) -> Console:
     """Where a person reads: standard error, so that standard output holds results only."""
-    return Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=False)
+    return Console(stderr=True, quiet=quiet, highlight=False, markup=False, emoji=False)
+
+
+# ---------------------------------------------------------------- in words
 
 
 def size(count: float) -> str:
     """Bytes in words."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
+            break
         count /= 1000
-    return ""
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def span(seconds: float) -> str:
     """Seconds in words."""
-    if seconds < 90:
+    if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes} min {seconds} s" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes // 1440:,} days"
 
 
-def settings_tree(tables: dict[str, dict[str, Any]], facts: dict[str, str]) -> Tree:
-    """Everything that was decided, before round 1."""
+def near(path: str | Path) -> str:
+    """A path as one would type it here."""
+    full = Path(path).resolve()
+    here = Path.cwd()
+    return shlex.quote(str(full.relative_to(here) if full.is_relative_to(here) else full))
+
+
+def document(content: Any) -> None:
+    """The one JSON document of --json; what JSON has no word for is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    print(json.dumps(plain(content), default=str))
+
+
+# ---------------------------------------------------------------- results
+
+
+def width() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def table(columns: list[str], rows: list[list[str]], title: str = "") -> str:
+    """A plain table: numbers to the right, the last column wrapped to the terminal."""
+    columns, rows = columns or [""] * len(rows[0]), [*rows]
+    wide = [max(len(r[k]) for r in [columns, *rows]) for k in range(len(columns))]
+    numeric = [k > 0 and all(r[k][:1].isdigit() or not r[k] for r in rows) for k in range(len(columns))]
+    room = max(20, width() - sum(wide[:-1]) - 2 * (len(wide) - 1))
+    lines = [title] if title else []
+    for row in [columns, *rows] if any(columns) else rows:
+        cells = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, wide, numeric, strict=True)]
+        last = [cells[-1]] if wide[-1] <= room else textwrap.wrap(row[-1], room) or [""]
+        head = "  ".join(cells[:-1])
+        lines += ["  ".join([head if k == 0 else " " * len(head), part]).rstrip() for k, part in enumerate(last)]
+    return "\n".join(lines)
+
+
+def prose(text: str) -> str:
+    """Paragraphs filled to the terminal; what is indented stays."""
+    blocks = [b if b.startswith(" ") else textwrap.fill(b, width() - 1) for b in text.split("\n\n")]
+    return "\n\n".join(blocks)
+
+
+# ---------------------------------------------------------------- before and during a run
+
+
+def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> Tree:
+    """Everything that was decided: what was asked for line by line, defaults together."""
     tree = Tree("settings")
-    for name, table in tables.items():
-        if table:
-            branch = tree.add(name)
-            for key, value in table.items():
-                branch.add(f"{key} = {_short(value)}")
-    if facts:
-        branch = tree.add("found")
-        for key, text in facts.items():
-            branch.add(f"{key}: {text}")
+    for name, values in tables.items():
+        branch = tree.add(name)
+        for key, value in values.items():
+            branch.add(Text(_pair(key, value)))
+        known = config.SETTINGS[name](values).items()
+        rest = [_pair(k, d).replace(" ", "") for k, (_, d) in known if k not in (*values, "resume") and _writable(d)]
+        if rest:
+            branch.add(Text("default: " + ", ".join(rest)))
+    branch = tree.add("found")
+    for key, text in found.items():
+        branch.add(Text(f"{key}: {text}"))
     return tree
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _writable(value: Any) -> bool:
+    return isinstance(value, str | int | float | tuple) and not isinstance(value, type)
+
+
+def _pair(key: str, value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return f"{key} = {text if len(text) <= 100 else text[:97] + '...'}"
 
 
 def facts(run: Any) -> dict[str, str]:
-    """What a run found out: data, model, engine, bytes."""
+    """What a run found out: data, model, engine, what compiles."""
     sizes = run.data.train.sizes
+    engine, _, why = run.reason.partition(": ")
+    step = "the training step, when first used: 10 to 40 s for each width of a stack"
     return {
         "data": f"{run.population:,} clients, {sizes.sum():,} samples ({sizes.min():,} to {sizes.max():,} each)",
         "model": f"{run._model.layout.size:,} parameters",
         "participants": f"{run.sampling.size(run.population):,} a round",
-        "engine": run.reason,
+        "engine": f"{engine} on {run._model.device}",
+        "because": why,
+        "compiles": step if getattr(run.engine, "compile", False) else "nothing",
     }
 
 
 class Live(Callback):
     """A bar on a terminal, a plain line now and then elsewhere; time and memory after round 1."""
 
-    def __init__(self, where: Console, tables: dict[str, dict[str, Any]] | None = None, title: str = ""):
+    def __init__(self, where: Console, tables: dict[str, dict[str, Any]] | None = None, title: str = "round"):
         self.console, self.tables, self.title = where, tables, title
-        self.terminal = where.is_terminal and not where.quiet
+        self.terminal = where.is_terminal and not where.is_dumb_terminal and not where.quiet
         self.bar: Bar | None = None
-        self.bytes = 0
+        self.score, self.said = "", 0.0
 
     def on_start(self, run: Any) -> None:
         if self.tables is not None:
             self.console.print(settings_tree(self.tables, facts(run)))
-        compiles = getattr(run.engine, "compile", False)
-        if compiles:
-            self.console.print("compiling: the first round of each cohort width takes 10 to 40 s longer")
-        self.began, self.first, self.said = time.perf_counter(), run.rounds_done, 0.0
-        if run.rounds_done:
-            self.console.print(f"continuing after round {run.rounds_done}")
+        self.began = self.warm = time.perf_counter()
+        self.first = run.rounds_done
+        self.bytes = sum(line["bytes_up"] + line["bytes_down"] for line in run.history)
+        if self.first:
+            self.say(f"continuing after round {self.first}")
         if self.terminal:
             words, text = TextColumn("{task.description}"), TextColumn("{task.fields[text]}")
-            self.bar = Bar(words, BarColumn(bar_width=12), MofNCompleteColumn(), text, console=self.console)
-            self.task = self.bar.add_task(self.title or "round", total=run.rounds, completed=run.rounds_done, text="")
+            self.bar = Bar(words, BarColumn(bar_width=16), MofNCompleteColumn(), text, console=self.console)
+            self.task = self.bar.add_task(self.title, total=run.rounds, completed=self.first, text="")
             self.bar.start()
 
     def on_round(self, run: Any, line: dict[str, Any]) -> None:
-        done = line["round"]
-        spent = time.perf_counter() - self.began
-        left = spent / (done - self.first) * (run.rounds - done)
+        done, now = line["round"], time.perf_counter()
+        if done == self.first + 1:
+            self.warm = now  # the first round compiles and warms up: later ones tell more of what is to come
+        rounds, spent = (done - self.first - 1, now - self.warm) if now > self.warm else (1, now - self.began)
+        left = spent / rounds * (run.rounds - done)
         self.bytes += line["bytes_up"] + line["bytes_down"]
-        parts = [
-            f"{k.replace('_', ' ')} {line[k]:.4f}" for k in ("train_loss", "test_accuracy") if line.get(k) is not None
-        ]
-        if "test_accuracy" not in line and line.get("clients_accuracy_mean") is not None:
-            parts.append(f"clients' accuracy {line['clients_accuracy_mean']:.4f}")
-        parts += [size(self.bytes), f"{span(left)} left"]
-        text = "  ".join(parts)
+        name = next((n for n in SCORES if line.get(n) is not None), None)
+        if name:
+            self.score = f"{'accuracy' if 'accuracy' in name else 'loss'} {line[name]:.3f}  "
+        ending = f"{span(left)} left" if done < run.rounds else f"in {span(now - self.began)}"
+        text = f"{self.score}{size(self.bytes)}  {ending}"
         if self.bar is not None:
             self.bar.update(self.task, completed=done, text=text)
-        elif spent - self.said >= 2 or done in (run.rounds, self.first + 1):
-            self.said = spent
-            self.console.print(f"{self.title + ' ' if self.title else ''}round {done}/{run.rounds}  {text}")
-        if done == self.first + 1 and run.rounds - done > 5 and not self.title:
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-            self.console.print(f"after one round: about {span(left)} to go, {size(memory)} of memory")
+        elif now - self.said >= max(2.0, 0.05 * left) or done == run.rounds:
+            self.said = now
+            loss = "" if line["train_loss"] is None else f"train loss {line['train_loss']:.3f}  "
+            self.say(f"{self.title} {done}/{run.rounds}  {loss}{text}")
+        if done == self.first + 1 and run.rounds - done > 5 and self.tables is not None:
+            self.say(f"after one round: about {span(left)} to go{_memory(run._model.device)}")
 
     def on_end(self, run: Any) -> None:
         self.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True)
 
     def stop(self) -> None:
         if self.bar is not None:
@@ -123,12 +201,14 @@ class Live(Callback):
             self.bar = None
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
-    """A plain table; numbers to the right."""
-    out = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for k, name in enumerate(columns):
-        numeric = bool(rows) and all(r[k].lstrip("-")[:1].isdigit() for r in rows if r[k])
-        out.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        out.add_row(*row)
-    return out
+def _memory(device: torch.device) -> str:
+    """The most that was used so far."""
+    text = ""
+    with contextlib.suppress(ImportError):  # not on Windows
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        text = f", {size(peak)} of memory"
+    if device.type == "cuda":
+        text += f", {size(torch.cuda.max_memory_allocated(device))} of the GPU's"
+    return text

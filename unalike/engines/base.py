@@ -55,12 +55,14 @@ class Job:
     def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
         """What `Me` knows of each client, as float64 arrays [c]."""
         n = self.data.train.sizes[ids]
+        typical = max(self.mean_samples, self.local.batch_size or 1)  # at least a batch, where short ones are dropped
         return {
             "n": n.astype(np.float64),
             "rel": n / self.mean_samples,
             "lr": self.local.rates(ids, round),
             "lr0": self.local.rates(ids, 0),
             "K": self.local.counts(ids, n, round).astype(np.float64),
+            "K_mean": self.local.counts(ids, np.full(len(ids), typical), round).astype(np.float64),
         }
 
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
@@ -147,11 +149,11 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
     for key, value in kept.items():
         if key not in job.states.shapes:
             raise UnalikeError(
-                f"{name} keeps {key!r}, which `state` does not declare.{did_you_mean(key, job.states.shapes)}"
+                f"{name} keeps {key!r}, which `keeps` does not declare.{did_you_mean(key, job.states.shapes)}"
             )
         want = job.states.shapes[key][0]
         if tuple(value.shape) != want:
-            raise UnalikeError(f"{name} keeps {key!r} with shape {list(value.shape)}; `state` declares {list(want)}.")
+            raise UnalikeError(f"{name} keeps {key!r} with shape {list(value.shape)}; `keeps` declares {list(want)}.")
     return kept, sent
 
 
@@ -191,7 +193,7 @@ class Solo:
         }
         numbers["first"] = first
         numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=model.device)
-        me, s = Me(numbers, call.round, model.layout), Fields(state)
+        me, s = Me(numbers, call.round, job.local, model.layout), Fields(state)
         self.state = state
         self.kept: dict[str, Tensor] = {}
         self.sent: dict[str, Tensor] = {}
@@ -330,6 +332,9 @@ class Solo:
         x, y = self.job.split(work.data).of(self.id)
         if len(y) == 0:
             raise UnalikeError(f"Client {self.id} has no {work.data} samples to average over.")
+        if work.over != "samples":
+            rows = self._some(work.over, len(y))
+            x, y = x[rows], y[rows]
         live.vector.copy_(work.at)
         live.buffers.copy_(self.buffers)
         total = None
@@ -342,6 +347,15 @@ class Solo:
                 part = tree_map(batch.mean, work.fn(batch, **work.args))
                 total = part if total is None else tree_map(torch.add, total, part)
         return total
+
+    def _some(self, over: str, n: int) -> Tensor:
+        """The samples of one mini-batch, or of all mini-batches of one pass."""
+        ids, sizes = np.array([self.id]), np.array([n])
+        order = Order(
+            self.job.local, self.job.keys(ids, self.round, f"average {self.exchange}"), sizes, self.live.vector.device
+        )
+        index, real = order.block(0, 1 if over == "batch" else int(order.per_epoch[0]))
+        return index[:, 0][real[:, 0]]
 
     def gradient(self, work: Work) -> Tensor:
         live, model = self.live, self.job.model

@@ -154,7 +154,7 @@ class Stack:
 
     def _stage(self, fn: Callable[..., Any], result: tuple, keep: dict[str, Any]) -> Any:
         """`fn` for every client of the stack: a request with stacked tensors, or (state, reply)."""
-        call, layout = self.call, self.job.model.layout
+        call, local, layout = self.call, self.job.local, self.job.model.layout
         keep_leaves, keep_spec = tree_flatten(keep)
         moving = [k for k, leaf in enumerate(keep_leaves) if isinstance(leaf, Tensor)]
         seen: dict[str, Any] = {}
@@ -163,7 +163,7 @@ class Stack:
             leaves = list(keep_leaves)
             for k, leaf in zip(moving, kept, strict=True):
                 leaves[k] = leaf
-            me = Me(numbers, call.round, layout)
+            me = Me(numbers, call.round, local, layout)
             m = Fields({**call.shared, **rows})
             out = fn(me, Fields(state), m, *result, **tree_unflatten(leaves, keep_spec))
             if isinstance(out, Work):
@@ -300,30 +300,37 @@ class Stack:
         if (sizes == 0).any():
             client = int(self.ids[sizes == 0][0])
             raise UnalikeError(f"Client {client} has no {work.data} samples to average over.")
-        c, longest = len(self.ids), int(sizes.max())
-        n = torch.from_numpy(sizes).to(self.device)[:, None]
+        c, n = len(self.ids), torch.from_numpy(sizes).to(self.device)[:, None]
         offset = torch.from_numpy(offsets).to(self.device)[:, None]
+        if work.over == "samples":
+            every = torch.arange(int(sizes.max()), device=self.device)
+            every_real = every < n
+            every = torch.where(every_real, every, 0)
+        else:
+            every, every_real = self._some(work.over, sizes)
+            n = every_real.sum(1, keepdim=True)
+        longest = every.shape[1]
         vector = self.job.model.layout.repack(work.at, self.engine.pure.layout)
         width = max(1, min(longest, (16384 if self.device.type == "cuda" else 4096) // c + 1))
         total = None
         for a in range(0, longest, width):
-            place = torch.arange(a, min(a + width, longest), device=self.device)
-            real = place < n
-            rows = offset + torch.where(real, place, 0)
-            weight = real.to(self.dtype) / n
+            rows = offset + every[:, a : a + width]
+            weight = every_real[:, a : a + width].to(self.dtype) / n
             part = one(vector, self.buffers, columns.x[rows], columns.y[rows], weight, args)
             total = part if total is None else tree_map(torch.add, total, part)
         return total
 
+    def _some(self, over: str, sizes: np.ndarray) -> tuple[Tensor, Tensor]:
+        """[c, n] numbers of the samples of one mini-batch, or of one pass, and which of them are real."""
+        keys = self.job.keys(self.ids, self.call.round, f"average {self.call.exchange}")
+        order = Order(self.job.local, keys, sizes, self.device)
+        steps = 1 if over == "batch" else int(order.per_epoch.max())
+        index, real = order.block(0, steps)
+        real = real & (torch.arange(steps, device=self.device)[:, None, None] < order.per_epoch[:, None])
+        return index.transpose(0, 1).flatten(1), real.transpose(0, 1).flatten(1)
 
-_MOVING = (
-    "at",
-    "pull",
-    "push",
-    "args",
-    "lr",
-    "keep",
-)  # the parts of a request that may differ between clients
+
+_MOVING = ("at", "pull", "push", "args", "lr", "keep")  # parts of a request that may differ between clients
 _STACKED = object()  # marks where a stacked tensor belongs
 
 

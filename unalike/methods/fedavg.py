@@ -30,7 +30,7 @@ class FedAvg(Method):
             raise UnalikeError(f"FedAvg weights must be 'samples' or 'uniform'; got {self.weights!r}.")
 
     @property
-    def up(self) -> dict[str, Field]:  # type: ignore[override]
+    def sends(self) -> dict[str, Field]:  # type: ignore[override]
         return {"delta": Field(weight="samples" if self.weights == "samples" else "one")}
 
     def round(self, server: Any, cohort: Any) -> None:

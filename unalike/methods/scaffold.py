@@ -35,8 +35,8 @@ class Scaffold(Method):
     server_lr: float = 1.0
     scaling: str = "paper"
 
-    state = {"control": Field()}
-    up = {"delta": Field(weight="one"), "control": Field(weight="one")}
+    keeps = {"control": Field()}
+    sends = {"delta": Field(weight="one"), "control": Field(weight="one")}
 
     def __post_init__(self) -> None:
         if self.scaling not in ("paper", "official"):

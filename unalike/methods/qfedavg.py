@@ -1,0 +1,64 @@
+"""q-FedAvg: Li et al., "Fair resource allocation in federated learning", ICLR 2020.
+
+The objective Σ F_k^{q+1}/(q+1) gives clients with a large loss more say. With F_k the loss of the received model on all
+of client k's data and L a Lipschitz constant (1/η if not given):
+
+    Δw_k = L (w − θ_k),   Δ_k = F_k^q Δw_k,   h_k = q F_k^{q−1} ‖Δw_k‖² + L F_k^q
+    w ← w − Σ Δ_k / Σ h_k
+
+q = 0 is the plain (unweighted) mean. One vector and one number go up.
+
+Practical truth: large q makes steps small (h grows with ‖Δw‖²), so it looks fair and slow. `h="rfedavg_repo"` is what
+rFedAvg's program computes: ‖Δ_k‖² instead of ‖Δw_k‖², L a constant of its own, and F_k over the complete mini-batches
+of one pass only.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from typing import Any
+
+from torch import Tensor
+
+from unalike.contract import Field, Fields, Me, Method
+from unalike.errors import UnalikeError
+
+FLOOR = 1e-10  # added to the loss inside powers, as in the authors' program
+
+
+@dc.dataclass(frozen=True)
+class QFedAvg(Method):
+    """q: how much large losses count; lipschitz: L, None for 1/η; h: "fair_flearn" (the authors') or "rfedavg_repo"."""
+
+    q: float = 1.0
+    lipschitz: float | None = None
+    h: str = "fair_flearn"
+
+    sends = {"delta": Field(weight="one"), "h": Field("scalar", weight="one")}
+
+    def __post_init__(self) -> None:
+        if not self.q >= 0:
+            raise UnalikeError(f"QFedAvg q must be at least 0; got {self.q!r}.")
+        if self.h not in ("fair_flearn", "rfedavg_repo"):
+            raise UnalikeError(f"QFedAvg h must be 'fair_flearn' or 'rfedavg_repo'; got {self.h!r}.")
+        if self.lipschitz is not None and not self.lipschitz > 0:
+            raise UnalikeError(f"QFedAvg lipschitz must be above 0, or None; got {self.lipschitz!r}.")
+
+    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+        over = "epoch" if self.h == "rfedavg_repo" else "samples"
+        return me.losses(m.w, over=over).then(self.measured)
+
+    def measured(self, me: Me, s: Fields, m: Fields, loss: Tensor) -> Any:
+        return me.train(m.w).then(self.weighted, loss=loss + FLOOR)
+
+    def weighted(self, me: Me, s: Fields, m: Fields, theta: Tensor, loss: Tensor) -> Any:
+        lipschitz = 1 / me.lr if self.lipschitz is None else self.lipschitz
+        step = lipschitz * (m.w - theta)
+        delta = loss**self.q * step
+        squared = (step if self.h == "fair_flearn" else delta).square().sum()
+        h = self.q * loss ** (self.q - 1) * squared + lipschitz * loss**self.q
+        return {}, {"delta": delta, "h": h}
+
+    def round(self, server: Any, cohort: Any) -> None:
+        replies = cohort.call(self.client, w=server.w)
+        server.w = server.w - replies.sum("delta") / replies.sum("h")
