@@ -1,6 +1,9 @@
 """A run from a file is the run from Python; mistakes in a file are one line."""
 
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,3 +100,111 @@ def test_samplings_and_full_batch():
 def test_no_such_file(capsys):
     assert core.main(["nowhere.toml"]) == 2
     assert "There is no file 'nowhere.toml'." in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- the JSON Schema
+
+
+def valid(value, schema):
+    """Whether a value satisfies a JSON Schema, for the words that ours uses; any other word is a failure."""
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+    is_object, is_list = isinstance(value, dict), isinstance(value, list)
+    words = {
+        "type": lambda t: isinstance(value, kinds[t]) and (t == "boolean" or not isinstance(value, bool)),
+        "enum": lambda options: value in options,
+        "const": lambda one: value == one,
+        "minimum": lambda least: not isinstance(value, int | float) or value >= least,
+        "properties": lambda p: not is_object or all(valid(value[k], s) for k, s in p.items() if k in value),
+        "required": lambda names: not is_object or set(names) <= set(value),
+        "additionalProperties": lambda allowed: not is_object or allowed or set(value) <= set(schema["properties"]),
+        "propertyNames": lambda s: not is_object or all(valid(k, s) for k in value),
+        "items": lambda s: not is_list or all(valid(v, s) for v in value),
+        "prefixItems": lambda parts: not is_list or all(valid(v, s) for v, s in zip(value, parts, strict=False)),
+        "minItems": lambda n: not is_list or len(value) >= n,
+        "maxItems": lambda n: not is_list or len(value) <= n,
+        "allOf": lambda parts: all(valid(value, s) for s in parts),
+        "anyOf": lambda parts: any(valid(value, s) for s in parts),
+        "oneOf": lambda parts: sum(valid(value, s) for s in parts) == 1,
+        "not": lambda s: not valid(value, s),
+        "if": lambda s: not valid(value, s) or valid(value, schema["then"]),
+        "then": lambda s: True,
+        **{word: lambda _: True for word in ("description", "default", "title", "$schema")},
+    }
+    return all([words[word](content) for word, content in schema.items()])
+
+
+SCHEMA = json.loads(json.dumps(config.schema()))
+
+
+def test_schema_accepts_what_a_run_writes_and_the_documentation_shows(tmp_path):
+    tables = tomllib.loads(GOOD)
+    assert valid(tables, SCHEMA)
+    tables["run"]["folder"] = str(tmp_path / "out")
+    config.run(tables)
+    written = tomllib.loads((tmp_path / "out/config.toml").read_text())
+    assert "facts" in written and valid(written, SCHEMA)
+    assert valid(tomllib.loads(config.__doc__.split("\n\n", 1)[1].rpartition("What a setting")[0]), SCHEMA)
+    for page in (Path(__file__).parents[1] / "README.md", *(Path(__file__).parents[1] / "docs").glob("*.md")):
+        for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL):
+            assert valid(tomllib.loads(block), SCHEMA), page
+            config.check(tomllib.loads(block))
+
+
+def test_schema_accepts_files_of_one_s_own():
+    own = {"data": {"folder": "x"}, "run": {"rounds": 1}}
+    assert valid(own | {"model": {"file": "a.py:f", "depth": 3}, "method": {"file": "a.py:F", "strength": 1}}, SCHEMA)
+    assert valid(own | {"local": {"lr": [0.1, 0.2], "batch_size": "full", "betas": [0.8, 0.9]}}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "old,new",
+    [
+        ("mu = 0.5", "muu = 0.5"),
+        ("hidden = [16]", "hiden = [16]"),
+        ("hidden = [16]", 'hidden = "wide"'),
+        ("epochs = 1", "epoch = 1"),
+        ("rounds = 2", "round = 2"),
+        ("rounds = 2", "rounds = -2"),
+        ("rounds = 2", "rounds = 2.5"),
+        ("[local]", "[locl]"),
+        ("clients = 8", "cliens = 8"),
+        ("clients = 8", "clients = 0"),
+        ('name = "fedprox"', 'name = "fedprx"'),
+        ('name = "fedprox"', 'name = "fedavg"'),  # which has no mu
+        ('name = "fedprox"', ""),  # FedAvg again
+        ('name = "digits"', ""),
+        ('name = "digits"', 'name = "digits"\nfolder = "x"'),
+        ("seed = 4", 'engine = "bached"'),
+    ],
+)
+def test_schema_and_check_reject_the_same(old, new):
+    tables = tomllib.loads(GOOD.replace(old, new))
+    assert not valid(tables, SCHEMA)
+    with pytest.raises(ua.UnalikeError):
+        config.check(tables)
+
+
+# ---------------------------------------------------------------- files of one's own
+
+
+def test_a_file_of_one_s_own_is_read_again_when_it_changes(tmp_path):
+    file = tmp_path / "own.py"
+    for width in (3, 44):
+        file.write_text(f"WIDTH = {width}\n")
+        assert config.from_file(f"{file}:WIDTH") == width
+    file.write_text("raise SystemExit('enough')")
+    with pytest.raises(ua.UnalikeError, match="failed: SystemExit: enough"):
+        config.from_file(f"{file}:WIDTH")
+
+
+def test_a_method_with_postponed_annotations(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from __future__ import annotations\nimport dataclasses\nfrom unalike import Method\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Mine(Method):\n    strength: float\n    name_of: str = 'x'\n"
+    )
+    table = {"file": f"{file}:Mine", "strength": 0.5}
+    assert config.make_method(table).strength == 0.5
+    assert config.method_settings(table)["strength"][0] is float
+    with pytest.raises(ua.UnalikeError, match=r"cannot be made from .*strength"):
+        config.make_method({"file": f"{file}:Mine"})

@@ -1,5 +1,7 @@
 """The contract over the registry: every method gets these for free. And toys that prove the contract's reach."""
 
+import dataclasses as dc
+
 import pytest
 import torch
 from toys import TOYS, FeatureMean, PeerTable, ScalarsFirst, SecondOrder
@@ -7,13 +9,31 @@ from toys import TOYS, FeatureMean, PeerTable, ScalarsFirst, SecondOrder
 import unalike as ua
 from unalike import testing
 
+LOCAL = testing.settings()["local"]
+EVEN = {"local": ua.LocalTraining(steps=3, batch_size=5, lr=0.05)}
+FREE = {"local": dc.replace(LOCAL, clip_norm=None)}
+UNIFORM = ua.FedAvg(weights="uniform")
 # A method in its usual strength; its knob off (None: it has none); what it then is, and in which setting.
 CASES = {
     "fedavg": (ua.FedAvg(), None, None, {}),
     "fedprox": (ua.FedProx(mu=1.0), ua.FedProx(mu=0.0), ua.FedAvg(), {}),
     # SCAFFOLD has no knob: its variates are zero in the first round, which is FedAvg's with uniform weights
-    "scaffold": (ua.Scaffold(), ua.Scaffold(), ua.FedAvg(weights="uniform"), {"rounds": 1}),
-}
+    "scaffold": (ua.Scaffold(), ua.Scaffold(), UNIFORM, {"rounds": 1}),
+    "qfedavg": (ua.QFedAvg(q=1.0), ua.QFedAvg(q=0.0), UNIFORM, {}),
+    "fednova": (ua.FedNova(), ua.FedNova(), ua.FedAvg(), EVEN),  # with equal work it is FedAvg
+    # FedDyn's server adds the drift whatever alpha is: it never is FedAvg
+    "feddyn": (ua.FedDyn(alpha=0.1), None, None, {}),
+    "feddc": (ua.FedDC(alpha=0.1), ua.FedDC(0.1, "official", correction=False), ua.FedDyn(alpha=0.1), FREE),
+    "rfedavg": (ua.RFedAvg(lam=0.3), ua.RFedAvg(lam=0.0), ua.FedAvg(), {}),
+    "rfedavg-plus": (ua.RFedAvgPlus(lam=0.3), ua.RFedAvgPlus(lam=0.0), ua.FedAvg(), {}),
+    "fedfa": (
+        ua.FedFa(), ua.FedFa(client_momentum=0.0, server_momentum=0.0, weighting="samples"), ua.FedAvg(), {},
+    ),
+    "fedavgm": (ua.FedAvgM(), ua.FedAvgM(server_momentum=0.0), ua.FedAvg(), {}),
+    "fedadagrad": (ua.FedAdagrad(), None, None, {}),
+    "fedyogi": (ua.FedYogi(), None, None, {}),
+    "fedadam": (ua.FedAdam(), None, None, {}),
+}  # fmt: skip
 KINDS = ("linear", "mlp", "cnn", "norm", "lstm")
 
 
@@ -39,6 +59,12 @@ def test_vanishes_and_bites(name):
     on, off, like, changes = CASES[name]
     testing.check_vanishes(off, like, **changes)
     testing.check_bites(on, like, rounds=2)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "fedavg"])
+def test_is_not_fedavg_in_disguise(name):
+    testing.check_bites(CASES[name][0], ua.FedAvg(), rounds=2)
+    testing.check_bites(CASES[name][0], UNIFORM, rounds=2)
 
 
 @pytest.mark.parametrize("toy", TOYS, ids=lambda t: type(t).__name__)

@@ -245,7 +245,7 @@ METHODS = [
     (WrongShape, "WrongShape declares the shape 'modle'.*Did you mean 'model'"),
     (NoData, r"no per-client validation data: make them with split_clients\(validation=0.2\)"),
     (Text, "A message holds tensors and numbers; got str"),
-    (Rows, "PerClient 'w' has 2 rows for a cohort of 3: give one row each"),
+    (Rows, "PerClient 'w' has 2 rows for 3 clients: give one row each"),
     (Nobody, "Nobody called a cohort of no clients in round 1"),
     (Stranger, "client 5 is not in this cohort of 3"),
     (NoTable, "The method declares no table 'last'"),

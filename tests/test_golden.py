@@ -33,7 +33,7 @@ def replay(case, method, module, rounds, participants, local, engine, dtype="flo
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FEDDC)
-@pytest.mark.parametrize("method", ["FedAvg", "FedProx", "SCAFFOLD"])
+@pytest.mark.parametrize("method", ["FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedDC"])
 def test_feddc_repository(name, method, engine):
     case = golden(name)
     hyper, lines = case["hyper"], case["results"][method]
@@ -46,6 +46,8 @@ def test_feddc_repository(name, method, engine):
         "FedAvg": ua.FedAvg(),
         "FedProx": ua.FedProx(mu=2 * hyper["fedprox_coef_of_squared_norm"]),
         "SCAFFOLD": ua.Scaffold(scaling="official"),
+        "FedDyn": ua.FedDyn(alpha=hyper["alpha_FedDyn"]),
+        "FedDC": ua.FedDC(alpha=hyper["alpha_FedDC"], scaling="official"),
     }
     participants = [line["participants"] for line in lines]
     for rounds in range(1, len(lines) + 1):
@@ -56,6 +58,10 @@ def test_feddc_repository(name, method, engine):
             np.testing.assert_allclose(run.server.control.numpy(), line["c_server"], atol=2e-6, rtol=0)
             for k, c in enumerate(line["c_i"]):
                 np.testing.assert_allclose(run.clients[k]["control"].numpy(), c, atol=2e-6, rtol=0)
+        states = {"FedDyn": {"drift": "h_i"}, "FedDC": {"drift": "h_i", "memory": "g_i"}}.get(method, {})
+        for mine, theirs in states.items():
+            for k, row in enumerate(line[theirs]):
+                np.testing.assert_allclose(run.clients[k][mine].numpy(), row, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -71,18 +77,105 @@ def test_scaffold_option_ii_in_float64(engine):
         np.testing.assert_allclose(run.server.control.numpy(), line["c_server"], atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("method,mu", [("FedAvg", None), ("FedProx", 1.0)])
-def test_rfedavg_repository(method, mu):
-    """Plain means, drop_last; its FedProx adds 0.5·‖θ − w‖², which is our μ = 1."""
-    case = golden("rfedavg_repo_tiny")
-    lines = case["results"][next(k for k in case["results"] if k.startswith(method))]
-    local = ua.LocalTraining(epochs=2, batch_size=3, lr=0.1, shuffle=False, drop_last=True)
-    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    run = replay(case, UniformProx(mu or 0.0), net, len(lines), 4, local, "batched", "float64")
-    np.testing.assert_allclose(run.server.w.numpy(), lines[-1]["global_w"], atol=1e-9, rtol=0)
+def tiny():
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
 
 
 class UniformProx(ua.FedProx):
-    """FedProx averaged without the weights, as that program does."""
+    """FedProx averaged without the weights, as rFedAvg's program does."""
 
     sends = {"delta": ua.Field(weight="one")}
+
+
+program = {"delta": "batch", "weights": "uniform"}
+RFEDAVG = {
+    "FedAvg": ua.FedAvg(weights="uniform"),
+    "FedProx_lambda0.5": UniformProx(mu=1.0),  # it adds 0.5 ‖θ − w‖², which is our μ = 1
+    "SCAFFOLD_etag1": ua.FedAvg(weights="uniform"),  # their SCAFFOLD corrects a copy: it is FedAvg
+    "qFedAvg_L10_q1": ua.QFedAvg(q=1.0, lipschitz=10.0, h="rfedavg_repo"),
+    "rFedAvg_lambda0.3": ua.RFedAvg(lam=0.3, **program),
+    "rFedAvgPlus_lambda0.3": ua.RFedAvgPlus(lam=0.3, include_self=True, **program),
+    "rFedAvg_lambda0.3_C0.5": ua.RFedAvg(lam=0.3, **program),
+    "rFedAvgPlus_lambda0.3_C0.5": ua.RFedAvgPlus(lam=0.3, include_self=True, **program),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", RFEDAVG)
+def test_rfedavg_repository(name, engine):
+    case = golden("rfedavg_repo_tiny")
+    lines = case["results"][name]
+    local = ua.LocalTraining(epochs=2, batch_size=3, lr=0.1, shuffle=False, drop_last=True)
+    participants = [line["participants"] for line in lines]
+    for rounds in range(1, len(lines) + 1):
+        run = replay(case, RFEDAVG[name], tiny(), rounds, participants, local, engine, "float64")
+        np.testing.assert_allclose(run.server.w.numpy(), lines[rounds - 1]["global_w"], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("reach", ["full", "partial"])
+@pytest.mark.parametrize("name,method", [("rFedAvg", ua.RFedAvg(lam=0.3)), ("rFedAvgPlus", ua.RFedAvgPlus(lam=0.3))])
+def test_rfedavg_as_in_the_paper(name, method, reach, engine):
+    case = golden("rfedavg_repo_tiny")
+    lines = golden("own_tinynet_paper_readings")["results"][
+        f"{name}_paper_reading_{reach}_lambda0.3_lr0.1_E2epochs_B3_keep_last"
+    ]
+    local = ua.LocalTraining(epochs=2, batch_size=3, lr=0.1, shuffle=False)
+    participants = [line["participants"] for line in lines]
+    for rounds in range(1, len(lines) + 1):
+        run = replay(case, method, tiny(), rounds, participants, local, engine, "float64")
+        np.testing.assert_allclose(run.server.w.numpy(), lines[rounds - 1]["global_w"], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", golden("qfedavg_fair_flearn")["results"])
+def test_qfedavg(name, engine):
+    case, lines = golden("feddc_repo_syn01_full"), golden("qfedavg_fair_flearn")["results"][name]
+    q = float(name.split(",")[0].removeprefix("q="))
+    local = ua.LocalTraining(epochs=2, batch_size=4, lr=0.1, shuffle=False)
+    participants = [sorted(line["participants_in_order"]) for line in lines]
+    run = replay(case, ua.QFedAvg(q=q), nn.Linear(3, 2).double(), len(lines), participants, local, engine, "float64")
+    np.testing.assert_allclose(run.server.w.numpy(), lines[-1]["global_w"], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", golden("fednova_official")["cases"])
+def test_fednova(name, engine):
+    case, nova = golden("feddc_repo_syn01_full"), golden("fednova_official")
+    given, lines = nova["cases"][name], nova["results"][name]
+    local = ua.LocalTraining(
+        epochs=nova["hyper"]["local_epochs_per_client"], batch_size=4, lr=0.1, shuffle=False,
+        momentum=given["client_momentum"],
+    )  # fmt: skip
+    method = ua.FedNova(server_momentum=given["server_momentum_gmf"], mu=given["prox_mu"])
+    for rounds in range(1, len(lines) + 1):
+        run = replay(case, method, nn.Linear(3, 2).double(), rounds, 4, local, engine, "float64")
+        np.testing.assert_allclose(run.server.w.numpy(), lines[rounds - 1]["global_w"], atol=1e-8, rtol=0)
+
+
+FEDFA = {
+    "alpha0.5_b1_full": ua.FedFa(client_momentum=0.9),
+    "alpha1_b1_partial": ua.FedFa(alpha=1.0, beta=0.0),
+    "alpha0.5_b3_partial": ua.FedFa(every=3),
+    "FedFa-mo_b1_full": ua.FedFa(client_momentum=0.9, weighting="samples"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", FEDFA)
+def test_fedfa(name, engine):
+    case, lines = golden("feddc_repo_syn01_full"), golden("own_fedfa")["results"][name]
+    local = ua.LocalTraining(epochs=2, batch_size=4, lr=0.1, shuffle=False)
+    participants = [line["participants"] for line in lines]
+    for rounds in range(1, len(lines) + 1):
+        module = nn.Linear(3, 2).double()
+        run = replay(case, FEDFA[name], module, rounds, participants, local, engine, "float64")
+        np.testing.assert_allclose(run.server.w.numpy(), lines[rounds - 1]["global_w"], atol=1e-9, rtol=0)
+        np.testing.assert_allclose(run.server.momentum.numpy(), lines[rounds - 1]["m_s"], atol=1e-9, rtol=0)
+
+
+def test_fedfa_weights():
+    for case in golden("own_fedfa")["weight_vectors"]:
+        method = ua.FedFa(alpha=case["alpha"], beta=1 - case["alpha"], c=case["c"])
+        got = method.information(torch.tensor(case["acc"]), torch.tensor(case["f"], dtype=torch.float64))
+        np.testing.assert_allclose(got.numpy(), case["weight"], atol=1e-6, rtol=0)

@@ -21,7 +21,7 @@ from small import ENGINES, LOCAL, assert_same, federation, logged, model, refuse
 
 import unalike as ua
 from unalike import runs
-from unalike.runs import dump_toml
+from unalike.runs import RunFolder, dump_toml
 
 METHODS = {"fedavg": ua.FedAvg(), "fedprox": ua.FedProx(mu=0.1), "scaffold": ua.Scaffold()}
 SETUPS = {
@@ -151,7 +151,10 @@ def test_all_that_a_server_keeps_comes_back(stop, tmp_path):
     assert_same(run(Hoard(), rounds=4), run(Hoard(), rounds=4, folder=tmp_path / "run", resume=True))
 
 
-@pytest.mark.parametrize("value", ({1: 2}, object(), [torch.zeros(1), 2.0]))
+@pytest.mark.parametrize(
+    "value",
+    ({1: 2}, object(), [torch.zeros(2, 2), 2.0], (1, 2), [[1, (2,)]], {"a": {2: 1}}, (torch.zeros(1),), {"a": {1}}),
+)
 def test_a_server_value_that_a_checkpoint_cannot_hold(value, tmp_path):
     class Odd(ua.FedAvg):
         def setup(self, server, everyone):
@@ -159,6 +162,39 @@ def test_a_server_value_that_a_checkpoint_cannot_hold(value, tmp_path):
 
     with refused("server's 'odd' is .* which a checkpoint cannot hold"):
         run(Odd(), folder=tmp_path / "run")
+
+
+def test_a_server_value_comes_back_as_it_was(tmp_path):
+    value = {"a": [1, 2.5, None, True, "x", float("inf")], "b": {}, "c": {"d": [[]]}}
+
+    class Odd(ua.FedAvg):
+        def setup(self, server, everyone):
+            server.odd = value
+
+    run(Odd(), rounds=1, folder=tmp_path / "run")
+    assert run(Odd(), rounds=2, folder=tmp_path / "run", resume=True).server.odd == value
+
+
+@pytest.mark.parametrize("most", [1 << 20, 39 * 4 * 5])  # the second: two segments of two rows at a time
+def test_many_small_segments_become_few(most, tmp_path, monkeypatch):
+    """Clients enough that rows are seldom written twice: without merging there would be a file a round."""
+    monkeypatch.setattr(runs, "SEGMENTS", 8)
+    monkeypatch.setattr(runs, "SEGMENT_BYTES", most)
+    written, segment = [], RunFolder._segment
+
+    def spy(self, name, round, part, ids, rows):
+        if part:
+            written.append(len(ids) * 39 * 4)
+        return segment(self, name, round, part, ids, rows)
+
+    monkeypatch.setattr(RunFolder, "_segment", spy)
+    data = federation(sizes=(3,) * 200)
+    given = {"clients_per_round": 2, "data": data, "evaluate_every": 50, "rounds": 50}
+    with pytest.raises(KeyboardInterrupt):
+        run(ua.Scaffold(), folder=tmp_path / "run", callbacks=[Break(40)], **given)
+    files = list((tmp_path / "run/checkpoint").glob("clients-*"))
+    assert written and max(written) <= most and len(files) <= (9 if most > 1000 else 25)
+    assert_same(run(ua.Scaffold(), **given), run(ua.Scaffold(), folder=tmp_path / "run", resume=True, **given))
 
 
 def test_segments_are_merged(tmp_path, monkeypatch):

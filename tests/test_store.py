@@ -88,7 +88,9 @@ def test_what_is_staged_is_seen_in_the_round_and_kept_by_the_commit():
     store.stage(ids(2, 3), {"a": rows(20, 30), "once": torch.ones(2, 2)})
     values, first = store.read(ids(1, 2, 3))
     assert values["a"][:, 0].tolist() == [1, 20, 30] and values["once"][:, 0].tolist() == [0, 1, 1]
-    assert first.tolist() == [False, False, True]  # nothing of client 3 is kept yet
+    assert first.tolist() == [False, False, False]  # client 3 reads what it staged
+    store.stage(ids(4), {"once": torch.ones(1, 2)})
+    assert store.read(ids(4, 5))[1].tolist() == [True, True]  # a round's own does not count
     store.stage(ids(3), {"count": torch.tensor([7])})  # another exchange of the round adds to it
     store.stage(ids(2), {"a": rows(21)})
     values, _ = store.read(ids(1, 2, 3))

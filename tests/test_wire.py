@@ -239,12 +239,23 @@ def test_a_repeated_request_gets_the_stored_answer(node):
 def test_state_counts_from_the_acknowledgement_on(node):
     node.handle(request(node))
     kept, first = node.state.read()
-    assert kept["control"].abs().sum() > 0 and first
+    assert kept["control"].abs().sum() > 0 and not first  # a later exchange of the round reads it
     node.state.discard()  # the round failed at the server
     assert node.state.read()[0]["control"].abs().sum() == 0 and node.state.read()[1]
     node.handle(request(node))
     assert node.state.commit() and not node.state.commit()
     assert torch.equal(node.state.read()[0]["control"], kept["control"]) and not node.state.read()[1]
+
+
+def test_a_reply_that_was_never_acknowledged_is_forgotten_in_the_next_round(node, job, tmp_path):
+    """Round 0's reply was lost: round 1 starts from what is kept, as if round 0 had not been."""
+    node.handle(request(node))
+    node.handle(request(node, exchange=1))  # the same round: what was staged counts
+    later = node.handle(request(node, round=1))
+    fresh = Node(job, 2, StateFolder(tmp_path / "fresh", job.states.shapes), Solo(job))
+    assert later == fresh.handle(request(fresh, round=1))
+    assert torch.equal(node.state.read()[0]["control"], fresh.state.read()[0]["control"])
+    assert node.handle(request(node, round=1)) == later
 
 
 def test_a_broken_state_file_is_named(node):

@@ -13,12 +13,29 @@ from unalike.contract import Batch, Field, Fields, Me, Method, PerClient
 from unalike.data import Dataset, Federation, load, partition, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.local import LocalTraining
-from unalike.methods import METHODS, FedAvg, FedProx, Scaffold
+from unalike.methods import (
+    METHODS,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDC,
+    FedDyn,
+    FedFa,
+    FedNova,
+    FedProx,
+    FedYogi,
+    QFedAvg,
+    RFedAvg,
+    RFedAvgPlus,
+    Scaffold,
+)  # fmt: skip
 from unalike.simulate import Run, simulate
 
 __all__ = [
-    "JSONL", "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAvg", "FedProx", "Federation",
-    "Field", "Fields", "LocalTraining", "Me", "Method", "PerClient", "Progress", "Run", "Scaffold", "StopAt",
-    "TensorBoard", "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model",
-    "models", "partition", "random", "sampling", "simulate", "synthetic",
+    "JSONL", "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAdagrad", "FedAdam",
+    "FedAvg", "FedAvgM", "FedDC", "FedDyn", "FedFa", "FedNova", "FedProx", "FedYogi", "Federation", "Field",
+    "Fields", "LocalTraining", "Me", "Method", "PerClient", "Progress", "QFedAvg", "RFedAvg", "RFedAvgPlus", "Run",
+    "Scaffold", "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods",
+    "metrics", "model", "models", "partition", "random", "sampling", "simulate", "synthetic",
 ]  # fmt: skip

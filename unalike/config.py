@@ -258,7 +258,9 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
             home = next((t for t in TABLES if name in SETTINGS[t]({})), None)
             if home and not isinstance(table, dict):
                 raise UnalikeError(f"{where} has {name} outside of a table: it belongs under [{home}].")
-            what = f"a table [{name}]" if isinstance(table, dict) else f"a setting {name!r}"
+            what = (
+                f"a table [{typed.short(name)[1:-1]}]" if isinstance(table, dict) else f"a setting {typed.short(name)}"
+            )
             raise UnalikeError(f"{where} has {what}, which means nothing.{did_you_mean(name, TABLES)}")
         if not isinstance(table, dict):
             raise UnalikeError(f"{where}: {name} must be a table, [{name}]; got {typed.short(table)}.")

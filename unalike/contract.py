@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from unalike import random
 from unalike.errors import UnalikeError, did_you_mean
@@ -74,15 +75,18 @@ class Field:
 
 
 class Fields(dict[str, Any]):
-    """A message or a state: `m.w` is `m["w"]`; a name that is not there says what is."""
+    """A message or a state: `m.w` is `m["w"]`; a name that is not there says what is. A field may be called anything,
+    also `update` or `items`: as attributes, fields come before a dict's own methods."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and dict.__contains__(self, name):
+            return dict.__getitem__(self, name)
+        return super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            if name.startswith("__"):
-                raise AttributeError(name) from None
-            raise UnalikeError(f"There is no field {name!r} here.{did_you_mean(name, self)}") from None
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnalikeError(f"There is no field {name!r} here.{did_you_mean(name, dict.keys(self))}")
 
 
 class PerClient:
@@ -123,9 +127,10 @@ class Me:
     """One client, as its own function sees it. No device, no cohort, no loop over rounds.
 
     n: its training samples; rel: n over the mean n of all clients; lr, lr0: this round's and the first round's
-    learning rate; K: the steps of local training it does this round; K_mean: those of a client of mean size; first:
-    whether it has kept no state yet. Numbers are 0-dimensional tensors. round: the round, from 0; local: the run's
-    LocalTraining; layout: the model's layout (`body`, `head`, `join`).
+    learning rate; K: the steps of local training it does this round (after a training with settings of its own, K and
+    lr are what was done); K_mean: those of a client of mean size; first: whether it has kept no state yet. Numbers are
+    0-dimensional tensors. round: the round, from 0; local: the run's LocalTraining; layout: the model's layout (`body`,
+    `head`, `join`).
     """
 
     n: Tensor
@@ -167,10 +172,11 @@ class Me:
         clipping, weight decay and the optimizer are then the step's own affair. `lr` and the other settings of
         `LocalTraining` given by name replace the run's. Tensors reach `loss` and `step` through `args` only.
         """
+        args = _checked(args or {})
         wrong = set(unclipped) - {"pull", "push"}
         if wrong:
             raise UnalikeError(f"unclipped={unclipped!r}: only 'pull' and 'push' can be left out of clipping.")
-        return Work("train", at, pull, push, tuple(unclipped), loss, dict(args or {}), step, batches, lr, dict(local))
+        return Work("train", at, pull, push, tuple(unclipped), loss, args, step, batches, lr, dict(local))
 
     def average(
         self, fn: Callable[..., Any], at: Tensor, data: str = "train", over: str = "samples", **args: Any
@@ -181,7 +187,7 @@ class Me:
         last one where those are dropped)."""
         if over not in ("samples", "batch", "epoch"):
             raise UnalikeError(f"over={over!r}: an average is over 'samples', a 'batch' or an 'epoch'.")
-        return Work("average", at, fn=fn, args=args, data=data, over=over)
+        return Work("average", at, fn=fn, args=_checked(args), data=data, over=over)
 
     def losses(self, at: Tensor, data: str = "train", over: str = "samples") -> Work:
         """The mean loss over all my samples at one vector, or at each of [k, P]."""
@@ -213,6 +219,21 @@ class Me:
         return random.fold(self.__dict__["_draws"], random.key(0, purpose))
 
 
+def _checked(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a loss, step or average: tensors, each under a name of its own, and plain values."""
+    for name, value in args.items():
+        if isinstance(value, Tensor):
+            continue
+        try:
+            hash(value)
+            nested = any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+        except TypeError:
+            nested = True
+        if nested:
+            raise UnalikeError(f"args[{name!r}] must be a tensor or a plain value; give each tensor a name of its own.")
+    return dict(args)
+
+
 def _losses(batch: Batch) -> Tensor:
     return batch.losses
 
@@ -238,7 +259,10 @@ class Batch:
         call: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
         output: Tensor | None = None,
         features: Tensor | None = None,
+        vector: Callable[[], Tensor] | None = None,
+        layout: Layout | None = None,
     ):
+        self._vector, self.layout = vector, layout
         self.x, self.y, self.weights = x, y, weights
         self._losses_of, self._call = losses_of, call
         self._output, self._features = output, features
@@ -264,6 +288,17 @@ class Batch:
         """One loss a sample at the current vector."""
         return self._losses_of(self.output, self.y)
 
+    @property
+    def vector(self) -> Tensor:
+        """The current vector itself, for penalties on weights (`batch.layout.views(batch.vector)`)."""
+        if self._vector is None:
+            raise UnalikeError("batch.vector is known in an extra loss only.")
+        return self._vector()
+
+    def sum(self, rows: Tensor) -> Tensor:
+        """The sum over the real samples of one row a sample."""
+        return (rows * (self.weights > 0).to(rows.dtype).reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
+
     def mean(self, rows: Tensor) -> Tensor:
         """The mean over the real samples of one row a sample."""
         return (rows * self.weights.reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
@@ -287,6 +322,7 @@ class Method:
     keeps: ClassVar[dict[str, Field]] = {}
     sends: ClassVar[dict[str, Field]] = {"delta": Field()}
     tables: ClassVar[dict[str, Field]] = {}
+    pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
 
     def setup(self, server: Any, everyone: Any) -> None:
         """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""
@@ -311,8 +347,10 @@ class Method:
         """The vector (or a request that ends in one) that is evaluated on this client's own data."""
         return m.w
 
-    def models(self, server: Any) -> dict[str, Tensor]:
-        """The vectors evaluated on the global test set; the first is the one that is reported."""
+    def models(self, server: Any) -> dict[str, Any]:
+        """The vectors evaluated on the global test set by name: the first is the one that is reported (`test_*`), the
+        others are logged as `test_<name>_*`. With pairs (vector, weight) the reported numbers are the weighted mean of
+        the models' numbers, and every model is logged under its name. Empty: there is no global model."""
         return {"global": server.w}
 
 

@@ -49,6 +49,7 @@ def complain(error: BaseException, again: str = "") -> int:
         line, code = config.line_of(error), 2
     else:
         line, code = f"a fault of ours, or of code of your own (--debug shows where): {config.line_of(error)}", 1
+    line = " ".join(line.splitlines())
     print(line if line.startswith("unalike") else f"unalike: {line}", file=sys.stderr)
     return code
 

@@ -14,7 +14,7 @@ class UnalikeError(Exception):
 
 
 class EngineRefused(UnalikeError):
-    """This engine cannot run this model or method, and says why; `auto` then takes another."""
+    """This engine cannot run this model or method, and says why. For a model, `auto` then takes another."""
 
 
 class Diverged(UnalikeError):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike import random
+from unalike import random, wire
 from unalike.contract import Field, Method, PerClient
 from unalike.engines.base import BUFFERS, Call, Engine, Outcome
 from unalike.errors import Diverged, UnalikeError, did_you_mean
@@ -43,7 +43,8 @@ class Server:
         except KeyError:
             if name.startswith("__"):
                 raise AttributeError(name) from None
-            raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, self._values)}") from None
+            there = [known for known in self._values if not known.startswith("_")]
+            raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, there)}") from None
 
     @property
     def layout(self) -> Layout:
@@ -79,7 +80,11 @@ class Table:
         return self._store.read(np.asarray(ids, dtype=np.int64))[0]["row"]
 
     def __setitem__(self, ids: Iterable[int], rows: Tensor) -> None:
-        self._store.stage(np.asarray(ids, dtype=np.int64), {"row": rows})
+        ids, rows = np.asarray(ids, dtype=np.int64), torch.as_tensor(rows)
+        want = [len(ids), *self._store.shapes["row"][0]]
+        if list(rows.shape) != want:
+            raise UnalikeError(f"A table was given rows of shape {list(rows.shape)}: {len(ids)} clients need {want}.")
+        self._store.stage(ids, {"row": rows})
 
     def known(self, ids: Iterable[int]) -> Tensor:
         """Which of these clients have a row."""
@@ -97,7 +102,6 @@ class Replies:
         self._each: dict[str, list[Tensor]] = {}
         self._ids: list[np.ndarray] = []
         self._loss: list[np.ndarray] = []
-        self.samples_total = 0.0
 
     @property
     def ids(self) -> np.ndarray:
@@ -112,7 +116,6 @@ class Replies:
     def add(self, outcome: Outcome) -> None:
         self._ids.append(outcome.ids)
         self._loss.append(outcome.loss)
-        self.samples_total += float(outcome.samples.sum())
         for name, values in outcome.up.items():
             field = self._fields[name]
             weights = outcome.samples if field.weight == "samples" else np.ones(len(outcome.ids))
@@ -172,6 +175,11 @@ class Cohort:
         return self._context.population
 
     @property
+    def everyone(self) -> Cohort:
+        """All clients there are, of this cohort or not."""
+        return Cohort(self._context, np.arange(self.population))
+
+    @property
     def samples(self) -> np.ndarray:
         """Training samples of each client of this cohort."""
         return self._context.engine.job.data.train.sizes[self.ids]
@@ -192,6 +200,9 @@ class Cohort:
         stranger = np.setdiff1d(ids, self.ids)
         if len(stranger):
             raise UnalikeError(f"only(): client {int(stranger[0])} is not in this cohort of {len(self.ids)}.")
+        clients, times = np.unique(ids, return_counts=True)
+        if len(clients) < len(ids):
+            raise UnalikeError(f"only(): client {int(clients[times > 1][0])} is named twice: name each client once.")
         return Cohort(self._context, ids)
 
     def call(self, fn: Callable[..., Any], **message: Any) -> Replies:
@@ -208,7 +219,7 @@ class RoundContext:
         self.exchange = self.trained = 0
         self.bytes_down = self.bytes_up = 0
         self.losses: list[np.ndarray] = []
-        self._buffers: Tensor | None = None
+        self._buffers: list[tuple[np.ndarray, Tensor, float]] = []  # of each exchange: who trained, sum, weight
         model = engine.job.model
         self.sizes = sizes_of(model)
         self.fields = dict(method.sends)
@@ -219,47 +230,39 @@ class RoundContext:
         if len(ids) == 0:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         model = self.engine.job.model
-        shared, rows = {}, {}
-        for name, value in message.items():
-            if isinstance(value, PerClient):
-                if len(value.rows) != len(ids):
-                    raise UnalikeError(
-                        f"PerClient {name!r} has {len(value.rows)} rows for a cohort of {len(ids)}: give one row each."
-                    )
-                rows[name] = value.rows.to(model.device)
-            else:
-                shared[name] = _tensor(value, model)
-        if BUFFERS in self.server._values and BUFFERS not in shared:
-            shared[BUFFERS] = self.server.buffers
-        payload = sum(t.numel() * t.element_size() for t in shared.values())
-        self.bytes_down += payload * len(ids) + sum(t.numel() * t.element_size() for t in rows.values())
+        shared, rows = message_parts(message, len(ids), self.server, model)
+        self.bytes_down += wire.payload(shared) * len(ids) + wire.payload(rows)
         replies = Replies(self.fields, model.dtype)
         call = Call(fn, shared, rows, self.round, self.exchange, self.trained)
         trained = 0
         self.exchange += 1
         for outcome in self.engine.call(call, ids):
             self._check(outcome, fn)
-            self.bytes_up += sum(t.numel() * t.element_size() for t in outcome.up.values())
+            self.bytes_up += wire.payload(outcome.up)
             trained = max(trained, outcome.trained)
             replies.add(outcome)
         self.trained += trained
         self.losses.append(replies.losses())
         if BUFFERS in replies._sums:
-            self._buffers = replies.mean(BUFFERS)
+            # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
+            self._buffers = [part for part in self._buffers if not np.isin(part[0], ids).any()]
+            self._buffers.append((ids, replies._sums[BUFFERS], replies._weights[BUFFERS]))
         return replies
 
     def finish(self) -> None:
-        """The end of the round: averaged buffers become the server's."""
-        if self._buffers is not None:
-            self.server.buffers = self.server.buffers + self._buffers
+        """The end of the round: buffers averaged over all who trained become the server's."""
+        if self._buffers:
+            _, sums, weights = zip(*self._buffers, strict=True)
+            mean = torch.stack(sums).sum(0) / sum(weights)
+            self.server.buffers = self.server.buffers + mean.to(self.server.buffers.dtype)
 
     def _check(self, outcome: Outcome, fn: Callable[..., Any]) -> None:
         check_reply(outcome.up, self.fields, self.sizes, self.method, fn.__name__)
         bad = np.zeros(len(outcome.ids), dtype=bool) | np.isinf(outcome.loss)
         for value in outcome.up.values():
             if value.is_floating_point():
-                sums = value.reshape(len(value), -1).sum(1)
-                bad |= ~torch.isfinite(sums).cpu().numpy()
+                finite = torch.isfinite(value).reshape(len(value), -1).all(1)
+                bad |= ~finite.cpu().numpy()
         if bad.any():
             clients = [int(k) for k in outcome.ids[bad]]
             named = ", ".join(map(str, clients[:5])) + (" and others" if len(clients) > 5 else "")
@@ -297,6 +300,33 @@ def sizes_of(model: Model) -> dict[str, int]:
         "features": model.features,
         "classes": model.outputs,
     }
+
+
+def message_parts(
+    message: dict[str, Any], count: int, server: Server, model: Model
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A message to `count` clients: what all get, with BatchNorm's statistics, and the rows that differ."""
+    shared, rows = {}, {}
+    for name, value in message.items():
+        if isinstance(value, PerClient):
+            if len(value.rows) != count:
+                raise UnalikeError(
+                    f"PerClient {name!r} has {len(value.rows)} rows for {count} clients: give one row each."
+                )
+            rows[name] = _rows(value.rows, model)
+        else:
+            shared[name] = _tensor(value, model)
+    if BUFFERS in server._values and BUFFERS not in message:
+        shared[BUFFERS] = server.buffers
+    return shared, rows
+
+
+def _rows(rows: Any, model: Model) -> Tensor:
+    """Rows of a message as a tensor; numpy's float64 would else meet a model of float32."""
+    if isinstance(rows, Tensor):
+        return rows.to(model.device)
+    values = torch.as_tensor(rows, device=model.device)
+    return values.to(model.dtype) if values.is_floating_point() else values
 
 
 def _tensor(value: Any, model: Model) -> Tensor:

@@ -162,15 +162,12 @@ class Order:
     def __init__(self, local: LocalTraining, keys: np.ndarray, sizes: np.ndarray, device: torch.device | str = "cpu"):
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
-        self.longest = int(sizes.max())
         self.sizes, self.keys = torch.as_tensor(sizes, device=device), torch.as_tensor(keys, device=device)
         self.per_epoch = torch.as_tensor(local.per_epoch(sizes), device=device)
-        self.fewest = int(local.per_epoch(sizes).min())
 
-    def block_steps(self, limit: int = 1 << 23) -> int:
-        """How many steps a block may have for its sort to stay small."""
-        epochs = max(1, limit // max(1, self.longest * len(self.sizes)))
-        return epochs * self.fewest
+    def block_steps(self, limit: int = 1 << 22) -> int:
+        """How many steps a block may have to stay small."""
+        return max(1, limit // (len(self.sizes) * self.width))
 
     def block(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         device = self.sizes.device
@@ -181,16 +178,17 @@ class Order:
         place = torch.where(real, place, 0)
         if not self.shuffle:
             return place, real
-        first_epoch = epoch[0]  # [c]: clients of different sizes are in different passes
-        epochs = int((epoch[-1] - first_epoch).max()) + 1
-        number = torch.arange(self.longest, device=device)
-        counter = (first_epoch[:, None, None] + torch.arange(epochs, device=device)[:, None]) * (1 << 32) + number
-        draws = random.bits(self.keys[:, None, None], counter)  # [c, E, n]
-        draws = torch.where(number < self.sizes[:, None, None], draws, random.LAST)
-        order = draws.argsort(dim=-1, stable=True).flatten(1)  # [c, E*n]
-        at = (epoch - first_epoch)[..., None] * self.longest + place  # [K, c, B]
-        picked = order.gather(1, at.transpose(0, 1).flatten(1)).reshape(at.shape[1], at.shape[0], self.width)
-        return picked.transpose(0, 1), real
+        # One run of samples per client and pass, laid end to end, so that a small client costs what it holds.
+        passes = epoch[-1] - epoch[0] + 1  # [c]: clients of different sizes are in different passes
+        client = torch.arange(len(passes), device=device).repeat_interleave(passes)  # [runs]
+        size = self.sizes[client]
+        run = torch.arange(len(client), device=device).repeat_interleave(size)  # [samples]
+        start, first_run = size.cumsum(0) - size, passes.cumsum(0) - passes
+        number = torch.arange(len(run), device=device) - start[run]
+        counter = (epoch[0][client] + torch.arange(len(client), device=device) - first_run[client]) * (1 << 32)
+        order = random.bits(self.keys[client][run], counter[run] + number).argsort(stable=True)
+        order = order[run[order].argsort(stable=True)]  # by run, and within a run by its draws
+        return number[order][start[first_run + epoch - epoch[0]][..., None] + place], real
 
 
 # ---------------------------------------------------------------- optimizers, in place on [..., P]

@@ -22,7 +22,8 @@ from unalike.engines.base import Call, Job, Solo
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.store import Shapes
 
-REQUEST, REPLY = "__request__", "__reply__"  # beside pending state: a hash of the request, and what was answered
+# beside pending state: a hash of the request, what was answered, and the round it belongs to
+REQUEST, REPLY, ROUND = "__request__", "__reply__", "__round__"
 
 
 class StateFolder:
@@ -33,12 +34,13 @@ class StateFolder:
         self.path, self.shapes = path, shapes
 
     def read(self) -> tuple[dict[str, Tensor], bool]:
-        """The state, pending over kept over zeros, and whether nothing was ever kept."""
+        """The state, pending over kept over zeros, and whether there is none yet but for a round's own."""
         values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
         kept = self._load("state")
         values.update(kept or {})
-        values.update({n: v for n, v in (self._load("pending") or {}).items() if n in self.shapes})
-        return values, kept is None
+        pending = {n: v for n, v in (self._load("pending") or {}).items() if n in self.shapes}
+        values.update(pending)
+        return values, kept is None and not any(self.shapes[n][2] == "run" for n in pending)
 
     def stage(self, values: dict[str, Tensor]) -> None:
         """What the last answer leaves behind, together with what was staged before it in this round."""
@@ -51,6 +53,12 @@ class StateFolder:
         if REPLY not in pending or bytes(pending[REQUEST].numpy()) != hashlib.sha256(request).digest():
             return None
         return bytes(pending[REPLY].numpy())
+
+    def begin(self, round: int, exchange: int) -> None:
+        """Forget what another round left pending, or this round when it starts anew: that reply was lost."""
+        pending = self._load("pending")
+        if pending is not None and (exchange == 0 or ROUND not in pending or int(pending[ROUND]) != round):
+            self.discard()
 
     def commit(self) -> bool:
         """Keep what is pending; True if there was anything for longer than a round."""
@@ -65,9 +73,6 @@ class StateFolder:
 
     def discard(self) -> None:
         (self.path / "pending.safetensors").unlink(missing_ok=True)
-
-    def kept(self) -> dict[str, Tensor]:
-        return self._load("state") or {}
 
     def replace(self, values: dict[str, Tensor]) -> None:
         """Set the kept state (from a checkpoint)."""
@@ -104,6 +109,7 @@ class Node:
         again = self.state.answered(request)
         if again is not None:
             return again
+        self.state.begin(header["round"], header["exchange"])
         state, first = self.state.read()
         device = self.job.model.device
         call = Call(function, {}, {}, header["round"], header["exchange"], header["trained"])
@@ -126,6 +132,7 @@ class Node:
         if kept:
             as_tensor = lambda data: torch.frombuffer(bytearray(data), dtype=torch.uint8)  # noqa: E731
             kept |= {REQUEST: as_tensor(hashlib.sha256(request).digest()), REPLY: as_tensor(reply)}
+            kept[ROUND] = torch.tensor(header["round"])
             self.state.stage(kept)
         return reply
 

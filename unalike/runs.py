@@ -2,7 +2,8 @@
 
 A checkpoint is a manifest that names its files; files are written under new names and the manifest is renamed into
 place last. Client state is written as segments, only the rows that changed since the last checkpoint, so that a round
-costs what its cohort costs; segments are merged when they hold more than twice the live rows.
+costs what its cohort costs; segments are merged when they hold more than twice the live rows, and the smallest ones
+when there are many.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ FREE = (
 )
 FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
 SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
+SEGMENTS = 64  # when there are more, the smaller half becomes one
 
 
 class RunFolder:
@@ -158,6 +160,8 @@ class RunFolder:
                 parts.append(self._segment(name, round, 0, ids, rows))
             if len(parts) > 8 and sum(p["rows"] for p in parts) > 2 * len(store.known()):
                 parts = self._merged(name, round, store)
+            elif len(parts) > SEGMENTS:
+                parts = self._fewer(name, round, store, parts)
             segments[name] = parts
         os.fsync(self._log.fileno())  # the lines of the rounds that the checkpoint covers
         manifest = {"round": round, "server": file, "numbers": numbers, "segments": segments}
@@ -175,9 +179,21 @@ class RunFolder:
 
     def _merged(self, name: str, round: int, store: Any) -> list[dict[str, Any]]:
         known = store.known()
-        row = sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
-        parts = np.array_split(known, max(1, -(-len(known) * row // SEGMENT_BYTES)))
+        parts = np.array_split(known, max(1, -(-len(known) * _row_bytes(store) // SEGMENT_BYTES)))
         return [self._segment(name, round, k, ids, store.rows_of(ids)) for k, ids in enumerate(parts, 1)]
+
+    def _fewer(self, name: str, round: int, store: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The smallest segments as one, as far as memory allows. It holds these clients' rows as they are now, so it
+        may go last, where it wins over every other."""
+        smallest = sorted(parts, key=lambda p: p["rows"])[: SEGMENTS // 2]
+        bytes_ = np.cumsum([p["rows"] for p in smallest]) * _row_bytes(store)
+        chosen = smallest[: int((bytes_ <= SEGMENT_BYTES).sum())]
+        if len(chosen) < 2:
+            return parts
+        ids = np.unique(np.concatenate([self._read(p["file"], "__ids__")["__ids__"].numpy() for p in chosen]))
+        files = {p["file"] for p in chosen}
+        rest = [p for p in parts if p["file"] not in files]
+        return [*rest, self._segment(name, round, 1, ids, store.rows_of(ids))]
 
     def _write(self, file: str, tensors: dict[str, Tensor]) -> None:
         plain = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
@@ -196,9 +212,11 @@ class RunFolder:
                 stores[name].restore(rows.pop("__ids__").numpy(), rows)
         return int(self.manifest["round"])
 
-    def _read(self, file: str) -> dict[str, Tensor]:
+    def _read(self, file: str, *names: str) -> dict[str, Tensor]:
+        """A file's tensors: those named, or all."""
         try:
-            return safetensors.torch.load_file(self.checkpoints / file)
+            with safetensors.safe_open(self.checkpoints / file, framework="pt") as tensors:
+                return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
         except Exception as error:
             raise UnalikeError(f"The checkpoint {self.checkpoints / file} cannot be read: {_line(error)}.") from error
 
@@ -209,19 +227,31 @@ def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Tensor):
             tensors[name] = value
-        elif isinstance(value, list | tuple) and value and all(isinstance(v, Tensor) for v in value):
+        elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
             tensors |= {f"{name}.{k}": v for k, v in enumerate(value)}
+        elif misfit := _misfit(value):
+            raise UnalikeError(
+                f"The server's {name!r} is or has {misfit}, which a checkpoint cannot hold: use tensors, lists of "
+                "tensors, or numbers and text, also in lists and in dicts with text keys."
+            )
         else:
-            try:
-                if isinstance(value, dict):  # JSON would turn its keys into text
-                    raise TypeError
-                numbers[name] = json.loads(json.dumps(value))
-            except TypeError as error:
-                raise UnalikeError(
-                    f"The server's {name!r} is {type(value).__name__}, which a checkpoint cannot hold: use tensors, "
-                    "numbers, text, or lists of them."
-                ) from error
+            numbers[name] = json.loads(json.dumps(value))
     return tensors, numbers
+
+
+def _misfit(value: Any) -> str | None:
+    """What JSON would not give back as it was: a tuple becomes a list, a key becomes text."""
+    if isinstance(value, list):
+        return next(filter(None, map(_misfit, value)), None)
+    if isinstance(value, dict):
+        keys = (f"a dict with keys of {type(key).__name__}" for key in value if not isinstance(key, str))
+        return next(keys, None) or _misfit(list(value.values()))
+    return None if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
+
+
+def _row_bytes(store: Any) -> int:
+    """The bytes of one client's kept state."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
 
 
 def _join(tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Who takes part in a round: a function of (seed, round), at a cost that does not grow with the population."""
+"""Who takes part in a round: a function of (seed, round). A draw costs what its cohort costs, whatever the population;
+only `BySize` looks at every client's size."""
 
 from __future__ import annotations
 

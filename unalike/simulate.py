@@ -22,17 +22,18 @@ from unalike.engines import choose
 from unalike.engines.base import BUFFERS, OPTIMIZER, Call, Engine, Job
 from unalike.engines.loopback import FileStates
 from unalike.errors import UnalikeError, unknown
-from unalike.exchange import Cohort, RoundContext, Server, sizes_of
+from unalike.exchange import Cohort, RoundContext, Server, message_parts, sizes_of
 from unalike.local import LocalTraining, slot_names
 from unalike.metrics import evaluate_columns, evaluate_set, spread
 from unalike.model import Loss, Model
 from unalike.runs import RunFolder
-from unalike.sampling import draw, sampling
+from unalike.sampling import Uniform, draw, sampling
 from unalike.store import ClientStore, Shapes
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("highest", "tf32", "bf16")
+SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
 EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
 
 
@@ -184,12 +185,15 @@ class Run:
     ):
         federation.check()
         self._model, self.method, self.rounds, self.seed = model, method, rounds, seed
-        self.local, self.population = local, len(federation)
+        self.local = local
         self.sampling = sampling(clients_per_round)
-        self.sampling.check(self.population)
+        self.sampling.check(len(federation))
         self._checkpoint_every, self._evaluate_every = checkpoint_every, evaluate_every
         fingerprint = federation.fingerprint()
-        self.data = federation.to(model.device, model.dtype)
+        self.data = self._training = federation.to(model.device, model.dtype)
+        if getattr(method, "pooled", False):
+            self._pool()
+        self.population = len(self._training)
         x, y = self.data.train.x[:2], self.data.train.y[:2]
         plain = model.loss is unalike.model.cross_entropy and not y.is_floating_point()
         model.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
@@ -214,6 +218,21 @@ class Run:
         self.rounds_done = 0
         self.seconds_total = 0.0
 
+    def _pool(self) -> None:
+        """Train on one client that holds everybody's data; evaluation still asks each client's own."""
+        if not self._shared:
+            name = type(self.method).__name__
+            raise UnalikeError(f"{name} trains on pooled data: there are no personal models, leave out `personal`.")
+        self._training, self.sampling = self.data.pooled(), Uniform(fraction=1.0)
+        if self._model.buffer_policy == "local":
+            self._model.buffer_policy = "average"  # the one client's own are everybody's
+
+    @property
+    def _shared(self) -> bool:
+        """Whether every client's own model is the global one."""
+        method = type(self.method)
+        return method.personal is Method.personal and method.published is Method.published
+
     def _check_amounts(self) -> None:
         """Lists of work per client have an entry for each, and dropping short batches leaves nobody without any."""
         for name in ("epochs", "steps", "lr"):
@@ -221,7 +240,7 @@ class Run:
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
         if self.local.drop_last:
-            self.local.counts(np.arange(self.population), self.data.train.sizes, 0)
+            self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
     def _assemble(self, engine: str, options: dict[str, Any], where: Path | None, memory: int) -> None:
         model, method, local = self._model, self.method, self.local
@@ -238,8 +257,8 @@ class Run:
             for name, f in method.tables.items()
         }
         self.server = Server(model, self.tables, self.seed)
-        mean = float(self.data.train.sizes.mean())
-        job = Job(method, model, self.data, local, self.seed, self.clients, mean)
+        mean = float(self._training.train.sizes.mean())
+        job = Job(method, model, self._training, local, self.seed, self.clients, mean)
         self.engine, self.reason = choose(engine, job, self.sampling.size(self.population), options)
 
     @property
@@ -286,11 +305,14 @@ class Run:
     def _setup(self) -> None:
         context = RoundContext(self.engine, self.method, self.server, self.population, -1)
         self.method.setup(self.server, Cohort(context, np.arange(self.population)))
+        context.finish()
         self._commit()
+        if context.exchange:  # kept with the server's state: the first round may be run by another process
+            self.server._values[SETUP_BYTES] = [context.bytes_down, context.bytes_up]
 
     def _round(self, t: int) -> dict[str, Any]:
         began = time.perf_counter()
-        ids = draw(self.sampling, self.seed, t, self.data.train.sizes)
+        ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
         context = RoundContext(self.engine, self.method, self.server, self.population, t)
         self.method.round(self.server, Cohort(context, ids))
         context.finish()
@@ -307,6 +329,8 @@ class Run:
             "bytes_down": context.bytes_down,
             "bytes_up": context.bytes_up,
         }
+        if t == 0 and SETUP_BYTES in self.server._values:
+            line["setup_bytes_down"], line["setup_bytes_up"] = self.server._values[SETUP_BYTES]
         if self.evaluated(t + 1):
             line |= self._evaluate(t)
         line["seconds"] = round(trained, 6)
@@ -330,25 +354,18 @@ class Run:
     def _whom(self, asked: str | int) -> np.ndarray:
         """The clients whose own data the model is evaluated on: the same ones each time."""
         if asked == "auto":
-            asked = "all" if self.population <= EVALUATE_ALL else EVALUATE_ALL
+            asked = "all" if len(self.data) <= EVALUATE_ALL else EVALUATE_ALL
         if asked == "none":
             return np.empty(0, dtype=np.int64)
         if asked == "all":
-            return np.arange(self.population)
+            return np.arange(len(self.data))
         if type(asked) is not int or asked < 1:
             raise UnalikeError(f"evaluate_clients must be 'auto', 'all', 'none' or a whole number; got {asked!r}.")
         rng = unalike.random.generator(self.seed, "evaluated clients")
-        return np.sort(rng.choice(self.population, min(asked, self.population), replace=False))
+        return np.sort(rng.choice(len(self.data), min(asked, len(self.data)), replace=False))
 
     def _evaluate(self, t: int) -> dict[str, Any]:
-        model = self._model
-        line: dict[str, Any] = {}
-        buffers = self.server._values.get(BUFFERS, model.start_buffers)
-        if self.data.global_test is not None and len(self.data.global_test[0]):
-            for k, (name, vector) in enumerate(self.method.models(self.server).items()):
-                scores = evaluate_set(model, self._live, vector, buffers, self.data.global_test)
-                label = "test" if k == 0 else f"test_{name}"
-                line |= {f"{label}_{key}": value for key, value in scores.items()}
+        line: dict[str, Any] = self._test() if self.data.global_test and len(self.data.global_test[0]) else {}
         for split in ("test", "validation"):
             columns = getattr(self.data, split)
             ids = self._evaluated_clients
@@ -366,12 +383,39 @@ class Run:
                     line |= {f"clients_{name}_{key}": number for key, number in spread(v).items()}
         return line
 
+    def _models(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """The method's global models, and the share of each in the reported numbers where it weighs them."""
+        models = self.method.models(self.server)
+        if not any(isinstance(value, tuple) for value in models.values()):
+            return models, {}
+        weights = {name: float(value[1]) for name, value in models.items() if isinstance(value, tuple)}
+        total = sum(weights.values())
+        if len(weights) < len(models) or min(weights.values()) < 0 or not 0 < total < float("inf"):
+            raise UnalikeError(
+                f"{type(self.method).__name__}.models gives the weights {weights} for {len(models)} models: all must "
+                "have one of 0 or more, with a positive sum, or none."
+            )
+        return {name: value[0] for name, value in models.items()}, {n: w / total for n, w in weights.items()}
+
+    def _test(self) -> dict[str, float]:
+        """The global models on the global test set."""
+        assert self.data.global_test is not None
+        models, shares = self._models()
+        buffers = self.server._values.get(BUFFERS, self._model.start_buffers)
+        line: dict[str, float] = {}
+        for k, (name, vector) in enumerate(models.items()):
+            scores = evaluate_set(self._model, self._live, vector, buffers, self.data.global_test)
+            for key, value in scores.items():
+                if shares:
+                    line[f"test_{key}"] = line.get(f"test_{key}", 0.0) + shares[name] * value
+                line[f"test_{key}" if k == 0 and not shares else f"test_{name}_{key}"] = value
+        return line
+
     def _client_values(self, split: str, ids: np.ndarray, t: int) -> dict[str, np.ndarray]:
         """Loss and metrics of each client's own model on its own data."""
         model, method = self._model, self.method
         columns = getattr(self.data, split)
-        shared = type(method).personal is Method.personal and type(method).published is Method.published
-        if shared and model.buffer_policy != "local":
+        if self._shared and model.buffer_policy != "local":
             buffers = self.server._values.get(BUFFERS, model.start_buffers)
             return evaluate_columns(model, self._live, self.server.w, buffers, columns, ids)
         metrics = model.metrics_for(columns.y)
@@ -389,11 +433,10 @@ class Run:
             return _chain(method.personal(me, s, m), score, me, s, m)
 
         evaluate.__name__ = "personal"  # what an error calls it
-        message = {k: v for k, v in method.published(self.server).items()}
-        if BUFFERS in self.server._values:
-            message[BUFFERS] = self.server.buffers
+        shared, rows = message_parts(method.published(self.server), self.population, self.server, model)
+        rows = {name: values[torch.from_numpy(ids).to(model.device)] for name, values in rows.items()}
         runner = self.engine.evaluator()
-        parts = [o.up for o in runner.call(Call(evaluate, message, {}, t, 1 << 20), ids)]
+        parts = [o.up for o in runner.call(Call(evaluate, shared, rows, t, 1 << 20), ids)]
         self.clients.discard()  # a personal model that is trained here leaves nothing behind
         names = ("loss", *metrics)
         return {name: torch.cat([p[name] for p in parts]).double().cpu().numpy() for name in names}
@@ -402,11 +445,14 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The module with the final global weights (and statistics), ready to be used: `eval()` is set."""
+        """The module with the final global weights (and statistics), ready to be used: `eval()` is set. Of several
+        global models, the first."""
         import copy
 
         module = copy.deepcopy(self._model.module)
-        vector = next(iter(self.method.models(self.server).values()))
+        vector = next(iter(self._models()[0].values()), None)
+        if vector is None:
+            raise UnalikeError(f"{type(self.method).__name__} has no global model: see run.clients for their own.")
         tensors = self._model.layout.views(vector)
         buffers = self.server._values.get(BUFFERS, self._model.start_buffers)
         tensors |= self._model.buffer_layout.views(buffers) if self._model.buffer_layout.size else {}
@@ -425,12 +471,13 @@ class Run:
         if lines:
             name = "validation_accuracy" if "validation_accuracy" in lines[0] else None
             chosen = max(lines, key=lambda v: v[name]) if name else min(lines, key=lambda v: v["validation_loss"])
+        setup_down, setup_up = self.server._values.get(SETUP_BYTES, (0, 0))
         return {
             "final": final,
             "selected": chosen,
             "rounds": self.rounds_done,
-            "bytes_down": sum(line["bytes_down"] for line in self.history),
-            "bytes_up": sum(line["bytes_up"] for line in self.history),
+            "bytes_down": setup_down + sum(line["bytes_down"] for line in self.history),
+            "bytes_up": setup_up + sum(line["bytes_up"] for line in self.history),
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
@@ -470,7 +517,7 @@ class Run:
                 "fingerprint": start.hexdigest()[:16],
             },
             "data": {
-                "clients": self.population,
+                "clients": len(self.data),
                 "samples": int(self.data.train.sizes.sum()),
                 "fingerprint": fingerprint,
             },

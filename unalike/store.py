@@ -58,16 +58,15 @@ class ClientStore:
     # ---- what a client's function sees
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
-        """The state of these clients, staged over kept over zeros, and who has none yet."""
+        """The state of these clients, staged over kept over zeros, and who has none yet but for a round's own."""
         with self._lock:
             rows = self._row[ids]
-            known = torch.from_numpy(rows >= 0).to(self.device)
-            out = {}
+            known, out = rows >= 0, {}
             for name, (shape, dtype, life) in self.shapes.items():
                 if life == "run" and self._used and (rows >= 0).any():
                     values = self._take(name, np.maximum(rows, 0))
                     if (rows < 0).any():
-                        values[~known] = 0
+                        values[torch.from_numpy(rows < 0).to(self.device)] = 0
                 else:
                     values = torch.zeros(len(ids), *shape, dtype=dtype, device=self.device)
                 places = self._where.get(name, {})
@@ -75,8 +74,9 @@ class ClientStore:
                     if int(client) in places:
                         chunk, row = places[int(client)]
                         values[k] = self._staged[chunk][1][name][row]
+                        known[k] |= life == "run"
                 out[name] = values
-            return out, ~known
+            return out, torch.from_numpy(~known).to(self.device)
 
     def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
         """What these clients return as their new state; theirs for good only after `commit`."""

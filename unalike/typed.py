@@ -39,7 +39,8 @@ def short(value: Any) -> str:
     writer = reprlib.Repr()
     writer.maxstring = writer.maxother = 60
     try:
-        return writer.repr(value)
+        text = writer.repr(value)
+        return text if len(text) <= 120 else text[:117] + "..."
     except ValueError:  # Python refuses to write more than 4,300 digits
         return "a number of thousands of digits"
 

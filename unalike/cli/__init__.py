@@ -65,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # θ on a terminal that has none is no reason to stop
+            # θ where there is no θ is no reason to stop; by lines, so that both streams in one log keep their order
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         return _command(given)
     except BrokenPipeError:  # the reader (head, less) has seen enough

@@ -24,7 +24,6 @@ SHORT = {
     "seed": ("run", "seed"),
     "folder": ("run", "folder"),
 }
-ORDER = ("run", "local", "method", "data", "model")  # whose bare name wins
 CHOOSE = ("name", "file", "folder")  # of [data], [model], [method]: they decide what else there is
 
 Given = tuple[str, str | None]  # a flag's name without dashes, and its text
@@ -129,11 +128,14 @@ def _place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tu
     elif bare in SHORT:
         table, setting = SHORT[bare]
     else:
-        places = [t for t in ORDER if setting in settings[t] and setting not in CHOOSE]
+        places = [t for t in settings if setting in settings[t] and setting not in CHOOSE]
         if not places:
             near = did_you_mean(f"--{bare}", [*OWN, *(flag(t, n) for t, names in settings.items() for n in names)])
-            near = near if near.startswith(" Did") else _owners(setting) or " `unalike run --help` lists them."
+            near = _owners(setting) or (near if near.startswith(" Did") else " `unalike run --help` lists them.")
             raise UnalikeError(f"unalike run: there is no setting --{where}{bare} here.{near}")
+        if len(places) > 1:
+            ways = " or ".join(f"--{t}.{bare}" for t in places)
+            raise UnalikeError(f"unalike run: --{bare} is a setting of {' and '.join(places)}: say {ways}.")
         table = places[0]
     if setting == "name" and table in ("model", "method") and config.is_file(text):
         setting = "file"
@@ -162,7 +164,7 @@ def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
         value = text
     if not typed.fits(value, hint) and typed.fits(text, hint):
         value = text
-    if not typed.fits(value, hint) and typed.fits([], hint):  # a,b or one thing alone
+    if not typed.fits(value, hint):  # a list as a,b or one thing alone
         parts = [_value(name, part.strip(), False, Any) for part in text.split(",")]
         value = parts if typed.fits(parts, hint) else value
     problem = typed.misfit(value, hint)

@@ -29,6 +29,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "partitions": PARTITIONS,
     "engines": ENGINES,
 }
+NOTE = (
+    "down, up: vectors of the model's size that a client receives and sends in a round. "
+    "The server sees every message: this deployment has no secure aggregation."
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +56,20 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         show.document({kind: {n: summary(thing) for n, thing in names.items()} for kind, names in kinds.items()})
         return 0
-    print("\n\n".join(show.table([], [[n, summary(t)] for n, t in names.items()], k) for k, names in kinds.items()))
+    print("\n\n".join(show.table([], _lines(names), kind) for kind, names in kinds.items()))
     if list(kinds) == ["methods"]:
-        rows = {name: method_facts(name) for name in METHODS}
-        columns = ["method", "down", "up", "the method reads", "the server sees"]
-        cells = [[n, f["down"], f["up"], f["reads"], f["the server sees"]] for n, f in rows.items()]
-        print("\n" + show.table(columns, cells))
-        print("\ndown, up: vectors of the model's size that a client receives and sends in a round")
+        columns = ["method", "down", "up", "server sees", "method reads"]
+        facts = {name: method_facts(name) for name in METHODS}
+        rows = [[n, f["down"], f["up"], "every message", f["reads"]] for n, f in facts.items()]
+        print("\n" + show.table(columns, rows) + "\n\n" + show.prose(NOTE))
     return 0
+
+
+def _lines(names: dict[str, Any]) -> list[list[str]]:
+    """A name and what it is; a file with several methods speaks once."""
+    texts = {name: summary(thing) for name, thing in names.items()}
+    first = {text: name for name, text in reversed(texts.items())}
+    return [[name, text if first[text] == name else f"see {first[text]}"] for name, text in texts.items()]
 
 
 def summary(thing: Any) -> str:
@@ -84,13 +94,15 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     if as_json:
         show.document({"name": name, "summary": summary(thing), "settings": settings, **facts})
         return 0
-    print(show.prose(_text(thing)))
+    own = inspect.getdoc(thing) or ""
+    knobs = [own] if kind == "methods" and not own.startswith(f"{thing.__name__}(") else []  # what dataclasses write
+    print(show.prose("\n\n".join([_text(thing), *knobs])))
     if settings:
         rows = [[n, "" if s["default"] is None else str(s["default"]), s["kind"]] for n, s in settings.items()]
         print("\n" + show.table(["setting", "default", "what it is"], rows))
     if facts:
-        each = "vectors of the model's size, 4 bytes a parameter each"
-        words = {**facts, "down": f"{facts['down']} {each}", "up": f"{facts['up']} {each}"}
+        each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ("down", "up")}
+        words = {**facts, **{k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}}
         print("\n" + show.table([], [[k, str(v)] for k, v in words.items()], "in a round"))
     return 0
 
@@ -107,7 +119,7 @@ def method_facts(name: str) -> dict[str, str]:
     vector = 4 * run._model.layout.size * line["clients"]
     return {
         "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
-        "the server sees": "every message (no secure aggregation)",
+        "the server sees": "every message: this deployment has no secure aggregation",
         "down": f"{line['bytes_down'] / vector:.3g}",
         "up": f"{line['bytes_up'] / vector:.3g}",
         "exchanges": str(run.exchanges),

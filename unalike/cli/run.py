@@ -36,13 +36,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
     file.complete, resume.complete = shtab.FILE, shtab.DIRECTORY  # type: ignore[attr-defined]
     parser.add_argument("--dry-run", action="store_true", help="show all settings and what they mean; train nothing")
+    tables = {table: config.every(table) for table in config.TABLES}
     for table in config.TABLES:  # for help and completion: `flags.split` takes them out before argparse sees them
         group = parser.add_argument_group(f"[{table}]")
-        for name, (hint, default, owners) in config.every(table).items():
+        for name, (hint, default, owners) in tables[table].items():
             if (table in ("model", "method") and name == "file") or name == "resume":
                 continue  # --model and --method take files, --resume is above
             flag = flags.flag(table, name)
-            if flag in parser._option_string_actions:  # of another table, whose bare name wins
+            others = [t for t in config.TABLES if t != table and name in tables[t]]
+            if others and flag == f"--{name.replace('_', '-')}" and name not in flags.CHOOSE:
                 flag = f"--{table}.{name.replace('_', '-')}"
             options: dict[str, Any] = {"help": _help(table, name, hint, default, owners), "dest": f"{table}.{name}"}
             choices = config.CHOICES.get((table, name)) or (config.NAMES.get(table) if name == "name" else None)

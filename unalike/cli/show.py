@@ -187,7 +187,7 @@ class Live(Callback):
             loss = "" if line["train_loss"] is None else f"train loss {line['train_loss']:.3f}  "
             self.say(f"{self.title} {done}/{run.rounds}  {loss}{text}")
         if done == self.first + 1 and run.rounds - done > 5 and self.tables is not None:
-            self.say(f"after one round: about {span(left)} to go{_memory(run._model.device)}")
+            self.say(f"after one round: at most {span(left)} to go{_memory(run._model.device)}")
 
     def on_end(self, run: Any) -> None:
         self.stop()

@@ -386,6 +386,20 @@ class Federation:
             names=self.names,
         )
 
+    def pooled(self) -> Federation:
+        """One client that holds everybody's data, split by split; the tensors are these, not copies."""
+
+        def pool(columns: Columns | None) -> Columns | None:
+            return None if columns is None else Columns(columns.x, columns.y, np.array([0, len(columns.y)]))
+
+        return Federation(
+            Columns(self.train.x, self.train.y, np.array([0, len(self.train.y)])),
+            validation=pool(self.validation),
+            test=pool(self.test),
+            global_test=self.global_test,
+            classes=self.classes,
+        )
+
     # ---- where it lies
 
     def mapped(self, folder: str | os.PathLike) -> Federation:

@@ -161,7 +161,7 @@ def start_buffers(model: Model, s: Fields, m: Fields) -> Tensor:
     """The buffers training starts from: the client's own, the server's, or those of the model as built."""
     if model.buffer_policy == "local" and BUFFERS in s:
         return model.start_buffers + s[BUFFERS]  # kept as a difference: a client that has kept nothing has zeros
-    return m.get(BUFFERS, model.start_buffers)
+    return dict.get(m, BUFFERS, model.start_buffers)
 
 
 class Solo:
@@ -193,7 +193,8 @@ class Solo:
         }
         numbers["first"] = first
         numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=model.device)
-        me, s = Me(numbers, call.round, job.local, model.layout), Fields(state)
+        self.me = me = Me(numbers, call.round, job.local, model.layout)
+        s = Fields(state)
         self.state = state
         self.kept: dict[str, Tensor] = {}
         self.sent: dict[str, Tensor] = {}
@@ -202,8 +203,8 @@ class Solo:
         self.trained = call.trained
         fn = call.fn
         inputs: dict[str, Any] = {
-            **{f"m.{k}": v for k, v in m.items()},
-            **{f"s.{k}": v for k, v in s.items()},
+            **{f"m.{k}": v for k, v in dict.items(m)},
+            **{f"s.{k}": v for k, v in dict.items(s)},
         }
         try:
             out = fn(me, s, m)
@@ -238,11 +239,10 @@ class Solo:
         live.buffers.copy_(self.buffers)
         slots = new_slots(local, live.vector)
         for name in kept_slots(job, local):
-            slots[name].copy_(self.state[OPTIMIZER + name])
+            slots[name].copy_(self.kept.get(OPTIMIZER + name, self.state[OPTIMIZER + name]))
         order = Order(local, keys, sizes, x.device)
         total = torch.zeros((), dtype=live.vector.dtype, device=x.device)
-        block = order.block_steps()
-        batches = work.batches
+        block, per_epoch, batches = order.block_steps(), int(local.per_epoch(sizes)[0]), work.batches
         if work.step is not None or work.loss is not None:
             _ = self.pure  # made here: not inside a transform
         for start in range(0, steps * batches, block * batches):
@@ -251,7 +251,7 @@ class Solo:
             for k in range(start, end, batches):
                 some = []
                 for b in range(k, k + batches):
-                    place = (b % int(order.per_epoch[0])) * order.width
+                    place = (b % per_epoch) * order.width
                     rows = index[b - start, 0, : min(order.width, len(y) - place)]
                     some.append((x[rows], y[rows]))
                 drop = random.fold(key, k) if live.keyed else None
@@ -260,6 +260,9 @@ class Solo:
                 else:
                     total += self._descend(local, work, *some[0], slots, lr, drop)
         self.loss = float("nan") if work.step is not None else float(total) / steps
+        if not torch.isfinite(live.vector).all() or (work.step is None and self.loss != self.loss):
+            self.loss = float("inf")  # NaN says that nobody trained; this says that it diverged
+        self.me.K, self.me.lr = self.me.K.new_tensor(steps), lr[0]
         for name in kept_slots(job, local):
             self.kept[OPTIMIZER + name] = slots[name].clone()
         self._keep_buffers(live.buffers)
@@ -310,7 +313,13 @@ class Solo:
             out, feats, _ = self.pure(vector, self.live.buffers, other, key, weight, train, want_features=True)
             return out, feats  # type: ignore[return-value]
 
-        return Batch(x, y, weight, self.job.model.losses, call, output, features)
+        layout = self.job.model.layout
+        return Batch(x, y, weight, self.job.model.losses, call, output, features, self._live_vector, layout)
+
+    def _live_vector(self) -> Tensor:
+        """The parameters as one vector that gradients flow through."""
+        tensors = dict(self.live.module.named_parameters())
+        return torch.cat([tensors[name].reshape(-1) for name, *_ in self.job.model.layout.places])
 
     def _keep_buffers(self, new: Tensor) -> None:
         model = self.job.model

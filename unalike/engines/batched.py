@@ -69,11 +69,10 @@ class Batched(Engine):
         rows = int(min(job.local.batch_size or job.data.train.sizes.max(), job.data.train.sizes.max()))
         x, y = job.data.train.x[:rows], job.data.train.y[:rows]
         with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
-            vector = model.start.clone().requires_grad_(True)
-            pure = model.pure()
+            vector = model.layout.repack(model.start, self.pure.layout).clone().requires_grad_(True)
             weight = x.new_full((len(y),), 1 / len(y), dtype=model.dtype)
             key = torch.zeros((), dtype=torch.int64, device=model.device)
-            model.losses(pure(vector, model.start_buffers, x, key, weight)[0], y).mean()
+            model.losses(self.pure(vector, model.start_buffers, x, key, weight)[0], y).mean()
         vectors = 8 * model.layout.size * model.dtype.itemsize
         return max(1, min(4096, memory // max(1, vectors + 3 * saved)))
 
@@ -98,6 +97,8 @@ class Batched(Engine):
         """The step for this kind of training; kept, because building it again would compile it again. A compiled one
         also serves a slightly narrower stack: cohorts that vary in size share a few."""
         kept = self._programs.setdefault(setting, [])
+        if len(self._programs) > 64:  # a loss that is a new function every round would fill the memory
+            del self._programs[next(iter(self._programs))]
         for program in kept:
             if not self.compile or width <= program.width <= 1.25 * width:
                 return program
@@ -217,33 +218,36 @@ class Stack:
         keys = job.keys(self.ids, self.call.round, f"train {self.trained}")
         self.trained += 1
         pack = lambda v: model.layout.repack(v, pure.layout)  # noqa: E731
-        affine = {name: self._affine(getattr(work, name), pack) for name in ("pull", "push")}
-        slots = new_slots(local, pack(work.at))
+        theta = pack(work.at).clone(memory_format=torch.contiguous_format)
+        slots = new_slots(local, theta)
         for name in kept_slots(job, local):
-            kept = self.state[OPTIMIZER + name]
+            kept = self.kept.get(OPTIMIZER + name, self.state[OPTIMIZER + name])
             slots[name].copy_(pack(kept) if kept.shape[-1] == model.layout.size else kept)
         moving = {
-            "theta": pack(work.at).clone(memory_format=torch.contiguous_format),
+            "theta": theta,
             "buffers": self.buffers.clone(memory_format=torch.contiguous_format),
             "slots": slots,
             "lr": lr,
             "args": _tensors(work.args),
-            **{k: v for k, v in affine.items() if isinstance(v, Tensor)},
         }
-        fixed = {k: v for k, v in affine.items() if not isinstance(v, Tensor)}
-        sizes, offsets = self.sizes, job.data.train.offsets[self.ids]
+        for name in ("pull", "push"):
+            if (value := self._affine(getattr(work, name), pack)) is not None:
+                moving[name] = value
+        sizes, offsets, did = self.sizes, job.data.train.offsets[self.ids], steps
         if shuffled:
             index = torch.from_numpy(order).to(self.device)
             moving = tree_map(lambda t: t[index], moving)
             sizes, offsets, steps, keys = sizes[order], offsets[order], steps[order], keys[order]
-        setting = Setting.of(local, work, fixed, _plain(work.args))
+        setting = Setting.of(local, work, _plain(work.args))
         program = self.engine.program(setting, c)
         plan = Order(local, keys, sizes, self.device)
         theta, buffers, slots, loss = program.run(job.data.train, moving, plan, offsets, steps, keys)
         if shuffled:
             index = torch.from_numpy(np.argsort(order, kind="stable")).to(self.device)
             theta, buffers, slots, loss = tree_map(lambda t: t[index], (theta, buffers, slots, loss))
-        self.loss = loss
+        diverged = ~torch.isfinite(theta).all(-1) | (loss.isnan() if work.step is None else False)
+        self.loss = torch.where(diverged, float("inf"), loss)
+        self.numbers = {**self.numbers, "K": torch.from_numpy(did).to(lr), "lr": lr[:, 0]}
         for name in kept_slots(job, local):
             value = slots[name]
             self.kept[OPTIMIZER + name] = pure.layout.repack(value, model.layout) if value.shape[-1] > 1 else value
@@ -255,10 +259,11 @@ class Stack:
                 self.sent[BUFFERS] = buffers - self.received
         return pure.layout.repack(theta, model.layout)
 
-    def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | float:
-        """pull or push as a number, [c, 1] or [c, P]."""
+    def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """pull or push as [c, 1] or [c, P]; None for a plain zero. Numbers are inputs too: one that changes with the
+        round must not make a new step of it."""
         if not isinstance(value, Tensor):
-            return float(value)
+            return torch.full((len(self.ids), 1), value, dtype=self.dtype, device=self.device) if value else None
         if value.dim() == 1:
             return value.to(self.dtype)[:, None]
         return pack(value)
@@ -276,6 +281,7 @@ class Stack:
             output, features, _ = pure(vector, buffers, x, train=False, want_features=True)
 
             def call(other: Tensor, ox: Tensor) -> tuple[Tensor, Tensor]:
+                other = model.layout.repack(other, pure.layout)
                 out, feats, _ = pure(other, buffers, ox, train=False, want_features=True)
                 return out, feats  # type: ignore[return-value]
 
@@ -300,34 +306,44 @@ class Stack:
         if (sizes == 0).any():
             client = int(self.ids[sizes == 0][0])
             raise UnalikeError(f"Client {client} has no {work.data} samples to average over.")
-        c, n = len(self.ids), torch.from_numpy(sizes).to(self.device)[:, None]
-        offset = torch.from_numpy(offsets).to(self.device)[:, None]
-        if work.over == "samples":
-            every = torch.arange(int(sizes.max()), device=self.device)
-            every_real = every < n
-            every = torch.where(every_real, every, 0)
-        else:
-            every, every_real = self._some(work.over, sizes)
-            n = every_real.sum(1, keepdim=True)
-        longest = every.shape[1]
-        vector = self.job.model.layout.repack(work.at, self.engine.pure.layout)
-        width = max(1, min(longest, (16384 if self.device.type == "cuda" else 4096) // c + 1))
-        total = None
-        for a in range(0, longest, width):
-            rows = offset + every[:, a : a + width]
-            weight = every_real[:, a : a + width].to(self.dtype) / n
-            part = one(vector, self.buffers, columns.x[rows], columns.y[rows], weight, args)
-            total = part if total is None else tree_map(torch.add, total, part)
-        return total
+        picked = None if work.over == "samples" else self._some(work.over, sizes)
+        counts = sizes if picked is None else picked[1]
+        # longest first, so that a slice reads only the clients that reach so far
+        order = np.argsort(-counts, kind="stable")
+        index = torch.from_numpy(order).to(self.device)
+        n = torch.from_numpy(counts[order]).to(self.device)[:, None]
+        offset = torch.from_numpy(offsets[order]).to(self.device)[:, None]
+        inputs = (self.job.model.layout.repack(work.at, self.engine.pure.layout), self.buffers, args)
+        ordered = bool((order == np.arange(len(order))).all())
+        if not ordered:
+            inputs = tree_map(lambda t: t[index], inputs)
+        a, longest, total = 0, int(counts.max()), None
+        while a < longest:
+            reach = int((counts > a).sum())
+            b = min(longest, a + max(1, (16384 if self.device.type == "cuda" else 4096) // reach))
+            place = torch.arange(a, b, device=self.device)
+            real = place < n[:reach]
+            own = torch.where(real, place, 0) if picked is None else picked[0][index[:reach], a:b]
+            rows = offset[:reach] + own
+            vector, buffers, some = tree_map(lambda t, r=reach: t[:r], inputs)
+            part = one(vector, buffers, columns.x[rows], columns.y[rows], real.to(self.dtype) / n[:reach], some)
+            if total is None:
+                total = part
+            else:
+                tree_map(lambda whole, more, r=reach: whole[:r].add_(more), total, part)
+            a = b
+        back = torch.from_numpy(np.argsort(order, kind="stable")).to(self.device)
+        return total if ordered else tree_map(lambda t: t[back], total)
 
-    def _some(self, over: str, sizes: np.ndarray) -> tuple[Tensor, Tensor]:
-        """[c, n] numbers of the samples of one mini-batch, or of one pass, and which of them are real."""
+    def _some(self, over: str, sizes: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """[c, n] numbers of the samples of one mini-batch, or of one pass, real ones first, and how many are real."""
         keys = self.job.keys(self.ids, self.call.round, f"average {self.call.exchange}")
         order = Order(self.job.local, keys, sizes, self.device)
         steps = 1 if over == "batch" else int(order.per_epoch.max())
         index, real = order.block(0, steps)
         real = real & (torch.arange(steps, device=self.device)[:, None, None] < order.per_epoch[:, None])
-        return index.transpose(0, 1).flatten(1), real.transpose(0, 1).flatten(1)
+        index, real = index.transpose(0, 1).flatten(1), real.transpose(0, 1).flatten(1)
+        return index, real.sum(1).cpu().numpy()  # within a pass only its last batch is short: real ones come first
 
 
 _MOVING = ("at", "pull", "push", "args", "lr", "keep")  # parts of a request that may differ between clients

@@ -31,11 +31,10 @@ class Setting:
     step: Callable[..., Tensor] | None
     batches: int
     unclipped: tuple[str, ...]
-    fixed: tuple[tuple[str, float], ...]
     args: tuple[tuple[str, Any], ...]
 
     @classmethod
-    def of(cls, local: LocalTraining, work: Work, fixed: dict[str, float], args: dict[str, Any]) -> Setting:
+    def of(cls, local: LocalTraining, work: Work, args: dict[str, Any]) -> Setting:
         # amounts of work and rates are inputs of a step, not part of it
         local = dc.replace(local, epochs=1, steps=None, lr=1.0, lr_decay=1.0)
         setting = cls(
@@ -44,7 +43,6 @@ class Setting:
             work.step,
             work.batches,
             work.unclipped,
-            tuple(sorted(fixed.items())),
             tuple(sorted(args.items())),
         )
         try:
@@ -63,7 +61,7 @@ class Program:
 
     def __init__(self, model: Model, pure: Pure, setting: Setting, compile: bool, width: int):
         self.model, self.pure, self.setting, self.width = model, pure, setting, width
-        self.fixed, self.args = dict(setting.fixed), dict(setting.args)
+        self.args = dict(setting.args)
         self.notes: list[str] = []
         self.mode = "eager" if not compile else "graph" if model.device.type == "cuda" else "compiled"
         if compile:
@@ -94,8 +92,8 @@ class Program:
             g,
             moving["slots"],
             lr,
-            moving.get("pull", self.fixed.get("pull", 0.0)),
-            moving.get("push", self.fixed.get("push", 0.0)),
+            moving.get("pull", 0.0),
+            moving.get("push", 0.0),
             self.setting.unclipped,
             live,
         )
@@ -110,7 +108,7 @@ class Program:
             out, features, _ = self.pure(vector, buffers, other, key, weight, want_features=True)
             return out, features  # type: ignore[return-value]
 
-        return Batch(x, y, weight, self.model.losses, call, **known)
+        return Batch(x, y, weight, self.model.losses, call, layout=self.model.layout, **known)
 
     def _objective(
         self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, args: dict
@@ -120,7 +118,8 @@ class Program:
         data_loss = (self.model.losses(output, y) * weight).sum()
         loss = data_loss
         if extra is not None:
-            batch = self._batch(buffers, x, y, weight, key, output=output, features=features)
+            vector = lambda: self.pure.layout.repack(theta, self.model.layout)  # noqa: E731
+            batch = self._batch(buffers, x, y, weight, key, output=output, features=features, vector=vector)
             loss = data_loss + extra(batch, **args, **self.args)
         return loss, (data_loss.detach(), new_buffers.detach())
 
@@ -158,8 +157,14 @@ class Program:
         key = torch.from_numpy(keys).to(device)
         total = torch.zeros(len(steps), dtype=moving["theta"].dtype, device=device)
         if self.mode == "graph":
-            total = self._replay(data, moving, plan, offset, steps, key)
-        else:
+            try:
+                total = self._replay(data, moving, plan, offset, steps, key)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # nothing of `moving` has been touched yet
+                self.notes.append(f"not captured: {str(error).strip().splitlines()[0]}")
+                self.mode, self._graphs = "compiled", None
+        if self.mode != "graph":
             self._drive(data, moving, plan, offset, steps, key, total)
         return moving["theta"], moving["buffers"], moving["slots"], total / torch.from_numpy(steps).to(total)
 
@@ -192,7 +197,7 @@ class Program:
             for first, rows, weight in self._blocks(plan, steps, offset):
                 for k in range(rows.shape[0]):
                     working = int(alive[first + k])
-                    width = working if self.mode == "eager" else prefix(working, c)
+                    width = working if self.mode == "eager" else min(c, prefix(working, self.width))
                     part = moving if width == c else tree_map(lambda t, w=width: t[:w], moving)
                     at = rows[k, :width]
                     drop = self._step_keys(key[:width], first + k)

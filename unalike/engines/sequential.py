@@ -27,7 +27,8 @@ def one(job: Job, solo: Solo, call: Call, position: int, client: int) -> Outcome
     ids = np.array([client])
     state, first = job.states.read(ids)
     kept, sent, loss = solo.run(call, client, _row(state), first[0], call.message(position))
-    job.states.stage(ids, {k: v[None] for k, v in kept.items()})
+    # a copy: what a client keeps must not change when the server writes into its own tensors
+    job.states.stage(ids, {k: v[None].clone() for k, v in kept.items()})
     samples = job.data.train.sizes[ids]
     return Outcome(ids, {k: v[None] for k, v in sent.items()}, samples, np.array([loss]), solo.trained)
 

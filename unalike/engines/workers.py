@@ -30,8 +30,6 @@ class Workers(Engine):
         self._solos: queue.SimpleQueue[Solo] = queue.SimpleQueue()
         for _ in range(self.workers):
             self._solos.put(Solo(job))
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def _one(self, call: Call, position: int, client: int) -> Outcome:
@@ -44,6 +42,8 @@ class Workers(Engine):
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         """Replies come back in client order; a few are in flight at any time, so memory does not grow."""
         waiting: deque[Future[Outcome]] = deque()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         try:
             for position, client in enumerate(ids):
                 waiting.append(self._pool.submit(self._one, call, position, int(client)))
@@ -52,12 +52,12 @@ class Workers(Engine):
             while waiting:
                 yield waiting.popleft().result()
         finally:
+            torch.set_num_threads(threads)
             for future in waiting:
                 future.cancel()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(self._threads)
 
 
 def available_cores() -> int:

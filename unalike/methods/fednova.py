@@ -9,8 +9,8 @@ divided by the weight of the steps in it, and scales the mean by the average wor
 ‖a_k‖₁ is K for plain SGD; with momentum ρ each step adds c ← ρ c + 1; with a spring μ to the received model it becomes
 (1 − ημ) ‖a‖₁ + 1 at each step, and τ = Σ p_k K_k. One vector and one number go up (two with a spring).
 
-Local momentum is the run's `LocalTraining(momentum=…)`, zeroed each round. Practical truth: with equal work it is FedAvg
-exactly; what it mends is unequal work, not unequal data.
+Local momentum is the run's `LocalTraining(momentum=…)`, zeroed each round. Practical truth: with equal work it is
+FedAvg exactly; what it mends is unequal work, not unequal data.
 """
 
 from __future__ import annotations

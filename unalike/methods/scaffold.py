@@ -51,7 +51,8 @@ class Scaffold(Method):
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
         rate = me.lr0 if self.scaling == "official" else me.lr
-        change = (m.w - theta) / (me.K * rate) - m.control
+        steps = me.K_mean if self.scaling == "official" else me.K
+        change = (m.w - theta) / (steps * rate) - m.control
         weight = me.rel if self.scaling == "official" else 1.0
         return {"control": s.control + change}, {"delta": theta - m.w, "control": weight * change}
 
