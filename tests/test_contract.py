@@ -29,10 +29,14 @@ CASES = {
     "fedfa": (
         ua.FedFa(), ua.FedFa(client_momentum=0.0, server_momentum=0.0, weighting="samples"), ua.FedAvg(), {},
     ),
+    "oneshot": (ua.OneShot(epochs=3), None, None, {}),
+    "flhc": (ua.FLHC(2, warmup=0), ua.FLHC(1, warmup=0), ua.FedAvg(), {}),
     "fedavgm": (ua.FedAvgM(), ua.FedAvgM(server_momentum=0.0), ua.FedAvg(), {}),
     "fedadagrad": (ua.FedAdagrad(), None, None, {}),
     "fedyogi": (ua.FedYogi(), None, None, {}),
     "fedadam": (ua.FedAdam(), None, None, {}),
+    "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
+    "local-only": (ua.LocalOnly(), None, None, {}),
 }  # fmt: skip
 KINDS = ("linear", "mlp", "cnn", "norm", "lstm")
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import unalike as ua
+from unalike.methods.flhc import agglomerate
 
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("sequential", "workers", "batched", "loopback")
@@ -179,3 +180,17 @@ def test_fedfa_weights():
         method = ua.FedFa(alpha=case["alpha"], beta=1 - case["alpha"], c=case["c"])
         got = method.information(torch.tensor(case["acc"]), torch.tensor(case["f"], dtype=torch.float64))
         np.testing.assert_allclose(got.numpy(), case["weight"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", golden("own_flhc_clustering")["results"])
+def test_flhc_clustering(name):
+    case = golden("own_flhc_clustering")
+    want = case["results"][name]
+    linkage, metric = name.split("/")
+    groups, merges = agglomerate(
+        np.array(case["updates"]), case["n_clusters"], linkage, metric.replace("cos", "cosine")
+    )
+    assert sorted(map(sorted, groups)) == sorted(map(sorted, want["clusters"]))
+    for (a, b, d), (wa, wb, wd) in zip(merges, want["merges"], strict=True):
+        assert sorted([sorted(a), sorted(b)]) == sorted([sorted(wa), sorted(wb)])
+        assert abs(d - wd) < 1e-9

@@ -14,7 +14,9 @@ from unalike.data import Dataset, Federation, load, partition, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.local import LocalTraining
 from unalike.methods import (
+    FLHC,
     METHODS,
+    Centralized,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -25,6 +27,8 @@ from unalike.methods import (
     FedNova,
     FedProx,
     FedYogi,
+    LocalOnly,
+    OneShot,
     QFedAvg,
     RFedAvg,
     RFedAvgPlus,
@@ -33,9 +37,10 @@ from unalike.methods import (
 from unalike.simulate import Run, simulate
 
 __all__ = [
-    "JSONL", "METHODS", "Batch", "Callback", "Dataset", "Diverged", "EngineRefused", "FedAdagrad", "FedAdam",
-    "FedAvg", "FedAvgM", "FedDC", "FedDyn", "FedFa", "FedNova", "FedProx", "FedYogi", "Federation", "Field",
-    "Fields", "LocalTraining", "Me", "Method", "PerClient", "Progress", "QFedAvg", "RFedAvg", "RFedAvgPlus", "Run",
-    "Scaffold", "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods",
-    "metrics", "model", "models", "partition", "random", "sampling", "simulate", "synthetic",
+    "FLHC", "JSONL", "METHODS", "Batch", "Callback", "Centralized", "Dataset", "Diverged", "EngineRefused",
+    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedDC", "FedDyn", "FedFa", "FedNova", "FedProx", "FedYogi",
+    "Federation", "Field", "Fields", "LocalOnly", "LocalTraining", "Me", "Method", "OneShot", "PerClient",
+    "Progress", "QFedAvg", "RFedAvg", "RFedAvgPlus", "Run", "Scaffold", "StopAt", "TensorBoard", "UnalikeError",
+    "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model", "models", "partition", "random",
+    "sampling", "simulate", "synthetic",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                 continue  # --model and --method take files, --resume is above
             flag = flags.flag(table, name)
             others = [t for t in config.TABLES if t != table and name in tables[t]]
-            if others and flag == f"--{name.replace('_', '-')}" and name not in flags.CHOOSE:
+            if others and (table, name) not in flags.SHORT.values():  # a bare name would not say which
                 flag = f"--{table}.{name.replace('_', '-')}"
             options: dict[str, Any] = {"help": _help(table, name, hint, default, owners), "dest": f"{table}.{name}"}
             choices = config.CHOICES.get((table, name)) or (config.NAMES.get(table) if name == "name" else None)

@@ -96,9 +96,13 @@ def table(columns: list[str], rows: list[list[str]], title: str = "") -> str:
 
 
 def prose(text: str) -> str:
-    """Paragraphs filled to the terminal; what is indented stays."""
-    blocks = [b if b.startswith(" ") else textwrap.fill(b, width() - 1) for b in text.split("\n\n")]
-    return "\n\n".join(blocks)
+    """Paragraphs filled to the terminal; what is indented keeps its lines."""
+
+    def fill(line: str) -> str:
+        return textwrap.fill(line, width() - 1, subsequent_indent=" " * 8 if line.startswith(" ") else "")
+
+    blocks = [b.splitlines() if b.startswith(" ") else [b] for b in text.split("\n\n")]
+    return "\n\n".join("\n".join(map(fill, lines)) for lines in blocks)
 
 
 # ---------------------------------------------------------------- before and during a run

@@ -8,7 +8,10 @@ from unalike.methods.fedfa import FedFa
 from unalike.methods.fednova import FedNova
 from unalike.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from unalike.methods.fedprox import FedProx
+from unalike.methods.flhc import FLHC
+from unalike.methods.oneshot import OneShot
 from unalike.methods.qfedavg import QFedAvg
+from unalike.methods.reference import Centralized, LocalOnly
 from unalike.methods.rfedavg import RFedAvg
 from unalike.methods.rfedavg_plus import RFedAvgPlus
 from unalike.methods.scaffold import Scaffold
@@ -24,10 +27,14 @@ METHODS: dict[str, type[Method]] = {
     "rfedavg": RFedAvg,
     "rfedavg-plus": RFedAvgPlus,
     "fedfa": FedFa,
+    "oneshot": OneShot,
+    "flhc": FLHC,
     "fedavgm": FedAvgM,
     "fedadagrad": FedAdagrad,
     "fedyogi": FedYogi,
     "fedadam": FedAdam,
+    "centralized": Centralized,
+    "local-only": LocalOnly,
 }
 
 __all__ = ["METHODS", *sorted(cls.__name__ for cls in METHODS.values())]

@@ -1,0 +1,49 @@
+"""Reference lines between which every federated method should lie: all data in one place, and no cooperation at all.
+
+`Centralized` trains on everybody's data as one client, one round being one local training; it is evaluated on the same
+test data as the others. `LocalOnly` lets every client train its own model on its own data and never send it anywhere;
+there is no global model, so only clients' own numbers are reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unalike.contract import Field, Fields, Me, Method
+
+
+@dc.dataclass(frozen=True)
+class Centralized(Method):
+    """All training data as one client's."""
+
+    pooled = True
+
+
+@dc.dataclass(frozen=True)
+class LocalOnly(Method):
+    """Each client by itself; a client that never takes part keeps the initial model."""
+
+    keeps = {"model": Field()}
+    sends = {}
+
+    def own(self, me: Me, s: Fields, m: Fields) -> Tensor:
+        return torch.where(me.first, m.w, s.model)
+
+    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+        return me.train(self.own(me, s, m)).then(self.done)
+
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+        return {"model": theta}, {}
+
+    def round(self, server: Any, cohort: Any) -> None:
+        cohort.call(self.client, w=server.w)
+
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
+        return self.own(me, s, m)
+
+    def models(self, server: Any) -> dict[str, Any]:
+        return {}
