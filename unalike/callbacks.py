@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -58,7 +59,8 @@ class Progress(Callback):
                 parts.append(f"{name.replace('_', ' ')} {line[name]:.4f}")
         parts += [f"{line['bytes_up'] + line['bytes_down']:,} bytes", f"{left:.0f} s left"]
         text = "  ".join(parts)
-        self.stream.write(f"\r{text:<100}" if self.stream.isatty() else text + "\n")
+        width = shutil.get_terminal_size().columns - 1
+        self.stream.write(f"\r{text[:width]:<{width}}" if self.stream.isatty() else text + "\n")
         self.stream.flush()
 
     def on_end(self, run: Any) -> None:

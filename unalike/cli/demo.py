@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unalike import config
 from unalike.cli import show
 from unalike.errors import UnalikeError
@@ -44,18 +42,13 @@ def main(args: argparse.Namespace) -> int:
     for settings in runs:
         _clear(settings)
     results = {}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # with so small a model more help nobody, and hurt where other programs run (1.5 s, 25 s)
-    try:
-        for settings in runs:
-            name = settings["method"]["name"]
-            live = show.Live(screen, settings if settings is runs[0] else None, title=f"{name:<8}")
-            try:
-                results[name] = config.run(settings, callbacks=[live]).summary()
-            finally:
-                live.stop()
-    finally:
-        torch.set_num_threads(threads)
+    for settings in runs:
+        name = settings["method"]["name"]
+        live = show.Live(screen, settings if settings is runs[0] else None, title=f"{name:<8}")
+        try:
+            results[name] = config.run(settings, callbacks=[live]).summary()
+        finally:
+            live.stop()
     finals = {name: summary["final"] for name, summary in results.items()}
     ok, sentence = verdict({name: final["test_accuracy"] for name, final in finals.items()})
     if args.json:

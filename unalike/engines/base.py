@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,6 +94,18 @@ class Call:
 
     def message(self, k: int) -> Fields:
         return Fields({**self.shared, **{name: t[k] for name, t in self.rows.items()}})
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold PyTorch to one thread: on small operations its threads cost more than they give, and on a busy machine they
+    wait for each other (measured: up to 60 times slower). It also makes results independent of the machine's cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Engine:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from unalike.engines.base import (
     finish,
     kept_slots,
     local_settings,
+    one_thread,
     start_buffers,
 )
 from unalike.engines.program import Program, Setting
@@ -77,6 +79,10 @@ class Batched(Engine):
         return max(1, min(4096, memory // max(1, vectors + 3 * saved)))
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        with one_thread() if self.job.model.device.type == "cpu" else nullcontext():
+            yield from self._chunks(call, ids)
+
+    def _chunks(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         a = 0
         while a < len(ids):
             b = min(a + self.clients_at_once, len(ids))

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import torch
 
-from unalike.engines.base import Call, Engine, Job, Outcome, Solo
+from unalike.engines.base import Call, Engine, Job, Outcome, Solo, one_thread
 from unalike.engines.sequential import one
 
 
@@ -42,17 +42,15 @@ class Workers(Engine):
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         """Replies come back in client order; a few are in flight at any time, so memory does not grow."""
         waiting: deque[Future[Outcome]] = deque()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         try:
-            for position, client in enumerate(ids):
-                waiting.append(self._pool.submit(self._one, call, position, int(client)))
-                if len(waiting) > 2 * self.workers:
+            with one_thread():
+                for position, client in enumerate(ids):
+                    waiting.append(self._pool.submit(self._one, call, position, int(client)))
+                    if len(waiting) > 2 * self.workers:
+                        yield waiting.popleft().result()
+                while waiting:
                     yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
         finally:
-            torch.set_num_threads(threads)
             for future in waiting:
                 future.cancel()
 
