@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test lint format acceptance clean
+.PHONY: setup demo test lint format acceptance fresh clean
 
 setup: .venv/.done
 
@@ -46,6 +46,10 @@ acceptance: setup
 	  done; \
 	  [ $$failed -eq 0 ] && echo "== all passed" || { echo "== something failed"; exit 1; }; \
 	} 2>&1 | tee docs/acceptance.log
+
+# Both README commands in a fresh clone with a new environment.
+fresh:
+	benchmarks/fresh_clone.sh
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
