@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test lint format acceptance fresh clean
+.PHONY: setup demo test lint format docs acceptance fresh clean
 
 setup: .venv/.done
 
@@ -31,6 +31,10 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages in docs/methods/, from the methods' docstrings and declarations.
+docs: setup
+	$(BIN)/python docs/generate.py
 
 # The slow tests, then every script in benchmarks/ (not those whose name starts with _). All of it is run even
 # when a part fails, so that the log is whole; pytest's 5 means that there is no slow test yet.

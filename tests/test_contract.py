@@ -29,6 +29,7 @@ CASES = {
     "fedfa": (
         ua.FedFa(), ua.FedFa(client_momentum=0.0, server_momentum=0.0, weighting="samples"), ua.FedAvg(), {},
     ),
+    "fedavgr": (ua.FedAvgR(1e-2, 1e-2, 0.1), ua.FedAvgR(0.0, 0.0, 0.0), ua.FedAvg(), {}),
     "oneshot": (ua.OneShot(epochs=3), None, None, {}),
     "flhc": (ua.FLHC(2, warmup=0), ua.FLHC(1, warmup=0), ua.FedAvg(), {}),
     "fedavgm": (ua.FedAvgM(), ua.FedAvgM(server_momentum=0.0), ua.FedAvg(), {}),

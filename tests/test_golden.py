@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import unalike as ua
+from unalike.methods.fedavgr import trace_norm
 from unalike.methods.flhc import agglomerate
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -194,3 +195,51 @@ def test_flhc_clustering(name):
     for (a, b, d), (wa, wb, wd) in zip(merges, want["merges"], strict=True):
         assert sorted([sorted(a), sorted(b)]) == sorted([sorted(wa), sorted(wb)])
         assert abs(d - wd) < 1e-9
+
+
+def test_fedavgr_terms():
+    """Each term and its gradient on the golden numbers: W [D][C], ω [d][D], b [D]."""
+    case = golden("own_fedavgr_terms")
+    tensor = lambda name: torch.tensor(case[name], dtype=torch.float64)  # noqa: E731
+    module = ua.models.FourierFeatures(3, 2, width=5).double()
+    with torch.no_grad():
+        module.frequency.copy_(tensor("omega"))
+        module.phase.copy_(tensor("b"))
+        module.head.weight.copy_(tensor("W").T)
+    model = ua.model.Model(module, dtype=torch.float64)
+    x, y, target = tensor("x"), torch.tensor(case["y"]), tensor("Z").mean(0)
+    live, weight = model.live(), torch.full((6,), 1 / 6, dtype=torch.float64)
+
+    def gradients(trace, frobenius, mmd, data):
+        live.vector.copy_(model.start)
+        live.gradient.zero_()
+        output, features = live(x, want_features=True)
+        tensors = dict(live.module.named_parameters())
+        vector = lambda: torch.cat([tensors[n].reshape(-1) for n, *_ in model.layout.places])  # noqa: E731
+        batch = ua.Batch(x, y, weight, model.losses, None, output, features, vector, model.layout)
+        method = ua.FedAvgR(trace, frobenius, mmd)
+        loss = method.regulariser(batch, target if mmd else None) + data * model.losses(output, y).mean()
+        loss.backward()
+        views = model.layout.views(live.gradient)
+        return loss.item(), [views["head.weight"].T, views["frequency"], views["phase"]]
+
+    asked = {
+        "ce": (0, 0, 0, 1), "trace_norm_W": (1, 0, 0, 0), "fro_phi": (0, 1, 0, 0), "mmd2_linear": (0, 0, 1, 0),
+        "total": (case["alpha"], case["beta"], case["gamma"], 1),
+    }  # fmt: skip
+    for name, strengths in asked.items():
+        value, got = gradients(*strengths)
+        assert abs(value - {**case["terms"], "total": case["total"]}[name]) < 1e-9
+        for mine, theirs in zip(got, case["grad_W_omega_b"][name], strict=True):
+            wanted = torch.zeros_like(mine) if theirs is None else torch.tensor(theirs, dtype=torch.float64)
+            torch.testing.assert_close(mine, wanted, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (7, 3), (4, 4), (1, 5)])
+def test_the_trace_norms_gradient_is_uv(shape):
+    weight = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    value = trace_norm(weight)
+    value.backward()
+    u, s, v = torch.linalg.svd(weight.detach(), full_matrices=False)
+    assert abs(value.item() - s.sum().item()) < 1e-9
+    torch.testing.assert_close(weight.grad, u @ v, atol=1e-9, rtol=0)

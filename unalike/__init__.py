@@ -21,6 +21,7 @@ from unalike.methods import (
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedAvgR,
     FedDC,
     FedDyn,
     FedFa,
@@ -38,9 +39,9 @@ from unalike.simulate import Run, simulate
 
 __all__ = [
     "FLHC", "JSONL", "METHODS", "Batch", "Callback", "Centralized", "Dataset", "Diverged", "EngineRefused",
-    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedDC", "FedDyn", "FedFa", "FedNova", "FedProx", "FedYogi",
-    "Federation", "Field", "Fields", "LocalOnly", "LocalTraining", "Me", "Method", "OneShot", "PerClient",
-    "Progress", "QFedAvg", "RFedAvg", "RFedAvgPlus", "Run", "Scaffold", "StopAt", "TensorBoard", "UnalikeError",
-    "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model", "models", "partition", "random",
-    "sampling", "simulate", "synthetic",
+    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedAvgR", "FedDC", "FedDyn", "FedFa", "FedNova", "FedProx",
+    "FedYogi", "Federation", "Field", "Fields", "LocalOnly", "LocalTraining", "Me", "Method", "OneShot",
+    "PerClient", "Progress", "QFedAvg", "RFedAvg", "RFedAvgPlus", "Run", "Scaffold", "StopAt", "TensorBoard",
+    "UnalikeError", "callbacks", "data", "layout", "load", "local", "methods", "metrics", "model", "models",
+    "partition", "random", "sampling", "simulate", "synthetic",
 ]  # fmt: skip

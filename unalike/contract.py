@@ -31,7 +31,8 @@ READS = ("sum", "each", "peers")
 class Field:
     """One declared part of a reply, of a client's state or of a server table.
 
-    shape: "model", "body" (all but the head), "head", "features", "classes", "scalar", or a tuple of numbers and names
+    shape: "model", "body" (all but the head), "head", "features", "pairs" (the upper triangle of features × features),
+      "classes", "scalar", or a tuple of numbers and names
       (a name that is none of these is an attribute of the method: `("clusters", "model")`).
     read: "sum" (the server needs only the weighted sum), "each" (it reads every client's own value) or "peers" (other
       clients see it too). What is not declared "each" or "peers" cannot be read client by client.
@@ -262,7 +263,8 @@ class Batch:
         vector: Callable[[], Tensor] | None = None,
         layout: Layout | None = None,
     ):
-        self._vector, self.layout = vector, layout
+        self._vector = vector
+        self.layout: Any = layout
         self.x, self.y, self.weights = x, y, weights
         self._losses_of, self._call = losses_of, call
         self._output, self._features = output, features

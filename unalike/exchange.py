@@ -298,6 +298,7 @@ def sizes_of(model: Model) -> dict[str, int]:
         "body": model.layout.body_size,
         "head": model.layout.head_size,
         "features": model.features,
+        "pairs": model.features * (model.features + 1) // 2,
         "classes": model.outputs,
     }
 

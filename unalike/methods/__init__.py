@@ -2,6 +2,7 @@
 
 from unalike.contract import Method
 from unalike.methods.fedavg import FedAvg
+from unalike.methods.fedavgr import FedAvgR
 from unalike.methods.feddc import FedDC
 from unalike.methods.feddyn import FedDyn
 from unalike.methods.fedfa import FedFa
@@ -27,6 +28,7 @@ METHODS: dict[str, type[Method]] = {
     "rfedavg": RFedAvg,
     "rfedavg-plus": RFedAvgPlus,
     "fedfa": FedFa,
+    "fedavgr": FedAvgR,
     "oneshot": OneShot,
     "flhc": FLHC,
     "fedavgm": FedAvgM,

@@ -9,6 +9,7 @@ from torch import nn
 
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.models.cnn import cnn_fedavg, cnn_feddc, small_cnn
+from unalike.models.fourier import FourierFeatures
 from unalike.models.linear import softmax_regression
 from unalike.models.mlp import mlp
 from unalike.models.text import CharLSTM
@@ -20,11 +21,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn-fedavg": cnn_fedavg,
     "cnn-small": small_cnn,
     "char-lstm": CharLSTM,
+    "fourier": FourierFeatures,
 }
 
 __all__ = [
     "MODELS",
     "CharLSTM",
+    "FourierFeatures",
     "build",
     "cnn_fedavg",
     "cnn_feddc",

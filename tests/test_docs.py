@@ -1,0 +1,36 @@
+"""The generated pages are up to date, and links between pages lead somewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_method_pages_are_what_the_generator_gives_now():
+    pytest.importorskip("rich")
+    made = generator().pages()
+    folder = ROOT / "docs" / "methods"
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    stale = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
+    assert not stale, f"{', '.join(stale)} in docs/methods/ are not what the methods say now: run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_relative_links_lead_to_a_file(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = [t.split("#")[0] for t in LINK.findall(text) if not re.match(r"[a-z]+:", t)]
+    missing = [t for t in targets if t and not (page.parent / t).exists()]
+    assert not missing, f"{page.relative_to(ROOT)} links to {', '.join(missing)}, which is not there"
