@@ -45,8 +45,8 @@ class FedAvgR(Method):
 
     @property
     def tables(self) -> dict[str, Field]:  # type: ignore[override]
-        spread = "features" if self.distribution == "diagonal" else "pairs"
-        return {"mean": Field("features"), "spread": Field(spread)} if self.mmd else {}
+        spread = Field("features" if self.distribution == "diagonal" else "pairs")
+        return {"mean": Field("features"), "spread": spread} if self.mmd else {}
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
@@ -121,8 +121,7 @@ class FedAvgR(Method):
         shares = torch.from_numpy(everyone.samples / everyone.samples.sum()).to(server.w)
         means, spreads = (server.table(name)[everyone.ids] for name in ("mean", "spread"))
         if self.distribution == "full":
-            width = means.shape[1]
-            row, column = torch.triu_indices(width, width, device=means.device)
+            row, column = torch.triu_indices(width := means.shape[1], width, device=means.device)
             full = means.new_zeros(len(means), width, width, dtype=torch.float64)
             full[:, row, column] = full[:, column, row] = spreads.double()
             level = full.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-12)  # rounding must not make it indefinite
@@ -134,10 +133,10 @@ class FedAvgR(Method):
 def head_weight(batch: Batch) -> Tensor:
     """The head's weight matrix at the current vector."""
     name = f"{batch.layout.head_name}.weight" if batch.layout.head_name else "weight"
-    tensors = batch.layout.views(batch.vector)
-    if name not in tensors or tensors[name].dim() != 2:
+    weight = batch.layout.views(batch.vector).get(name)
+    if weight is None or weight.dim() != 2:
         raise UnalikeError(f"FedAvgR's trace norm needs a head with a weight matrix; there is no {name!r}.")
-    return tensors[name]
+    return weight
 
 
 def trace_norm(weight: Tensor, steps: int = 40) -> Tensor:
