@@ -17,6 +17,7 @@ EXAMPLES = [
     ("cnn-small", {"channels": 1, "size": 9, "classes": 5, "norm": "batch"}, torch.zeros(2, 1, 9, 9), 64),
     ("cnn-small", {"channels": 1, "size": 8, "classes": 5, "norm": "none", "width": 3}, IMAGE, 24),
     ("char-lstm", {"hidden": 6, "classes": 5}, torch.zeros(2, 4, dtype=torch.long), 6),
+    ("fourier", {"features": 64, "classes": 5, "width": 9}, IMAGE, 9),
 ]
 
 
@@ -37,6 +38,8 @@ def count(model):
         (lambda: small_cnn(1, 8, 10), 80 + 16 + 1168 + 32 + 650),
         (lambda: small_cnn(1, 8, 10, norm="none"), 80 + 1168 + 650),
         (lambda: CharLSTM(), 133_520),
+        (lambda: build("fourier", features=16, classes=10), 2_700),  # pendigits in FedAvgR's paper
+        (lambda: build("fourier", features=784, classes=10), 79_500),
     ],
 )
 def test_parameter_counts(model, parameters):

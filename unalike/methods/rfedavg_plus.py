@@ -37,7 +37,7 @@ class RFedAvgPlus(Method):
     clip: float | None = None
     weights: str = "samples"
 
-    keeps = {"mean": Field("features", life="round")}
+    keeps = {"mean": Field("features", life="round"), "model": Field(life="round")}
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
@@ -69,18 +69,21 @@ class RFedAvgPlus(Method):
     def measured(self, me: Me, s: Fields, m: Fields, mean: Tensor) -> Any:
         if self.noise_std > 0:
             mean = mean + self.noise_std * (self.clip or 1.0) / me.n * me.normal("features", tuple(mean.shape))
-        return {"mean": mean}, {"mean": mean}
+        return {"mean": mean, "model": m.w}, {"mean": mean}  # the model is not sent twice
 
     def client(self, me: Me, s: Fields, m: Fields) -> Any:
         others = m.total / m.count if self.include_self else (m.total - s.mean) / (m.count - 1).clamp(min=1)
         alone = (m.count == 1) & (not self.include_self)  # nobody to be pulled to
         weight = self.lam * (~alone).to(others.dtype)
-        return me.train(m.w, loss=self.regulariser, args={"target": others, "weight": weight}).then(self.done)
+        return me.train(s.model, loss=self.regulariser, args={"target": others, "weight": weight}).then(self.done)
 
     def regulariser(self, batch: Batch, target: Tensor, weight: Tensor) -> Tensor:
         return weight * (batch.mean(batch.features) - target).square().sum()
 
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+        return {}, {"delta": theta - s.model}
+
     def round(self, server: Any, cohort: Any) -> None:
         means = cohort.call(self.measure, w=server.w)
-        replies = cohort.only(means.ids).call(self.client, w=server.w, total=means.sum("mean"), count=means.count)
+        replies = cohort.only(means.ids).call(self.client, total=means.sum("mean"), count=means.count)
         server.w = server.w + replies.mean("delta")
