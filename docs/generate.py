@@ -14,6 +14,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unalike import METHODS, Field, testing, typed
 from unalike.cli import list as listing
 
@@ -24,6 +26,7 @@ SHAPES = {
     "body": "the model's parameters without the head",
     "head": "the head's parameters",
     "features": "d numbers, one a feature (the head's input)",
+    "pairs": "d(d + 1)/2 numbers, one a pair of features",
     "classes": "a number a class",
     "scalar": "one number",
 }
@@ -39,8 +42,13 @@ COMMAND = "unalike run --data digits --partition dirichlet:0.1 --clients 50 --me
 
 def pages() -> dict[str, str]:
     """File name -> text of everything in docs/methods/."""
-    facts = {name: listing.method_facts(name) for name in METHODS}
-    return {"index.md": index(facts), **{f"{name}.md": page(name, facts[name]) for name in METHODS}}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the models are tiny: threads only get in each other's way
+    try:
+        facts = {name: listing.method_facts(name) for name in METHODS}
+        return {"index.md": index(facts), **{f"{name}.md": page(name, facts[name]) for name in METHODS}}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def index(facts: dict[str, dict[str, str]]) -> str:
@@ -129,9 +137,9 @@ def sentence(name: str) -> str:
     text = rest[0] if not rest[0].startswith("    ") else prose[0] if cited else first.split(": ", 1)[1]
     out = ""
     for piece in re.split(r"(?<=\.)\s+", text.replace("\n", " ")):
-        out = f"{out} {piece}".strip()
-        if len(out) >= 60:
+        if len(out) >= 80 or (out and piece.startswith("With ")):  # long enough, or what follows only names symbols
             break
+        out = f"{out} {piece}".strip()
     return out[:1].upper() + out[1:].rstrip(":.") + "."
 
 
@@ -140,8 +148,18 @@ def notes(name: str) -> dict[str, str]:
     out = {}
     for part in re.split(r";\s+(?![^(]*\))", " ".join(class_doc(METHODS[name]).split()).rstrip(".")):
         names, _, words = part.partition(": ")
-        out.update({n.strip(): words for n in names.split(",")})
+        keys, each = names.split(", "), words.split(", ")
+        out.update(zip(keys, each if len(each) == len(keys) else [words] * len(keys), strict=True))
     return out
+
+
+def by_symbol(symbol: str, text: str) -> str:
+    """A paper's values as the file gives them: "λ: 1e-4 MNIST, …." or "values: α 1e-8…1e-4, β …"."""
+    if not re.fullmatch(r"\w{1,3}", symbol):
+        return ""
+    found = re.search(rf"[.;] {symbol}: ((?:[^.]|\.\d)*)\.(?:\s|$)", text)
+    found = found or re.search(rf"values: [^.]*?\b{symbol} ([^,.\s]+)", text)
+    return found[1] if found else ""
 
 
 def hyper_parameters(name: str) -> str:
@@ -154,8 +172,7 @@ def hyper_parameters(name: str) -> str:
         words = said.get(key, "")
         papers = re.search(r"\s*\((the papers?[ :][^)]*)\)", words)  # "(the paper: 0.1 MNIST, …)"
         words, values = (words.replace(papers[0], ""), papers[1]) if papers else (words, "")
-        by_symbol = re.search(rf"[.;] {re.escape(words)}: ([^.]*(?:\.\d[^.]*)*)\.(?:\s|$)", text) if words else None
-        values = values or (by_symbol[1] if by_symbol else "")
+        values = values or by_symbol(words, text)
         values = re.sub(r"^the papers?:? (use )?", "", values)
         rows.append([f"`{key}`", typed.words(hint), f"`{default!r}`", words, values])
     if not rows:
@@ -180,13 +197,18 @@ def declared(named: dict[str, Field], more: list[str], none: str, before: str = 
     return f"{before}\n\n" + table(["field", "shape", *(heads[m] for m in more)], rows)
 
 
+def vectors(count: str) -> str:
+    return f"{count} vector{'s' * (count != '1')} a participant"
+
+
 def measured(name: str, facts: dict[str, str]) -> str:
-    run = testing.run(METHODS[name](), "mlp", rounds=1, engine="sequential")
+    less = {"epochs": 1} if "epochs" in {f.name for f in fields(METHODS[name]())} else {}  # changes no byte
+    run = testing.run(METHODS[name](**less), "mlp", rounds=1, engine="sequential")
     line, size = run.history[0], run._model.layout.size
     rows = [
         ["exchanges", facts["exchanges"], ""],
-        ["down", f"{line['bytes_down']:,} bytes", f"{facts['down']} vectors a participant"],
-        ["up", f"{line['bytes_up']:,} bytes", f"{facts['up']} vectors a participant"],
+        ["down", f"{line['bytes_down']:,} bytes", vectors(facts["down"])],
+        ["up", f"{line['bytes_up']:,} bytes", vectors(facts["up"])],
     ]
     before = [line.get("setup_bytes_down", 0), line.get("setup_bytes_up", 0)]
     if any(before):

@@ -1,4 +1,4 @@
-"""The generated pages are up to date, and links between pages lead somewhere."""
+"""The generated pages are up to date, links between pages lead somewhere, and tests that pages name exist."""
 
 import importlib.util
 import re
@@ -34,3 +34,13 @@ def test_relative_links_lead_to_a_file(page):
     targets = [t.split("#")[0] for t in LINK.findall(text) if not re.match(r"[a-z]+:", t)]
     missing = [t for t in targets if t and not (page.parent / t).exists()]
     assert not missing, f"{page.relative_to(ROOT)} links to {', '.join(missing)}, which is not there"
+
+
+def test_tests_named_in_the_readings_exist():
+    named = set(re.findall(r"`(test_\w+)(?:\[[^\]]*\])?`", (ROOT / "docs" / "readings.md").read_text(encoding="utf-8")))
+    numbers = {"test_accuracy", "test_cluster0_accuracy"}  # of a round's line
+    there = {
+        n for path in (ROOT / "tests").glob("*.py") for n in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    assert named - numbers <= there, f"docs/readings.md names {sorted(named - numbers - there)}"
+    assert len(named) > 10
