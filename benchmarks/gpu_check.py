@@ -16,7 +16,10 @@ from unalike import testing
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from toys import TOYS
 
-METHODS = [ua.FedAvg(), ua.FedProx(mu=1.0), ua.Scaffold(), *TOYS]
+STRENGTHS = {"fedprox": {"mu": 1.0}, "fedavgr": {"trace": 1e-2, "frobenius": 1e-2, "mmd": 0.1}, "flhc": {"warmup": 0}}
+STRENGTHS |= {"rfedavg": {"lam": 0.3}, "rfedavg-plus": {"lam": 0.3}, "oneshot": {"epochs": 3}}
+OURS = [cls(**STRENGTHS.get(name, {})) for name, cls in ua.METHODS.items()]
+METHODS = [*OURS, *TOYS]
 LIMIT = {"float64": 1e-9, "float32": 1e-5}
 
 
@@ -31,7 +34,9 @@ def main() -> int:
             for dtype in ("float64", "float32") if kind != "lstm" else ("float64",):
                 reference = testing.run(method, kind, engine="sequential", dtype=dtype, device="cpu")
                 cases = [("sequential", {}), ("batched", {"compile": False})]
-                if dtype == "float32" and (kind == "mlp" or (kind in ("cnn", "norm") and method in METHODS[:2])):
+                if dtype == "float32" and (
+                    (kind == "mlp" and method in OURS) or (kind == "norm" and method == OURS[0])
+                ):
                     cases.append(("batched", {"compile": True}))
                 for engine, options in cases:
                     began = time.time()

@@ -8,7 +8,7 @@ W is the head's weight, φ everything before it. Each client draws Z once a roun
 clients' feature distributions, which they report after training (and before round 1) as a Gaussian: a mean with
 variances, or with a covariance. The linear kernel of the paper's MMD leaves only the mean of Z.
 
-Down: one vector and K·2D numbers; up: one vector and 2D (full: D + D(D+1)/2 each). The distributions are read client
+Down: one vector and K·(2D + 1) numbers (K is everybody); up: one vector and 2D (full: D + D(D+1)/2 each). The distributions are read client
 by client and shown to all: they are statistics of private data. Without γ they are not sent; without all three
 regularisers it is FedAvg.
 

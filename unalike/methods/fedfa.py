@@ -105,10 +105,6 @@ class FedFa(Method):
         share = accuracy / accuracy.sum().clamp(min=1e-300)
         rest = 1 - taken / taken.sum()
         parts = [-torch.log2(torch.where(p > 0, p, self.c)) for p in (share, rest)]
-        if not accuracy.sum() > 0 or len(accuracy) == 1:
-            parts[0] = torch.ones_like(share)
-        if len(taken) == 1:
-            parts[1] = torch.ones_like(rest)
         even = torch.full_like(share, 1 / len(share))
         parts = [torch.where(p.sum() > 0, p / p.sum().clamp(min=1e-300), even) for p in parts]
         return (self.alpha * parts[0] + self.beta * parts[1]).to(dtype)
