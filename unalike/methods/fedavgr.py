@@ -8,9 +8,9 @@ W is the head's weight, φ everything before it. Each client draws Z once a roun
 clients' feature distributions, which they report after training (and before round 1) as a Gaussian: a mean with
 variances, or with a covariance. The linear kernel of the paper's MMD leaves only the mean of Z.
 
-Down: one vector and K·(2D + 1) numbers (K is everybody); up: one vector and 2D (full: D + D(D+1)/2 each). The distributions are read client
-by client and shown to all: they are statistics of private data. Without γ they are not sent; without all three
-regularisers it is FedAvg.
+Down: one vector and K·(2D + 1) numbers, K everybody; up: one vector and 2D (full: D + D(D+1)/2 each). Distributions are
+read client by client and shown to all: they are statistics of private data. Without γ they are not sent; without all
+three regularisers it is FedAvg.
 
 Readings: the paper names neither the family of ρ (diagonal Gaussian; `distribution="full"`) nor |Z| (`samples`); norms
 are over the mini-batch and not squared, MMD is. Its values: α 1e-8…1e-4, β 1e-6…1e-2, γ 1e-4…1e-1.
