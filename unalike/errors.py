@@ -37,3 +37,11 @@ def did_you_mean(given: str, options: Iterable[str]) -> str:
 def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:
     """The error for a name that is not in a registry."""
     return UnalikeError(f"There is no {what} {given!r}.{did_you_mean(str(given), options)}")
+
+
+def one_of(owner: object, name: str, *options: str) -> None:
+    """Check an option of a method: one of a few words."""
+    value = getattr(owner, name)
+    if value not in options:
+        words = ", ".join(map(repr, options[:-1])) + f" or {options[-1]!r}"
+        raise UnalikeError(f"{type(owner).__name__} {name} must be {words}; got {value!r}.")

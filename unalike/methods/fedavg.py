@@ -15,7 +15,7 @@ import dataclasses as dc
 from typing import Any
 
 from unalike.contract import Field, Method
-from unalike.errors import UnalikeError
+from unalike.errors import one_of
 
 
 @dc.dataclass(frozen=True)
@@ -26,8 +26,7 @@ class FedAvg(Method):
     server_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.weights not in ("samples", "uniform"):
-            raise UnalikeError(f"FedAvg weights must be 'samples' or 'uniform'; got {self.weights!r}.")
+        one_of(self, "weights", "samples", "uniform")
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]

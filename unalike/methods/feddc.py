@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Field, Fields, Me, Method
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, one_of
 
 
 @dc.dataclass(frozen=True)
@@ -46,10 +46,8 @@ class FedDC(Method):
     def __post_init__(self) -> None:
         if not self.alpha >= 0:
             raise UnalikeError(f"FedDC alpha must be at least 0; got {self.alpha!r}.")
-        if self.scaling not in ("paper", "official"):
-            raise UnalikeError(f"FedDC scaling must be 'paper' or 'official'; got {self.scaling!r}.")
-        if self.state not in ("scaffold", "literal"):
-            raise UnalikeError(f"FedDC state must be 'scaffold' or 'literal'; got {self.state!r}.")
+        one_of(self, "scaling", "paper", "official")
+        one_of(self, "state", "scaffold", "literal")
 
     def setup(self, server: Any, everyone: Any) -> None:
         server.drift, server.memory = torch.zeros_like(server.w), torch.zeros_like(server.w)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Field, Fields, Me, Method, PerClient
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, one_of
 
 
 @dc.dataclass(frozen=True)
@@ -65,8 +65,7 @@ class FedFa(Method):
             raise UnalikeError(
                 f"FedFa weighting must be 'information', 'uniform' or 'samples'; got {self.weighting!r}."
             )
-        if self.rule not in ("corrected", "literal"):
-            raise UnalikeError(f"FedFa rule must be 'corrected' or 'literal'; got {self.rule!r}.")
+        one_of(self, "rule", "corrected", "literal")
 
     def setup(self, server: Any, everyone: Any) -> None:
         server.momentum = torch.zeros_like(server.w)

@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from unalike.contract import Field, Fields, Me, Method
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, one_of
 
 FLOOR = 1e-10  # added to the loss inside powers, as in the authors' program
 
@@ -39,8 +39,7 @@ class QFedAvg(Method):
     def __post_init__(self) -> None:
         if not self.q >= 0:
             raise UnalikeError(f"QFedAvg q must be at least 0; got {self.q!r}.")
-        if self.h not in ("fair_flearn", "rfedavg_repo"):
-            raise UnalikeError(f"QFedAvg h must be 'fair_flearn' or 'rfedavg_repo'; got {self.h!r}.")
+        one_of(self, "h", "fair_flearn", "rfedavg_repo")
         if self.lipschitz is not None and not self.lipschitz > 0:
             raise UnalikeError(f"QFedAvg lipschitz must be above 0, or None; got {self.lipschitz!r}.")
 

@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from unalike.contract import Batch, Field, Fields, Me, Method
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, one_of
 
 
 @dc.dataclass(frozen=True)
@@ -43,10 +43,8 @@ class RFedAvg(Method):
     def __post_init__(self) -> None:
         if not self.lam >= 0:
             raise UnalikeError(f"RFedAvg lam must be at least 0; got {self.lam!r}.")
-        if self.delta not in ("mean", "batch"):
-            raise UnalikeError(f"RFedAvg delta must be 'mean' or 'batch'; got {self.delta!r}.")
-        if self.weights not in ("samples", "uniform"):
-            raise UnalikeError(f"RFedAvg weights must be 'samples' or 'uniform'; got {self.weights!r}.")
+        one_of(self, "delta", "mean", "batch")
+        one_of(self, "weights", "samples", "uniform")
 
     @property
     def _over(self) -> str:

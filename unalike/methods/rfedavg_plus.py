@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from unalike.contract import Batch, Field, Fields, Me, Method
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, one_of
 
 
 @dc.dataclass(frozen=True)
@@ -47,10 +47,8 @@ class RFedAvgPlus(Method):
     def __post_init__(self) -> None:
         if not self.lam >= 0:
             raise UnalikeError(f"RFedAvgPlus lam must be at least 0; got {self.lam!r}.")
-        if self.delta not in ("mean", "batch"):
-            raise UnalikeError(f"RFedAvgPlus delta must be 'mean' or 'batch'; got {self.delta!r}.")
-        if self.weights not in ("samples", "uniform"):
-            raise UnalikeError(f"RFedAvgPlus weights must be 'samples' or 'uniform'; got {self.weights!r}.")
+        one_of(self, "delta", "mean", "batch")
+        one_of(self, "weights", "samples", "uniform")
         if self.noise_std < 0 or (self.clip is not None and not self.clip > 0):
             raise UnalikeError("RFedAvgPlus noise_std must be at least 0 and clip above 0, or None.")
         if self.noise_std > 0 and self.clip is None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Field, Fields, Me, Method
-from unalike.errors import UnalikeError
+from unalike.errors import one_of
 
 
 @dc.dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Scaffold(Method):
     sends = {"delta": Field(weight="one"), "control": Field(weight="one")}
 
     def __post_init__(self) -> None:
-        if self.scaling not in ("paper", "official"):
-            raise UnalikeError(f"Scaffold scaling must be 'paper' or 'official'; got {self.scaling!r}.")
+        one_of(self, "scaling", "paper", "official")
 
     def setup(self, server: Any, everyone: Any) -> None:
         server.control = torch.zeros_like(server.w)
