@@ -61,10 +61,7 @@ class FedFa(Method):
             raise UnalikeError(f"FedFa c must lie between 0 and 1; got {self.c!r}.")
         if self.every < 1:
             raise UnalikeError(f"FedFa every must be at least 1; got {self.every!r}.")
-        if self.weighting not in ("information", "uniform", "samples"):
-            raise UnalikeError(
-                f"FedFa weighting must be 'information', 'uniform' or 'samples'; got {self.weighting!r}."
-            )
+        one_of(self, "weighting", "information", "uniform", "samples")
         one_of(self, "rule", "corrected", "literal")
 
     def setup(self, server: Any, everyone: Any) -> None:
