@@ -16,7 +16,6 @@ from torch import Tensor
 
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
-LAST = (1 << 63) - 1  # the largest int64: what is filled with it sorts last
 
 
 def _signed(z: int) -> int:

@@ -177,6 +177,15 @@ def start_buffers(model: Model, s: Fields, m: Fields) -> Tensor:
     return dict.get(m, BUFFERS, model.start_buffers)
 
 
+def trained_buffers(model: Model, new: Tensor, received: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What training leaves of the buffers: (to keep, to send), each a difference, by the model's policy."""
+    if not model.buffer_layout.size or model.buffer_policy == "freeze":
+        return {}, {}
+    if model.buffer_policy == "local":
+        return {BUFFERS: new - model.start_buffers}, {}
+    return {}, {BUFFERS: new - received}
+
+
 class Solo:
     """One client's work, on a module of its own: what `sequential`, each worker and a real client run."""
 
@@ -278,7 +287,11 @@ class Solo:
         self.me.K, self.me.lr = self.me.K.new_tensor(steps), lr[0]
         for name in kept_slots(job, local):
             self.kept[OPTIMIZER + name] = slots[name].clone()
-        self._keep_buffers(live.buffers)
+        kept, sent = trained_buffers(job.model, live.buffers, self.received)
+        if kept or sent:
+            self.buffers = live.buffers.clone()  # what follows in this exchange goes on from here
+        self.kept |= kept
+        self.sent |= sent
         return live.vector.clone()
 
     def _descend(
@@ -333,16 +346,6 @@ class Solo:
         """The parameters as one vector that gradients flow through."""
         tensors = dict(self.live.module.named_parameters())
         return torch.cat([tensors[name].reshape(-1) for name, *_ in self.job.model.layout.places])
-
-    def _keep_buffers(self, new: Tensor) -> None:
-        model = self.job.model
-        if not model.buffer_layout.size or model.buffer_policy == "freeze":
-            return
-        self.buffers = new.clone()  # what follows in this exchange goes on from here
-        if model.buffer_policy == "local":
-            self.kept[BUFFERS] = new - model.start_buffers
-        else:
-            self.sent[BUFFERS] = new - self.received
 
     def average(self, work: Work) -> Any:
         """Mean over all samples of a split; several vectors one after another."""

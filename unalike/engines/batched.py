@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from unalike.contract import Batch, Fields, Me, Work
 from unalike.engines.base import (
-    BUFFERS,
     OPTIMIZER,
     Call,
     Engine,
@@ -31,6 +30,7 @@ from unalike.engines.base import (
     local_settings,
     one_thread,
     start_buffers,
+    trained_buffers,
 )
 from unalike.engines.program import Program, Setting
 from unalike.errors import EngineRefused, UnalikeError
@@ -257,12 +257,11 @@ class Stack:
         for name in kept_slots(job, local):
             value = slots[name]
             self.kept[OPTIMIZER + name] = pure.layout.repack(value, model.layout) if value.shape[-1] > 1 else value
-        if model.buffer_layout.size and model.buffer_policy != "freeze":
-            self.buffers = buffers
-            if model.buffer_policy == "local":
-                self.kept[BUFFERS] = buffers - model.start_buffers
-            else:
-                self.sent[BUFFERS] = buffers - self.received
+        to_keep, to_send = trained_buffers(model, buffers, self.received)
+        if to_keep or to_send:
+            self.buffers = buffers  # what follows in this exchange goes on from here
+        self.kept |= to_keep
+        self.sent |= to_send
         return pure.layout.repack(theta, model.layout)
 
     def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | None:
