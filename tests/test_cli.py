@@ -352,7 +352,7 @@ MISTAKES = [
     ("run run.toml --rouns 3", "unalike run: there is no setting --rouns here. Did you mean '--rounds'?"),
     ("run run.toml --balanced", "unalike run: there is no setting --balanced here. `unalike run --help` lists them."),
     ("run run.toml --vocabulary 9", "unalike run: there is no setting --vocabulary here. It is a setting of the model "
-     "char-lstm."),
+     "char-lstm and tweet-lstm."),
     ("run run.toml --method feddc --data synthetic-feddc --alpha 1", "unalike run: --alpha is a setting of data and "
      "method: say --data.alpha or --method.alpha."),
     ("run run.toml --local.lrr 3", "unalike run: [local] has no setting 'lrr'. Did you mean 'lr'?"),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike import random
+from unalike import augment, random
 from unalike.errors import UnalikeError, unknown
 
 Amount = float | Sequence[float] | Callable[[int, int], float]
@@ -31,6 +31,7 @@ class LocalTraining:
     optimizer: "sgd", "rmsprop" or "adam", as torch.optim defines them; keep_optimizer: its state is the client's and
       lives through the run instead of starting anew each round.
     clip_norm: the gradient's total norm is cut to this, before weight decay is added.
+    augment: pictures are mirrored and shifted at random while training, such as "flip,crop:4".
     """
 
     epochs: Amount | None = None
@@ -49,6 +50,7 @@ class LocalTraining:
     shuffle: bool = True
     drop_last: bool = False
     keep_optimizer: bool = False
+    augment: str | None = None
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -86,6 +88,8 @@ class LocalTraining:
             raise UnalikeError("nesterov=True needs optimizer='sgd' and a momentum above 0.")
         if self.momentum and self.optimizer == "adam":
             raise UnalikeError(f"adam takes betas and no momentum; got momentum={self.momentum!r}.")
+        if self.augment is not None:
+            augment.parse(self.augment)
 
     def replaced(self, **changes: Any) -> LocalTraining:
         """These settings with a few others; giving steps takes epochs away, and the other way round."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from unalike import random
+from unalike import augment, random
 from unalike.contract import Batch, Fields, Me, Method, Work
 from unalike.data.federation import Columns, Federation
 from unalike.errors import UnalikeError, did_you_mean
@@ -44,6 +44,10 @@ class Job:
     seed: int
     states: States
     mean_samples: float
+
+    def __post_init__(self) -> None:
+        if self.local.augment is not None:
+            augment.check(self.data.train.x)
 
     def split(self, name: str) -> Columns:
         columns = getattr(self.data, name, None)
@@ -112,6 +116,7 @@ class Engine:
     """Runs a client function on some clients and stages the state they return."""
 
     name = "engine"
+    watch: Callable[[Outcome], None] | None = None  # shown every reply of a round: what a simulation measures on the way
 
     def __init__(self, job: Job):
         self.job = job
@@ -267,20 +272,24 @@ class Solo:
         block, per_epoch, batches = order.block_steps(), int(local.per_epoch(sizes)[0]), work.batches
         if work.step is not None or work.loss is not None:
             _ = self.pure  # made here: not inside a transform
+        moved = None if local.augment is None else augment.parse(local.augment)
         for start in range(0, steps * batches, block * batches):
             end = min(start + block * batches, steps * batches)
             index, _ = order.block(start, end)
             for k in range(start, end, batches):
+                step_key = random.fold(key, k) if live.keyed or moved else None
                 some = []
                 for b in range(k, k + batches):
                     place = (b % per_epoch) * order.width
                     rows = index[b - start, 0, : min(order.width, len(y) - place)]
-                    some.append((x[rows], y[rows]))
-                drop = random.fold(key, k) if live.keyed else None
+                    batch = x[rows]
+                    if moved and step_key is not None:
+                        batch = moved(batch, random.fold(step_key, augment.NUMBER - (b - k)))
+                    some.append((batch, y[rows]))
                 if work.step is not None:
-                    self._step(work, some, lr, drop)
+                    self._step(work, some, lr, step_key)
                 else:
-                    total += self._descend(local, work, *some[0], slots, lr, drop)
+                    total += self._descend(local, work, *some[0], slots, lr, step_key)
         self.loss = float("nan") if work.step is not None else float(total) / steps
         if not torch.isfinite(live.vector).all() or (work.step is None and self.loss != self.loss):
             self.loss = float("inf")  # NaN says that nobody trained; this says that it diverged

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
-from unalike import random
+from unalike import augment, random
 from unalike.contract import Batch, Work
 from unalike.data.federation import Columns
 from unalike.errors import UnalikeError
@@ -62,6 +62,7 @@ class Program:
     def __init__(self, model: Model, pure: Pure, setting: Setting, compile: bool, width: int):
         self.model, self.pure, self.setting, self.width = model, pure, setting, width
         self.args = dict(setting.args)
+        self.moved = None if setting.local.augment is None else augment.parse(setting.local.augment)
         self.notes: list[str] = []
         self.mode = "eager" if not compile else "graph" if model.device.type == "cuda" else "compiled"
         if compile:
@@ -204,12 +205,22 @@ class Program:
                     live = None
                     if width > working:
                         live = torch.arange(width, device=total.device)[:, None] < working
-                    loss = self._guarded(part, data.x[at], data.y[at], weight[k, :width], drop, live)
+                    loss = self._guarded(part, self._samples(data, at, drop), data.y[at], weight[k, :width], drop, live)
                     total[:working] += loss[:working]
 
     def _step_keys(self, key: Tensor, step: Tensor | int) -> Tensor:
-        """Each client's key for what a step draws; the keys as they are where no layer draws."""
-        return random.fold(key, step * self.setting.batches) if self.pure.keyed else key
+        """Each client's key for what a step draws; the keys as they are where nothing is drawn."""
+        drawn = self.pure.keyed or self.moved is not None
+        return random.fold(key, step * self.setting.batches) if drawn else key
+
+    def _samples(self, data: Columns, rows: Tensor, keys: Tensor) -> Tensor:
+        """The samples of a step [c, b, B, ...], augmented where asked. Never compiled: Inductor on a CPU reads outside
+        of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
+        x = data.x[rows]
+        if self.moved is None:
+            return x
+        each = [random.fold(keys, augment.NUMBER - b) for b in range(self.setting.batches)]
+        return self.moved(x, torch.stack(each, 1))
 
     def _guarded(self, *inputs: Any) -> Tensor:
         """The compiled step; one that the compiler cannot take is run eagerly from then on."""
@@ -294,7 +305,8 @@ class Graphs:
         live = torch.arange(width, device=rows.device)[:, None] < working
         part = tree_map(lambda t: t[:width], self.moving)
         keys = self.program._step_keys(self.key[:width], self.first + self.at)
-        loss = self.program._compiled(part, self.data.x[rows], self.data.y[rows], weight, keys, live)
+        x, y = self.program._samples(self.data, rows, keys), self.data.y[rows]
+        loss = self.program._compiled(part, x, y, weight, keys, live)
         self.total[:width] += torch.where(live[:, 0], loss, 0.0)
         self.at += 1
 

@@ -12,7 +12,8 @@ from unalike.models.cnn import cnn_fedavg, cnn_feddc, small_cnn
 from unalike.models.fourier import FourierFeatures
 from unalike.models.linear import softmax_regression
 from unalike.models.mlp import mlp
-from unalike.models.text import CharLSTM
+from unalike.models.resnet import ResNet18
+from unalike.models.text import CharLSTM, TweetLSTM
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": softmax_regression,
@@ -20,7 +21,9 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn-feddc": cnn_feddc,
     "cnn-fedavg": cnn_fedavg,
     "cnn-small": small_cnn,
+    "resnet18": ResNet18,
     "char-lstm": CharLSTM,
+    "tweet-lstm": TweetLSTM,
     "fourier": FourierFeatures,
 }
 
@@ -28,6 +31,8 @@ __all__ = [
     "MODELS",
     "CharLSTM",
     "FourierFeatures",
+    "ResNet18",
+    "TweetLSTM",
     "build",
     "cnn_fedavg",
     "cnn_feddc",

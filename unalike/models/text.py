@@ -1,9 +1,14 @@
-"""Next-character prediction, as on LEAF's Shakespeare."""
+"""Text: the next character, as on LEAF's Shakespeare, and the mood of a tweet, as on Sent140."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from unalike.errors import UnalikeError
 from unalike.models._options import whole
 
 
@@ -27,3 +32,50 @@ class CharLSTM(nn.Module):
         indices = tokens if tokens.is_floating_point() else tokens.long()
         states, _ = self.lstm(self.embedding(indices))
         return self.head(states[:, -1])
+
+
+class TweetLSTM(nn.Module):
+    """rFedAvg's Sent140 network: frozen word vectors, two LSTM layers, head. Takes tokens [B, T].
+
+    1,998,242 parameters with the paper's 3,000 words of 300 numbers, of which 1,098,242 are trained and travel.
+    `vectors` is a .npy file [vocabulary, embedding] (unalike.data.text makes one from GloVe); without it the word
+    vectors are random, and then `freeze=False` is worth a try. The features are the state after the last token, so
+    padding belongs in front.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 3000,
+        embedding: int = 300,
+        hidden: int = 256,
+        layers: int = 2,
+        classes: int = 2,
+        freeze: bool = True,
+        vectors: str | None = None,
+    ):
+        super().__init__()
+        vocabulary, embedding = whole("vocabulary", vocabulary), whole("embedding", embedding)
+        hidden, layers = whole("hidden", hidden), whole("layers", layers)
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        if vectors is not None:
+            self.embedding.weight.data.copy_(_word_vectors(vectors, vocabulary, embedding))
+        self.embedding.weight.requires_grad_(not freeze)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, whole("classes", classes))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens.long()))
+        return self.head(states[:, -1])
+
+
+def _word_vectors(path: str, vocabulary: int, embedding: int) -> Tensor:
+    try:
+        found = np.load(Path(path), allow_pickle=False)
+    except (OSError, ValueError):
+        raise UnalikeError(f"{path} cannot be read as word vectors: give a .npy file of numbers.") from None
+    if found.shape != (vocabulary, embedding):
+        raise UnalikeError(
+            f"{path} has shape {list(found.shape)} and the model wants [{vocabulary}, {embedding}]: "
+            "give vocabulary and embedding to match."
+        )
+    return torch.from_numpy(found.astype(np.float32))
