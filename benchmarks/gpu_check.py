@@ -29,6 +29,7 @@ def main() -> int:
         print("skipped: needs a CUDA device")
         return 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
+    wrong += operations()
     for kind in ("linear", "mlp", "cnn", "norm", "lstm"):
         for method in METHODS:
             for dtype in ("float64", "float32") if kind != "lstm" else ("float64",):
@@ -61,6 +62,52 @@ def main() -> int:
     wrong += not resumed()
     print("all as on the CPU" if not wrong else f"{wrong} WRONG")
     return int(bool(wrong))
+
+
+# pictures: clients, batch, height, width, channels, filters, window
+SHAPES = [(3, 7, 32, 32, 4, 64, 5), (2, 5, 14, 14, 64, 64, 5), (3, 4, 13, 11, 8, 32, 3), (2, 3, 9, 9, 20, 128, 3),
+          (4, 2, 32, 32, 4, 16, 5), (2, 6, 18, 18, 32, 64, 5)]  # fmt: skip
+ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 8e-3}  # of one number of that kind, with a little room
+
+
+def operations() -> int:
+    """Each kernel and its backward against the same operation in float64 on the CPU, on the same rounded numbers."""
+    from unalike.engines import fast
+
+    wrong = 0
+
+    def compare(what, kind, got, want):
+        nonlocal wrong
+        off = max(float((g.double().cpu() - w).norm() / w.norm()) for g, w in zip(got, want, strict=True))
+        wrong += off > ROUNDING[kind]
+        word = "ok" if off <= ROUNDING[kind] else "WRONG"
+        print(f"{word:<6}{what:<52}{str(kind)[6:]:<10}{off:.1e}", flush=True)
+
+    torch.manual_seed(0)
+    for kind in ROUNDING:
+        for c, b, h, w, i, o, k in SHAPES if kind == torch.bfloat16 else SHAPES[:1]:  # float32 is not used: a sample
+            x, weight, bias = torch.randn(c, b, h, w, i), torch.randn(c, o, i, k, k) / (k * i**0.5), torch.randn(c, o)
+            here = [t.to(kind).double() for t in (x, weight, bias)]
+            there = [t.cuda().to(kind) for t in (x, weight, bias)]
+            y, won = fast.conv_pool(*there)
+            want, _ = fast.conv_pool(*here)
+            shape = f"{c}×{b}×{h}×{w}×{i}, {o} filters of {k}×{k}"
+            compare(f"convolution {shape}", kind, [y], [want])
+            g = torch.randn(y.shape).to(kind)
+            got = fast.conv_pool_backward(g.cuda(), won, there[0], there[1], True)
+            want = fast.conv_pool_backward(g.double(), won.cpu(), here[0], here[1], True)
+            compare(f"  its gradients {shape}", kind, got, want)
+        for c, steps, b, width in ((3, 9, 4, 100), (2, 5, 7, 33)):
+            gates, weight = torch.randn(c, steps, b, 4 * width), torch.randn(c, 4 * width, width) / width**0.5
+            there = [t.cuda().to(kind) for t in (gates, weight)]
+            out = fast.lstm(*there)
+            want = fast.lstm(*(t.to(kind).double() for t in (gates, weight)))
+            compare(f"LSTM {c}×{steps}×{b}×{width}", kind, out[:1], want[:1])
+            g = torch.randn(out[0].shape).to(kind)
+            got = fast.lstm_backward(g.cuda(), *out, there[1])
+            want = fast.lstm_backward(g.double(), *(t.double().cpu() for t in (*out, there[1])))
+            compare(f"  its gradients {c}×{steps}×{b}×{width}", kind, got, want)
+    return wrong
 
 
 def move(run):

@@ -486,7 +486,8 @@ def test_every_declared_flag_is_read_by_us_and_not_by_argparse():
             where, name = action.dest.split(".")
             assert where == table
             _, _, owners = config.every(table)[name]
-            chosen = {t: {} for t in config.TABLES} | ({table: {"name": owners[0]}} if table in config.NAMES else {})
+            choice = {"table": "x.csv"} if owners[0] == "table" else {"name": owners[0]}
+            chosen = {t: {} for t in config.TABLES} | ({table: choice} if table in config.NAMES else {})
             with contextlib.suppress(ua.UnalikeError):  # needs a value
                 assert flags._place(option[2:], None, chosen)[:2] == (table, name)
             assert name in flags.known(chosen)[table]

@@ -1,7 +1,7 @@
 """A run as a TOML file, and the file as a run. Tables [data], [model], [method], [local], [run].
 
     [data]
-    name = "digits"            # or folder = "path/of/client/files"
+    name = "digits"            # or folder = "path/of/client/files", or table = "file.csv"
     partition = "dirichlet:0.1"
     clients = 50
 
@@ -40,11 +40,14 @@ import torch
 
 from unalike import random, typed
 from unalike.contract import Method
+from unalike.data.dataset import CLIENTS
 from unalike.data.federation import Federation
 from unalike.data.partition import PARTITIONS
 from unalike.data.partition import parse as parse_partition
+from unalike.data.sources import FACTS as SETS
 from unalike.data.sources import FEDERATIONS, SOURCES, load, load_federation
 from unalike.engines import ENGINES
+from unalike.engines.ray import INNER
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.local import OPTIMIZERS, LocalTraining
 from unalike.methods import METHODS
@@ -60,17 +63,30 @@ SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoull
 Known = dict[str, tuple[Any, Any]]
 SPLIT: Known = {
     "partition": (str, "iid"),
-    "clients": (int, 10),
+    "clients": (int, CLIENTS),
     "seed": (int, 0),
-    "test": (float, 0.0),
+    "test": (float | str, 0.0),
     "validation": (float, 0.0),
+    "drop_empty": (bool, False),
+}
+NATURAL: Known = {**SPLIT, "partition": (str, "natural"), "clients": (int, None)}  # data that come with their clients
+TABLE: Known = {
+    "table": (str, None),
+    "client": (str, None),
+    "label": (str, None),
+    "features": (list[str], None),
+    "categorical": (list[str], None),
+    "regression": (bool, False),
 }
 MODEL: Known = {"loss": (str, None), "metrics": (list[str], None), "head": (str, None)}
 ENGINE: Known = {
     "workers": (int, None),
     "clients_at_once": (int, None),
-    "memory": (int, None),
+    "memory": (int | str, None),
     "compile": (bool, None),
+    "fast": (bool, None),
+    "address": (str, None),
+    "inner": (str, "auto"),
 }
 NOT_IN_RUN = {"model", "federation", "method", "local", "callbacks", "loss", "metrics", "head", "recipe"}
 LEAST: dict[tuple[str, str], int] = {  # what can be said of a number before there are data
@@ -85,18 +101,27 @@ LEAST: dict[tuple[str, str], int] = {  # what can be said of a number before the
     ("run", "state_memory"): 0,
     ("run", "workers"): 1,
     ("run", "clients_at_once"): 1,
-    ("run", "memory"): 1,
 }
 
 # One line each, for `unalike run --help` and for editors.
 MEANING: dict[tuple[str, str], str] = {
     ("data", "name"): "a data set by name (unalike list data)",
-    ("data", "folder"): "a folder of your own: one .npz or .safetensors file a client",
-    ("data", "partition"): "how samples are dealt to clients: iid, dirichlet:0.1, shards:2",
-    ("data", "clients"): "how many clients",
+    ("data", "folder"): "with a name, where that set's files are; alone, one .npz or .safetensors file a client",
+    ("data", "table"): "a CSV or parquet file of your own, with a label and a client column",
+    ("data", "client"): "the table's column that says whose row it is",
+    ("data", "label"): "the table's column to be learned",
+    ("data", "features"): "the table's columns to learn from; without it, all others",
+    ("data", "categorical"): "features that are words or codes: one 0/1 feature a value",
+    ("data", "regression"): "the label is a number, not a class",
+    ("data", "partition"): "how samples are dealt to clients: iid, dirichlet:0.1, natural (unalike list partitions)",
+    ("data", "clients"): "how many clients; of data that come with their clients, the largest",
     ("data", "seed"): "of the split, apart from the run's",
-    ("data", "test"): "share of every client's samples held out for its own test",
+    ("data", "test"): 'share of every client\'s samples held out for its own test; "same": the test set, dealt alike',
     ("data", "validation"): "share held out to choose a round by",
+    ("data", "drop_empty"): "leave clients without a sample out",
+    ("data", "normalise"): "pictures minus the mean, over the deviation; else in 0..1",
+    ("data", "scale"): "features to -1..1 by their ranges in the training rows",
+    ("data", "test_share"): "of every speaker's text, or of all tweets, for the test set",
     ("model", "name"): "a model by name (unalike list models), or file.py:build",
     ("model", "file"): "a model of your own, path/to/file.py:build",
     ("model", "loss"): "a loss by name, or file.py:loss of (output, y), one value a sample",
@@ -120,6 +145,7 @@ MEANING: dict[tuple[str, str], str] = {
     ("local", "shuffle"): "a new order of the samples every pass",
     ("local", "drop_last"): "leave a short last batch out",
     ("local", "keep_optimizer"): "a client's optimizer lives through the run",
+    ("local", "augment"): "pictures mirrored and shifted while training: flip, crop:4, flip,crop:4:0.5",
     ("run", "rounds"): "how many rounds",
     ("run", "clients_per_round"): "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists",
     ("run", "buffers"): "BatchNorm's statistics",
@@ -127,7 +153,7 @@ MEANING: dict[tuple[str, str], str] = {
     ("run", "engine"): "who runs the clients (unalike list engines)",
     ("run", "device"): "where",
     ("run", "dtype"): "of weights and data",
-    ("run", "precision"): "of products on a GPU",
+    ("run", "precision"): "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it",
     ("run", "deterministic"): "bit-identical repeats on a GPU too",
     ("run", "folder"): "where the run is written",
     ("run", "resume"): "go on where the run in the folder ended",
@@ -135,10 +161,13 @@ MEANING: dict[tuple[str, str], str] = {
     ("run", "evaluate_every"): "rounds between evaluations",
     ("run", "evaluate_clients"): "auto, all, none, or how many",
     ("run", "state_memory"): "bytes of client state in memory; the rest is in files",
-    ("run", "workers"): "threads of the workers engine",
+    ("run", "workers"): "threads of the workers engine; processes of the ray engine",
     ("run", "clients_at_once"): "clients in a stack of the batched engine",
-    ("run", "memory"): "bytes for a stack of the batched engine",
+    ("run", "memory"): "for a stack of the batched engine: bytes, or 8GB",
     ("run", "compile"): "whether the batched engine compiles its step",
+    ("run", "fast"): "whether it uses layers with kernels of their own (on a GPU: yes)",
+    ("run", "address"): "of a Ray cluster to join: auto, host:port or ray://host:port; else one is started",
+    ("run", "inner"): "the engine that each worker of the ray engine runs",
 }
 
 
@@ -154,13 +183,15 @@ def run_settings() -> Known:
 
 def data_settings(table: dict[str, Any]) -> Known:
     """[data]: what the named source takes; for pooled data also how it is split."""
-    if "folder" in table:
-        return {"folder": (str, None), **{k: SPLIT[k] for k in ("seed", "test", "validation")}}
     name = table.get("name")
+    if name is None and "table" in table:
+        return {**TABLE, **(NATURAL if "client" in table else SPLIT)}
+    if name is None and "folder" in table:
+        return {"folder": (str, None), "seed": (int, 0), "test": (float, 0.0), "validation": (float, 0.0)}
     if name in FEDERATIONS:
-        return {"name": (str, None), **typed.hints(FEDERATIONS[name])}
+        return {"name": (str, None), **typed.hints(FEDERATIONS[name]), "validation": SPLIT["validation"]}
     options = typed.hints(SOURCES[name]) if name in SOURCES else {}
-    return {"name": (str, None), **options, **SPLIT}
+    return {"name": (str, None), **options, **(NATURAL if name in SETS and SETS[name].clients else SPLIT)}
 
 
 def model_settings(table: dict[str, Any]) -> Known:
@@ -204,14 +235,16 @@ CHOICES: dict[tuple[str, str], Any] = {
     ("run", "precision"): PRECISIONS,
     ("run", "engine"): ("auto", *ENGINES),
     ("run", "buffers"): ("average", "local", "freeze"),
+    ("run", "inner"): INNER,
 }
 
 
 def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
     """All that a table may hold: name -> (annotation, default, the data sets, models or methods that take it)."""
     found: dict[str, list[tuple[Any, Any, str]]] = {}
-    for choice in NAMES.get(table, {"": None}):
-        for name, (hint, default) in SETTINGS[table]({"name": choice} if choice else {}).items():
+    chosen = [({"name": choice} if choice else {}, choice) for choice in NAMES.get(table, {"": None})]
+    for values, choice in [*chosen, *([({"table": ""}, "table")] if table == "data" else [])]:
+        for name, (hint, default) in SETTINGS[table](values).items():
             found.setdefault(name, []).append((hint, default, choice))
     extra = {"data": "folder", "model": "file", "method": "file"}.get(table)
     if extra:
@@ -273,8 +306,11 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
     for table in ("model", "method"):
         if {"name", "file"} <= set(tables[table]):
             raise UnalikeError(f"[{table}] has a name and a file: give one of the two.")
-    if ("name" in tables["data"]) == ("folder" in tables["data"]):
-        raise UnalikeError("[data] needs a name or a folder, one of the two (`unalike list data` has the names).")
+    ways = {"name", "folder", "table"} & set(tables["data"])
+    if not ways or ("table" in ways and len(ways) > 1):
+        raise UnalikeError("[data] needs a name or a folder, or a table alone (`unalike list data` has the names).")
+    if "table" in ways and "label" not in tables["data"]:
+        raise UnalikeError("[data] table needs a label, the column to be learned.")
     for table, registry in NAMES.items():
         chosen = tables[table].get("name")
         if chosen is not None and (not isinstance(chosen, str) or chosen not in registry):
@@ -287,7 +323,7 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
             raise unknown(name, value, options)
     for (table, name), least in LEAST.items():
         value = tables[table].get(name, least)
-        if value < least:
+        if not isinstance(value, str) and value < least:
             raise UnalikeError(f"[{table}] {name} must be at least {least}; got {value!r}.")
     if "rounds" not in tables["run"]:
         raise UnalikeError("[run] needs rounds, the number of rounds.")
@@ -301,7 +337,10 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     batch, device, whom = local.get("batch_size"), run.get("device", "auto"), run.get("evaluate_clients", "auto")
     if isinstance(batch, str) and batch != "full":
         raise UnalikeError(f'[local] batch_size must be a whole number or "full"; got {batch!r}.')
-    if data.get("test", 0) + data.get("validation", 0) >= 1:
+    share = data.get("test", 0)
+    if isinstance(share, str) and share != "same" and "table" not in data:
+        raise UnalikeError(f'[data] test must be a share such as 0.2, or "same"; got {share!r}.')
+    if (0 if isinstance(share, str) else share) + data.get("validation", 0) >= 1:
         raise UnalikeError("[data] test and validation must leave something to train on: together less than 1.")
     if device.split(":")[0] not in DEVICES:
         raise unknown("device", device, DEVICES)
@@ -313,18 +352,31 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     make_local(local)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
-    if "folder" not in data:
-        participants.check({"clients": data_settings(data)["clients"][1], **data}["clients"])
     if "partition" in data:
         parse_partition(data["partition"])
+    clients = _population(data)
+    if clients is not None:
+        participants.check(clients)
+
+
+def _population(data: dict[str, Any]) -> int | None:
+    """How many clients there will be, where that can be said before the data are there."""
+    known = data_settings(data)
+    if "clients" not in known or "clients" in data:
+        return data.get("clients")
+    dealt = str(data.get("partition", "natural")).partition(":")[0] != "natural"
+    return CLIENTS if dealt and "partition" in known else known["clients"][1]
 
 
 def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Paths made absolute, so that a run folder's config can be run from anywhere."""
     out = {name: dict(table) for name, table in tables.items()}
     for table in ("data", "run"):
-        if "folder" in out[table]:
-            out[table]["folder"] = str(Path(out[table]["folder"]).resolve())
+        for name in ("folder", "table"):
+            if name in out[table]:
+                out[table][name] = str(Path(out[table][name]).resolve())
+    if "table" in out["data"] and isinstance(out["data"].get("test"), str) and out["data"]["test"] != "same":
+        out["data"]["test"] = str(Path(out["data"]["test"]).resolve())
     for table, name in (("model", "file"), ("method", "file"), ("model", "loss")):
         if is_file(out[table].get(name)):
             out[table][name] = _absolute(out[table][name])
@@ -347,7 +399,7 @@ def schema() -> dict[str, Any]:
     """A JSON Schema of config files, for editors: which settings there are depends on the name or file chosen."""
     tables = {table: _schema_of(table) for table in TABLES}
     tables["run"]["required"] = ["rounds"]
-    tables["data"]["oneOf"] = [{"required": ["name"]}, {"required": ["folder"]}]
+    tables["data"]["anyOf"] = [{"required": [way]} for way in ("name", "folder", "table")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "unalike run",
@@ -373,7 +425,10 @@ def _schema_of(table: str) -> dict[str, Any]:
     rules = [_only(table, {"name": name}, {"properties": {"name": {"const": name}}, "required": ["name"]})
              for name in NAMES[table]]  # fmt: skip
     if table == "data":
-        rules.append(_only(table, {"folder": ""}, {"required": ["folder"]}))
+        unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["table"]}]}}
+        rules.append(_only(table, {"folder": ""}, {"required": ["folder"], **unnamed}))
+        rules.append(_only(table, {"table": ""}, {"required": ["table"]}))
+        rules[-1]["then"]["required"] = ["label"]
     else:  # the default's; a file of one's own takes what it takes
         unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["file"]}]}}
         rules.append(_only(table, {}, unnamed))
@@ -387,13 +442,25 @@ def _only(table: str, chosen: dict[str, str], when: dict[str, Any]) -> dict[str,
 # ---------------------------------------------------------------- from tables to a run
 
 
-def run(config: dict[str, Any], callbacks: Any = (), resume: bool = False) -> Run:
-    """The run that a config describes."""
-    tables = absolute(check(config))
+def run(
+    config: dict[str, Any],
+    callbacks: Any = (),
+    resume: bool = False,
+    federation: Federation | None = None,
+    before: Callable[[dict[str, Any]], None] = lambda tables: None,
+    **options: Any,
+) -> Run:
+    """The run that a config describes. With a federation of one's own, [data] is not looked at. `before` is given the
+    checked tables before anything is made of them; options are the engine's, where a file cannot hold them."""
+    tables = absolute(check(config if federation is None else {**config, "data": {"folder": "."}}))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
     settings["resume"] = resume or settings.get("resume", False)
-    federation = make_data(tables["data"])
+    if federation is None:
+        federation = make_data(tables["data"])
+    else:
+        tables["data"] = dict(config.get("data", {}))
+    before(tables)
     module = make_model(tables["model"], federation, settings.get("seed", 0))
     return simulate(
         module,
@@ -404,11 +471,12 @@ def run(config: dict[str, Any], callbacks: Any = (), resume: bool = False) -> Ru
         recipe=tables,
         **make_loss(tables["model"]),
         **settings,
+        **options,
     )
 
 
 def make_data(table: dict[str, Any]) -> Federation:
-    """[data]: a name or a folder, and how it is split among clients."""
+    """[data]: a name, a folder or a table, and how it is split among clients."""
     try:
         return _data(dict(table))
     except (MemoryError, OverflowError, ValueError) as error:  # numpy, asked for 10**12 of something
@@ -416,15 +484,27 @@ def make_data(table: dict[str, Any]) -> Federation:
 
 
 def _data(options: dict[str, Any]) -> Federation:
-    if "folder" in options:
+    name = options.pop("name", None)
+    if name in FEDERATIONS:
+        share = options.pop("validation", 0.0)
+        return load_federation(name, **options).split_clients(validation=share, seed=options.get("seed", 0))
+    if name is None and "folder" in options:
         fractions = {f"{k}_fraction": options.pop(k) for k in ("test", "validation") if k in options}
         return Federation.from_folder(options.pop("folder"), **fractions, **options)
-    name = options.pop("name")
-    if name in FEDERATIONS:
-        return load_federation(name, **options)
-    split = {key: options.pop(key, default) for key, (_, default) in SPLIT.items()}
-    partition = parse_partition(split.pop("partition"))
-    return load(name, **options).split(partition, **split)
+    split = {key: options.pop(key) for key in SPLIT if key in options}
+    if name is None:
+        return _table(options, split)
+    return load(name, **options).split(**split)
+
+
+def _table(options: dict[str, Any], split: dict[str, Any]) -> Federation:
+    """A table by its client column, or pooled and dealt by a partition; `test` may be a second table."""
+    from unalike.data import tables
+
+    test = split.get("test")
+    if isinstance(test, str) and test != "same":
+        options["test"] = split.pop("test")
+    return tables.table_dataset(options.pop("table"), **options).split(**split)
 
 
 def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torch.nn.Module:

@@ -216,15 +216,13 @@ class RoundContext:
     def __init__(self, engine: Engine, method: Method, server: Server, population: int, round: int):
         self.engine, self.method, self.server = engine, method, server
         self.population, self.round = population, round
-        self.exchange = self.trained = 0
+        self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = 0
         self.losses: list[np.ndarray] = []
         self._buffers: list[tuple[np.ndarray, Tensor, float]] = []  # of each exchange: who trained, sum, weight
         model = engine.job.model
         self.sizes = sizes_of(model)
-        self.fields = dict(method.sends)
-        if BUFFERS in server._values:
-            self.fields[BUFFERS] = Field((model.buffer_layout.size,))
+        self.fields = reply_fields(method, model)
 
     def call(self, fn: Callable[..., Any], ids: np.ndarray, message: dict[str, Any]) -> Replies:
         if len(ids) == 0:
@@ -241,7 +239,10 @@ class RoundContext:
             self.bytes_up += wire.payload(outcome.up)
             trained = max(trained, outcome.trained)
             replies.add(outcome)
+            if self.engine.watch is not None:
+                self.engine.watch(outcome)
         self.trained += trained
+        self.lost = max(self.lost, len(ids) - replies.count)
         self.losses.append(replies.losses())
         if BUFFERS in replies._sums:
             # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
@@ -272,6 +273,12 @@ class RoundContext:
                 self.round + 1,
                 clients,
             )
+
+
+def reply_fields(method: Method, model: Model) -> dict[str, Field]:
+    """What a reply may hold: what the method declares, and BatchNorm's statistics where the server averages them."""
+    averaged = model.buffer_layout.size and model.buffer_policy == "average"
+    return {**method.sends, **({BUFFERS: Field((model.buffer_layout.size,))} if averaged else {})}
 
 
 def check_reply(

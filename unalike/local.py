@@ -140,6 +140,8 @@ def _listed(value: object) -> bool:
 
 def _amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
     """float64 [c]: one number per client from a value, a list per client or a function of (client, round)."""
+    if type(value) in (int, float) and value > 0 and (name != "steps" or value == int(value)) and value < math.inf:
+        return np.full(len(ids), float(value))  # as good as always, and asked for several times a round
     each = callable(value) or _listed(value)
     if callable(value):
         given = [value(int(k), round) for k in ids]
@@ -166,8 +168,9 @@ class Order:
     def __init__(self, local: LocalTraining, keys: np.ndarray, sizes: np.ndarray, device: torch.device | str = "cpu"):
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
-        self.sizes, self.keys = torch.as_tensor(sizes, device=device), torch.as_tensor(keys, device=device)
-        self.per_epoch = torch.as_tensor(local.per_epoch(sizes), device=device)
+        self.keys = torch.as_tensor(keys, device=device)
+        self._counts = np.stack([sizes, local.per_epoch(sizes)])  # here and on the device: nobody waits for a size
+        self.sizes, self.per_epoch = torch.as_tensor(self._counts, device=device)
 
     def block_steps(self, limit: int = 1 << 22) -> int:
         """How many steps a block may have to stay small."""
@@ -183,15 +186,19 @@ class Order:
         if not self.shuffle:
             return place, real
         # One run of samples per client and pass, laid end to end, so that a small client costs what it holds.
-        passes = epoch[-1] - epoch[0] + 1  # [c]: clients of different sizes are in different passes
-        client = torch.arange(len(passes), device=device).repeat_interleave(passes)  # [runs]
-        size = self.sizes[client]
-        run = torch.arange(len(client), device=device).repeat_interleave(size)  # [samples]
+        sizes, per_epoch = self._counts
+        host = (last - 1) // per_epoch - first // per_epoch + 1  # clients of different sizes are in different passes
+        passes = epoch[-1] - epoch[0] + 1  # [c], the same
+        numbers = torch.arange(len(sizes), device=device)
+        client = numbers.repeat_interleave(passes, output_size=int(host.sum()))  # [runs]
+        size, runs = self.sizes[client], torch.arange(int(host.sum()), device=device)
+        run = runs.repeat_interleave(size, output_size=int((host * sizes).sum()))  # [samples]
         start, first_run = size.cumsum(0) - size, passes.cumsum(0) - passes
         number = torch.arange(len(run), device=device) - start[run]
-        counter = (epoch[0][client] + torch.arange(len(client), device=device) - first_run[client]) * (1 << 32)
-        order = random.bits(self.keys[client][run], counter[run] + number).argsort(stable=True)
-        order = order[run[order].argsort(stable=True)]  # by run, and within a run by its draws
+        counter = (epoch[0][client] + runs - first_run[client]) * (1 << 32)
+        draw = random.bits(self.keys[client][run], counter[run] + number)
+        # by run, and within a run by its draws: one sort of both together, the draw's highest 40 bits behind the run
+        order = ((run << 40) + (draw >> 24) + (1 << 39)).argsort(stable=True)
         return number[order][start[first_run + epoch - epoch[0]][..., None] + place], real
 
 

@@ -111,18 +111,8 @@ class RunFolder:
             self._log.flush()
 
     def history(self) -> list[dict[str, Any]]:
-        """The lines of rounds.jsonl, up to a half-written one."""
-        file = self.path / "rounds.jsonl"
-        lines: list[dict[str, Any]] = []
-        for text in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                break
-            if not isinstance(line, dict) or type(line.get("round")) is not int:
-                break
-            lines.append(line)
-        return lines
+        """The rounds so far."""
+        return read_rounds(self.path / "rounds.jsonl")
 
     def _trim_rounds(self) -> None:
         """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
@@ -219,6 +209,20 @@ class RunFolder:
                 return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
         except Exception as error:
             raise UnalikeError(f"The checkpoint {self.checkpoints / file} cannot be read: {_line(error)}.") from error
+
+
+def read_rounds(file: Path) -> list[dict[str, Any]]:
+    """The lines of a rounds.jsonl, up to a half-written one."""
+    lines: list[dict[str, Any]] = []
+    for text in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            break
+        if not isinstance(line, dict) or type(line.get("round")) is not int:
+            break
+        lines.append(line)
+    return lines
 
 
 def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -14,11 +14,19 @@ from unalike.errors import UnalikeError, did_you_mean
 
 COMMANDS = {
     "run": "run a method on a federation, from flags or a TOML file",
+    "compare": "compare methods on your data, and say which one for which wish",
     "demo": "compare three methods on skewed digits, in under a minute",
+    "report": "one page that shows a run, or compares several",
+    "export": "rounds as CSV or parquet, the model as safetensors or ONNX",
     "list": "what there is: methods, data, models, partitions, engines",
+    "data": "data sets: what there is, fetch them, look at their clients",
     "new": "start a method of your own, with the tests it must pass",
     "config": "check a config file, or print the JSON Schema for editors",
     "doctor": "versions, devices, threads, compiler, a short speed probe",
+    "local-federation": "a real federation on this machine, a process for every client",
+    "serve": "be the server of a real federation",
+    "join": "join a real federation with data of your own",
+    "keys": "certificates for a server, keys for clients",
     "completion": "print the completion script for a shell",
 }
 EVERYWHERE = {
@@ -46,14 +54,17 @@ class Parser(argparse.ArgumentParser):
         raise UnalikeError(f"{self.prog}: {message}")
 
 
-def parser() -> Parser:
-    """The parser of all commands; each command's module adds its own arguments."""
+def parser(only: str | None = None) -> Parser:
+    """The parser of all commands; each command's module adds its own arguments, or only that of one command."""
     top = Parser(prog="unalike", description="Federated learning for clients whose data are not alike.")
     top.add_argument("--version", "-V", action="store_true", help="print the version")
     top.set_defaults(json=False, quiet=False, debug=False)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
     for name, text in COMMANDS.items():
-        module = importlib.import_module(f"unalike.cli.{name}")
+        if only in COMMANDS and name != only:
+            commands.add_parser(name, help=text)
+            continue
+        module = importlib.import_module(f"unalike.cli.{name.replace('-', '_')}")
         sub = commands.add_parser(name, help=text, description=module.__doc__)
         module.arguments(sub)
         sub.set_defaults(main=module.main, parser=sub)
@@ -86,12 +97,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _command(given: list[str]) -> int:
     from unalike.cli import flags
+    from unalike.data import fetch
 
-    top = parser()
     command = next((word for word in given if not word.startswith("-")), None)
-    words, settings = flags.split(given) if command == "run" else (given, [])
+    top = parser(command)
+    words, settings = flags.split(given) if command in flags.COMMANDS else (given, [])
     args, rest = top.parse_known_args(words)
     args.settings = settings
+    fetch.quiet = args.quiet or args.json
     if args.version:
         import unalike
 

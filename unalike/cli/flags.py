@@ -13,18 +13,22 @@ from typing import Any
 from unalike import config, typed
 from unalike.errors import UnalikeError, did_you_mean
 
+COMMANDS = ("run", "compare", "local-federation", "serve")  # those that take settings as flags
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
+OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set"}
+OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
     "data-folder": ("data", "folder"),
     "data-seed": ("data", "seed"),
+    "table": ("data", "table"),
     "model": ("model", "name"),
     "method": ("method", "name"),
     "seed": ("run", "seed"),
     "folder": ("run", "folder"),
 }
-CHOOSE = ("name", "file", "folder")  # of [data], [model], [method]: they decide what else there is
+CHOOSE = ("name", "file", "folder", "table")  # of [data], [model], [method]: they decide what else there is
 
 Given = tuple[str, str | None]  # a flag's name without dashes, and its text
 
@@ -71,6 +75,7 @@ def _is_value(word: str, name: str, switches: set[str]) -> bool:
 def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Tables of a file, overridden by flags; those that decide what else there is are read first."""
     tables = {name: dict(tables.get(name, {})) for name in config.TABLES}
+    given = sorted(given, key=lambda flag: flag[0] in ("data-folder", "data.folder"))  # a folder may be of the name's
     for first in (True, False):
         for name, text in given:
             table, dot, setting = name.partition(".")
@@ -87,6 +92,8 @@ def _chosen(table: str, values: dict[str, Any], setting: str, value: Any) -> dic
     """A file's table for another data set, model or method: without what only the former had."""
     if values.get(setting) == value:
         return values
+    if setting == "folder" and _exists(table, values) and setting in config.SETTINGS[table](values):
+        return values  # of the data set that is named
     former = config.SETTINGS[table](values) if _exists(table, values) else {}
     known = config.SETTINGS[table]({setting: value}) if _exists(table, {setting: value}) else former
     return {k: v for k, v in values.items() if k not in CHOOSE and (k in known or k not in former)}

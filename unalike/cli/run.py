@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import shtab
 from unalike import config, typed
 from unalike.cli import flags, show
 from unalike.errors import UnalikeError
+from unalike.report import Record
 from unalike.simulate import Run
 
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
@@ -54,8 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                 metavar = next((m for kind, m in METAVARS.items() if m and typed.words(kind) in typed.words(hint)), "X")
                 options |= {"metavar": metavar, "choices": list(choices) if choices else None}
             setting = group.add_argument(flag, **options)
-            if name == "folder":
-                setting.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            if name in ("folder", "table"):
+                setting.complete = shtab.DIRECTORY if name == "folder" else shtab.FILE  # type: ignore[attr-defined]
 
 
 def _help(table: str, name: str, hint: Any, default: Any, owners: list[str]) -> str:
@@ -67,19 +69,25 @@ def _help(table: str, name: str, hint: Any, default: Any, owners: list[str]) -> 
 
 
 def main(args: argparse.Namespace) -> int:
-    screen = show.console(args.quiet or args.json)
-    tables = _tables(args)
-    settings = config.absolute(config.check(tables))
-    resume = bool(args.resume) or settings["run"].get("resume", False)
+    settings = config.absolute(config.check(_tables(args)))
     if args.dry_run:
         return _dry(settings, args)
+    return conduct(args, settings, lambda live, resume: config.run(settings, callbacks=[live, Record()], resume=resume))
+
+
+def conduct(
+    args: argparse.Namespace, settings: dict[str, Any], go: Callable[[show.Live, bool], Run], command: str = "run"
+) -> int:
+    """Run what `go` runs, shown while it lasts and reported at its end; the folder is among the settings."""
+    screen = show.console(args.quiet or args.json)
+    resume = bool(args.resume) or settings["run"].get("resume", False)
     folder = settings["run"].setdefault("folder", _free_folder(settings))
-    again = f"unalike run --resume {show.near(folder)}"
+    again = f"unalike {command} --resume {show.near(folder)}"
     if not resume and (Path(folder) / "config.toml").exists():
         raise UnalikeError(f"{show.near(folder)} holds a run already: go on with `{again}`, or give another --folder.")
     live = show.Live(screen, settings)
     try:
-        run = config.run(settings, callbacks=[live], resume=resume)
+        run = go(live, resume)
     except KeyboardInterrupt:
         live.stop()
         return _stopped(folder, again, args.json)
@@ -129,7 +137,7 @@ def _tables(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def _free_folder(settings: dict[str, Any]) -> str:
     """runs/<method>-<data>-<number>, the first number that is free."""
     data, method = settings["data"], settings["method"]
-    source = data.get("name") or Path(data["folder"]).name
+    source = data.get("name") or (Path(data["table"]).stem if "table" in data else Path(data["folder"]).name)
     name = Path(method["file"].rpartition(":")[0]).stem if "file" in method else method.get("name", "fedavg")
     stem, number = Path("runs") / f"{name}-{source}", 1
     while Path(f"{stem}-{number}").exists():

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from unalike.data import partition as partitions
-from unalike.data.federation import Columns, Federation, as_pair
-from unalike.errors import UnalikeError
+from unalike.data.federation import Columns, Federation, Pair, as_pair
+from unalike.errors import UnalikeError, did_you_mean
+
+CLIENTS = 10  # where neither the caller nor the data say how many
 
 
 class Dataset:
-    """Samples and labels, optionally a test set (x, y) that becomes the federation's global test set."""
+    """Samples and labels, optionally a test set (x, y) that becomes the federation's global test set.
+
+    `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
+    rows; `natural` names the column that is the client in real life; `label_names` are the classes' names.
+    """
 
     def __init__(
         self,
@@ -22,13 +29,47 @@ class Dataset:
         test: tuple[Any, Any] | None = None,
         classes: int | None = None,
         name: str = "data",
+        *,
+        columns: Mapping[str, Any] | None = None,
+        test_columns: Mapping[str, Any] | None = None,
+        natural: str | None = None,
+        label_names: Sequence[str] | None = None,
     ):
         self.name = name
         self.x, self.y = as_pair(x, y, f"{name!r}")
         if not len(self.x):
             raise UnalikeError(f"The data set {name!r} is empty: give at least one sample.")
-        whole = Federation(Columns(self.x, self.y, [0, len(self.x)]), global_test=test, classes=classes)
-        self.test, self.classes = whole.global_test, whole.classes
+        whole = Federation(
+            Columns(self.x, self.y, [0, len(self.x)]), global_test=test, classes=classes, label_names=label_names
+        )
+        self.test, self.classes, self.label_names = whole.global_test, whole.classes, whole.label_names
+        test_rows = 0 if self.test is None else len(self.test[0])
+        self.columns = {key: self._values(key, v, len(self), "training") for key, v in (columns or {}).items()}
+        self.test_columns = {key: self._values(key, v, test_rows, "test") for key, v in (test_columns or {}).items()}
+        self.natural = natural
+        if natural is not None:
+            self._column(natural)
+
+    def _values(self, key: str, values: Any, rows: int, what: str) -> np.ndarray:
+        """One text or whole number a row."""
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
+            array = array.astype(str)
+        if array.ndim != 1 or array.dtype.kind not in "iuU":
+            raise UnalikeError(
+                f"The column {key!r} of {self.name!r} has shape {list(array.shape)} and dtype {array.dtype}: it must "
+                "be one text or whole number a row; fill what is missing."
+            )
+        if len(array) != rows:
+            raise UnalikeError(
+                f"The column {key!r} of {self.name!r} has {len(array)} values for {rows} {what} rows: give one a row."
+            )
+        return array
+
+    def _column(self, key: str) -> np.ndarray:
+        if key not in self.columns:
+            raise UnalikeError(f"The data set {self.name!r} has no column {key!r}.{did_you_mean(key, self.columns)}")
+        return self.columns[key]
 
     def __len__(self) -> int:
         return len(self.x)
@@ -36,20 +77,102 @@ class Dataset:
     def __repr__(self) -> str:
         kind = "regression" if self.classes is None else f"{self.classes} classes"
         test = "no test set" if self.test is None else f"{len(self.test[0])} test samples"
-        return f"Dataset({self.name!r}, {len(self)} samples, {test}, x {list(self.x.shape[1:])}, {kind})"
+        by = "" if self.natural is None else f", clients by {self.natural!r}"
+        return f"Dataset({self.name!r}, {len(self)} samples, {test}, x {list(self.x.shape[1:])}, {kind}{by})"
 
     def split(
         self,
-        partition: partitions.Partition | str,
-        clients: int,
+        partition: partitions.Partition | str | None = None,
+        clients: int | None = None,
         seed: int = 0,
-        test: float = 0.0,
+        test: float | str = 0.0,
         validation: float = 0.0,
+        *,
+        drop_empty: bool = False,
     ) -> Federation:
-        """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits."""
+        """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits.
+
+        Without a partition: the data's own clients where they have such a column, else 'iid'; without `clients`: all
+        natural ones, else 10. `test` and `validation` are shares of each client's samples; test="same" deals the data
+        set's test rows instead, in the same way as the training rows ('similarity' and 'natural' can do that). All
+        test rows stay the global test set. Clients without a sample (a partition of your own,
+        'dirichlet:0.1:0') are an error, or left out with `drop_empty`.
+        """
+        if partition is None:
+            partition = "iid" if self.natural is None else "natural"
         if isinstance(partition, str):
             partition = partitions.parse(partition)
-        parts = [np.asarray(part, np.int64) for part in partition(self.y.cpu().numpy(), clients, seed)]
+        labels, test_labels, names = self.y.cpu().numpy(), None, None
+        if self.test is not None:
+            test_labels = self.test[1].cpu().numpy()
+        if isinstance(partition, partitions.Natural):
+            labels, test_labels = self._natural(partition, test == "same")
+            clients = len(np.unique(labels)) if clients is None else clients
+            names = partition.chosen(labels, clients)
+        clients = CLIENTS if clients is None else clients
+
+        test_parts = None
+        if test == "same":
+            parts, test_parts = self._same(partition, labels, test_labels, clients, seed)
+        elif isinstance(test, str):
+            raise UnalikeError(f"test={test!r} must be a share of each client's samples, such as 0.2, or 'same'.")
+        else:
+            parts = partition(labels, clients, seed)
+        parts = self._checked(partition, parts, clients)
+        empty = [k for k, part in enumerate(parts) if not len(part)]
+        if empty and (not drop_empty or len(empty) == clients):
+            raise UnalikeError(
+                f"The partition {partition} leaves {len(empty)} of {clients} clients empty: ask for fewer clients, or "
+                "leave these out with drop_empty=True."
+            )
+        kept = np.setdiff1d(np.arange(clients), empty)
+        fed = Federation(
+            _take((self.x, self.y), [parts[k] for k in kept]),
+            test=_take(self.test, [test_parts[k] for k in kept]) if self.test and test_parts else None,
+            global_test=self.test,
+            classes=self.classes,
+            names=None if names is None else [str(names[k]) for k in kept],
+            label_names=self.label_names,
+        )
+        share = 0.0 if isinstance(test, str) else test
+        return fed.split_clients(test=share, validation=validation, seed=seed)
+
+    def _natural(self, partition: partitions.Natural, with_test: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """The column that is the client, of the training rows and of the test rows."""
+        column = self.natural if partition.column is None else partition.column
+        if column is None:
+            raise UnalikeError(
+                f"The data set {self.name!r} does not say who its clients are: name a column, such as 'natural:user', "
+                f"or use another partition.{did_you_mean('', self.columns)}"
+            )
+        values = self._column(column)
+        if with_test and self.test is not None and column not in self.test_columns:
+            raise UnalikeError(
+                f"test='same' needs the column {column!r} of the test rows of {self.name!r}: give test_columns, or a "
+                "share such as test=0.2."
+            )
+        return values, self.test_columns.get(column)
+
+    def _same(
+        self, partition: Any, labels: np.ndarray, test_labels: np.ndarray | None, clients: int, seed: int
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        if not hasattr(partition, "train_and_test"):
+            raise UnalikeError(
+                f"test='same' does not go with the partition {partition}: use 'similarity' or 'natural', or a "
+                "share such as test=0.2."
+            )
+        if test_labels is None:
+            raise UnalikeError(f"test='same' was asked for but {self.name!r} has no test set: use a share.")
+        parts, test_parts = partition.train_and_test(labels, test_labels, clients, seed)
+        if not any(len(part) for part in test_parts):
+            raise UnalikeError(
+                f"test='same' of {len(test_labels)} test samples leaves none for any of {clients} clients: use a share."
+            )
+        return parts, test_parts
+
+    def _checked(self, partition: Any, parts: Any, clients: int) -> list[np.ndarray]:
+        """One array of row numbers a client, from a partition that may be anybody's."""
+        parts = [np.asarray(part, np.int64) for part in parts]
         rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         if len(parts) != clients or (len(rows) and (rows.min() < 0 or rows.max() >= len(self))):
             raise UnalikeError(
@@ -57,8 +180,12 @@ class Dataset:
                 f"numbers up to {rows.max(initial=0)}: it must give one part a client, of rows in "
                 f"0..{len(self) - 1}; mend it."
             )
-        index = torch.from_numpy(rows).to(self.x.device)
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        columns = Columns(self.x.index_select(0, index), self.y.index_select(0, index), offsets)
-        fed = Federation(columns, global_test=self.test, classes=self.classes)
-        return fed.split_clients(test=test, validation=validation, seed=seed)
+        return parts
+
+
+def _take(pair: Pair, parts: list[np.ndarray]) -> Columns:
+    """The rows of each client, as columns."""
+    x, y = pair
+    index = torch.from_numpy(np.concatenate(parts)).to(x.device)
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return Columns(x.index_select(0, index), y.index_select(0, index), offsets)

@@ -153,7 +153,8 @@ class Columns:
 class Federation:
     """N clients with a training split each; optionally validation and test splits, and a global test set.
 
-    `classes` is the number of labels (found from the labels where not given), None for regression.
+    `classes` is the number of labels (found from the labels where not given), None for regression. `names` are the
+    clients', `label_names` the classes'.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Federation:
         global_test: tuple[Any, Any] | None = None,
         classes: int | None = None,
         names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
     ):
         self.train, self.validation, self.test = train, validation, test
         self.global_test: Pair | None = None
@@ -189,6 +191,11 @@ class Federation:
                 )
         self.names = names
         self.classes = self._count_classes(classes)
+        self.label_names = None if label_names is None else [str(name) for name in label_names]
+        if label_names is not None and len(label_names) != self.classes:
+            raise UnalikeError(
+                f"There are {len(label_names)} names of labels and {self.classes} classes: give one a class."
+            )
 
     def _count_classes(self, given: int | None) -> int | None:
         if self.train.y.dtype.is_floating_point:
@@ -384,6 +391,7 @@ class Federation:
             global_test=self.global_test,
             classes=self.classes,
             names=self.names,
+            label_names=self.label_names,
         )
 
     def pooled(self) -> Federation:
@@ -398,6 +406,7 @@ class Federation:
             test=pool(self.test),
             global_test=self.global_test,
             classes=self.classes,
+            label_names=self.label_names,
         )
 
     # ---- where it lies
@@ -428,6 +437,7 @@ class Federation:
                 if columns is not None:
                     np.save(scratch / f"{stem}_offsets.npy", columns.offsets, allow_pickle=False)
             index = {"format": MAPPED_FORMAT, "classes": self.classes, "names": self.names, "parts": parts}
+            index["label_names"] = self.label_names
             (scratch / MAPPED_INDEX).write_text(json.dumps(index), encoding="utf-8")
             if target.exists():
                 target.rmdir()  # empty: seen above
@@ -463,6 +473,7 @@ class Federation:
                 "global_test": pairs.get("global"),
                 "classes": index["classes"],
                 "names": index["names"],
+                "label_names": index.get("label_names"),
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -493,6 +504,8 @@ class Federation:
             return None if columns is None else Columns(move(columns.x), move(columns.y), columns.offsets)
 
         tensors = [t for _, x, y, _ in self._parts() for t in (x, y)]
+        if device.type == "cuda":
+            _fits(device, {id(t): t for t in tensors if t.device.type != "cuda"}.values(), dtype)
         if all(move(t) is t for t in tensors):
             return self
         return Federation(
@@ -502,6 +515,7 @@ class Federation:
             global_test=None if self.global_test is None else (move(self.global_test[0]), move(self.global_test[1])),
             classes=self.classes,
             names=self.names,
+            label_names=self.label_names,
         )
 
     # ---- looking at it
@@ -574,6 +588,16 @@ class Federation:
             self.check()  # says which client
         cells = self.train.owners() * self.classes + y
         return np.bincount(cells, minlength=len(self) * self.classes).reshape(len(self), self.classes)
+
+
+def _fits(device: torch.device, tensors: Iterable[torch.Tensor], dtype: torch.dtype | None) -> None:
+    """Raise where these tensors are more than a GPU has free: better than CUDA's own words, half of them moved."""
+    width = lambda t: dtype.itemsize if dtype is not None and t.dtype.is_floating_point else t.element_size()  # noqa: E731
+    need, free = sum(t.numel() * width(t) for t in tensors), torch.cuda.mem_get_info(device)[0]
+    if need > free:
+        raise UnalikeError(
+            f"The data need {need / 1e9:.3g} GB on the GPU, {free / 1e9:.3g} GB are free: use device='cpu' or fewer."
+        )
 
 
 def check_seed(seed: int, bits: int = 64) -> int:

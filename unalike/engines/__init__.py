@@ -8,16 +8,20 @@ from torch import nn
 
 from unalike.engines.base import Engine, Job
 from unalike.engines.batched import Batched
+from unalike.engines.flower import Flower
 from unalike.engines.loopback import Loopback
+from unalike.engines.ray import Ray
 from unalike.engines.sequential import Sequential
 from unalike.engines.workers import Workers, available_cores
 from unalike.errors import EngineRefused, UnalikeError, unknown
 
-ENGINES: dict[str, type[Engine]] = {e.name: e for e in (Sequential, Workers, Batched, Loopback)}
+ENGINES: dict[str, type[Engine]] = {e.name: e for e in (Sequential, Workers, Batched, Loopback, Ray, Flower)}
 TINY = 50_000  # parameters up to which a stack of clients beats single ones on a CPU (docs/engines.md)
 OPTIONS = {
-    "batched": ("clients_at_once", "memory", "compile"),
+    "batched": ("clients_at_once", "memory", "compile", "fast"),
     "workers": ("workers",),
+    "flower": ("remote",),
+    "ray": ("workers", "address", "inner", "clients_at_once", "memory", "compile", "fast"),
 }
 
 
@@ -55,8 +59,8 @@ def _suggest(job: Job, cohort: int) -> tuple[str, str]:
     if cohort == 1:
         return "sequential", "one client a round"
     if job.model.device.type != "cpu":
-        if recurrent:
-            return "sequential", "recurrent layers are slower stacked than one after another"
+        if any(isinstance(m, nn.GRU | nn.RNN) for m in modules):  # the LSTM has a stacked form of its own
+            return "sequential", "GRU and RNN layers cannot be stacked over clients"
         return "batched", f"{job.model.device.type} device"
     if size <= TINY and not recurrent and not convolution:
         return "batched", f"{size:,} parameters are few enough to stack {cohort} clients on a CPU"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses as dc
+import functools
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -112,11 +115,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@functools.cache
+def keep_memory() -> None:
+    """Tell glibc to keep what is freed instead of giving it back: a step frees and asks for the same blocks again, and
+    fresh pages cost more than the arithmetic of a small recurrent step (measured: 14 ms to 10 on a CPU)."""
+    if sys.platform != "linux":
+        return
+    with suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 1 << 29)  # M_TRIM_THRESHOLD
+
+
 class Engine:
     """Runs a client function on some clients and stages the state they return."""
 
     name = "engine"
-    watch: Callable[[Outcome], None] | None = None  # shown every reply of a round: what a simulation measures on the way
+    watch: Callable[[Outcome], None] | None = (
+        None  # shown every reply of a round: what a simulation measures on the way
+    )
 
     def __init__(self, job: Job):
         self.job = job
@@ -196,6 +213,8 @@ class Solo:
 
     def __init__(self, job: Job):
         self.job = job
+        if job.model.device.type == "cpu":
+            keep_memory()
         self.live: Live = job.model.live()
         self._pure: Pure | None = None
 

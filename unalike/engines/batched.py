@@ -7,8 +7,10 @@ and (on CUDA) captured in one graph per width, in which even the reading of the 
 from __future__ import annotations
 
 import dataclasses as dc
+import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,23 +47,57 @@ class Batched(Engine):
         self,
         job: Job,
         clients_at_once: int | None = None,
-        memory: int | None = None,
+        memory: int | str | None = None,
         compile: bool | None = None,
+        fast: bool | None = None,
     ):
         super().__init__(job)
         cuda = job.model.device.type == "cuda"
         self.compile = cuda if compile is None else compile
         self.pure: Pure = job.model.pure(align=16 if cuda else 1)
-        self.clients_at_once = clients_at_once or self._chunk_for(memory)
+        wanted = cuda and job.model.dtype == torch.float32 if fast is None else fast
+        self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
+        self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
         self._programs: dict[Setting, list[Program]] = {}
 
-    def _chunk_for(self, memory: int | None) -> int:
-        """How many clients fit a memory budget: vectors are counted, activations measured on one client."""
-        job, model = self.job, self.job.model
-        if memory is None:
-            cuda = model.device.type == "cuda"
-            memory = int(0.6 * torch.cuda.mem_get_info(model.device)[0]) if cuda else 2 << 30
-        saved = 0
+    def _quick(self, asked: bool) -> Pure:
+        """The model with its fast layers, or as it is where they do not give the same gradient here."""
+        try:
+            return self.job.model.pure(align=16 if self.job.model.device.type == "cuda" else 1, fast=True)
+        except (EngineRefused, ImportError):  # no Triton, or a kernel that this GPU cannot run
+            if asked:
+                raise
+            return self.pure
+
+    def _fitting(self, asked: int | None, budget: int | None) -> int:
+        """How many clients to stack: as many as fit, or as many as were asked for if those fit."""
+        model = self.job.model
+        free = free_memory(model.device)
+        if budget is not None and budget > free:
+            raise UnalikeError(f"memory is {gigabytes(budget)} and only {gigabytes(free)} are free: give less.")
+        if budget is not None and model.device.type == "cuda":
+            total = torch.cuda.get_device_properties(model.device).total_memory
+            held = torch.cuda.memory_reserved(model.device)
+            torch.cuda.set_per_process_memory_fraction(min(1.0, (held + budget) / total), model.device)
+        most = (budget or free) // (each := self._bytes_each())
+        if most < 1:
+            raise UnalikeError(
+                f"One client needs about {gigabytes(each)}, {gigabytes(budget or free)} are available: take a smaller "
+                "batch_size or model."
+            )
+        if asked is None:  # with room to spare where nobody gave a budget
+            usual = budget or (int(0.6 * free) if model.device.type == "cuda" else min(free, 2 << 30))
+            return min(4096, max(1, usual // each))
+        if min(asked, len(self.job.data)) > most:
+            raise UnalikeError(
+                f"{asked} clients at once need about {gigabytes(asked * each)}, {gigabytes(budget or free)} are "
+                f"available: use clients_at_once={most}."
+            )
+        return asked
+
+    def _bytes_each(self) -> int:
+        """What a client of a stack takes: its vectors are counted, activations measured on one client."""
+        job, model, saved = self.job, self.job.model, 0
 
         def count(t: Tensor) -> Tensor:
             nonlocal saved
@@ -75,8 +111,7 @@ class Batched(Engine):
             weight = x.new_full((len(y),), 1 / len(y), dtype=model.dtype)
             key = torch.zeros((), dtype=torch.int64, device=model.device)
             model.losses(self.pure(vector, model.start_buffers, x, key, weight)[0], y).mean()
-        vectors = 8 * model.layout.size * model.dtype.itemsize
-        return max(1, min(4096, memory // max(1, vectors + 3 * saved)))
+        return 8 * model.layout.size * model.dtype.itemsize + 3 * saved
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         with one_thread() if self.job.model.device.type == "cpu" else nullcontext():
@@ -108,8 +143,39 @@ class Batched(Engine):
         for program in kept:
             if not self.compile or width <= program.width <= 1.25 * width:
                 return program
-        kept.append(Program(self.job.model, self.pure, setting, self.compile, width))
+        pure = self.quick if setting.step is None else self.pure  # a step of its own may differentiate twice
+        kept.append(Program(self.job.model, pure, setting, self.compile, width))
         return kept[-1]
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had: on a GPU, or of the machine's memory."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):  # not Linux: what is there is there
+        return 1 << 62
+
+
+UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1, "": 1}
+
+
+def in_bytes(given: int | str) -> int:
+    """8000000000, "8 GB" or "8GiB" as a number of bytes."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(given).lower())
+    if not found or found[2] not in UNITS or isinstance(given, bool):
+        raise UnalikeError(f"memory={given!r} must be a number of bytes, or a text such as '8GB' or '500 MiB'.")
+    value = int(float(found[1]) * UNITS[found[2]])
+    if value < 1:
+        raise UnalikeError(f"memory={given!r} must be above 0.")
+    return value
+
+
+def gigabytes(value: int) -> str:
+    return f"{value / 1e9:.3g} GB"
 
 
 class Stack:
@@ -125,8 +191,9 @@ class Stack:
         self.state, self.first = self.job.states.read(self.ids)
         index = torch.from_numpy(positions[longest]).to(self.device)
         self.rows = {name: t[index] for name, t in call.rows.items()}
-        numbers = self.job.numbers(self.ids, call.round)
-        self.numbers = {k: torch.tensor(v, dtype=self.dtype, device=self.device) for k, v in numbers.items()}
+        numbers = self.job.numbers(self.ids, call.round)  # one copy to the device, not one each
+        stacked = torch.from_numpy(np.stack(list(numbers.values()))).to(self.dtype).to(self.device)
+        self.numbers = dict(zip(numbers, stacked.unbind(), strict=True))
         self.numbers["first"] = self.first
         draws = self.job.keys(self.ids, call.round, f"draws {call.exchange}")
         self.numbers["_draws"] = torch.from_numpy(draws).to(self.device)
@@ -164,29 +231,35 @@ class Stack:
         call, local, layout = self.call, self.job.local, self.job.model.layout
         keep_leaves, keep_spec = tree_flatten(keep)
         moving = [k for k, leaf in enumerate(keep_leaves) if isinstance(leaf, Tensor)]
+        result_leaves, result_spec = tree_flatten(result)
         seen: dict[str, Any] = {}
 
-        def one(numbers: dict, state: dict, rows: dict, result: tuple, kept: list) -> tuple[Tensor, ...]:
+        def one(*flat: Tensor) -> tuple[Tensor, ...]:
+            left = iter(flat)
+            numbers, state, rows = ({k: next(left) for k in part} for part in (self.numbers, self.state, self.rows))
+            given = tree_unflatten([next(left) for _ in result_leaves], result_spec)
             leaves = list(keep_leaves)
-            for k, leaf in zip(moving, kept, strict=True):
-                leaves[k] = leaf
+            for k in moving:
+                leaves[k] = next(left)
             me = Me(numbers, call.round, local, layout)
             m = Fields({**call.shared, **rows})
-            out = fn(me, Fields(state), m, *result, **tree_unflatten(leaves, keep_spec))
+            out = fn(me, Fields(state), m, *given, **tree_unflatten(leaves, keep_spec))
             if isinstance(out, Work):
                 parts: Any = {name: getattr(out, name) for name in _MOVING}
             else:
                 parts = list(finish(self.job, out, fn))
-            flat, spec = tree_flatten(parts)
-            seen.update(out=out, spec=spec, flat=[_STACKED if isinstance(v, Tensor) else v for v in flat])
-            return (numbers["n"], *(v for v in flat if isinstance(v, Tensor)))
+            back, spec = tree_flatten(parts)
+            seen.update(out=out, spec=spec, flat=[_STACKED if isinstance(v, Tensor) else v for v in back])
+            return (numbers["n"], *(v for v in back if isinstance(v, Tensor)))
 
-        inputs = (self.numbers, self.state, self.rows, result, [keep_leaves[k] for k in moving])
+        # flat tensors: `vmap` takes nested ones too, but takes them apart in Python, several times
+        parts = (*self.numbers.values(), *self.state.values(), *self.rows.values())
+        inputs = (*parts, *result_leaves, *(keep_leaves[k] for k in moving))
         _, *stacked = vmap(one, randomness="different")(*inputs)
         values = iter(stacked)
         flat = [next(values) if v is _STACKED else v for v in seen["flat"]]
-        parts = tree_unflatten(flat, seen["spec"])
-        return dc.replace(seen["out"], **parts) if isinstance(seen["out"], Work) else parts
+        whole = tree_unflatten(flat, seen["spec"])
+        return dc.replace(seen["out"], **whole) if isinstance(seen["out"], Work) else whole
 
     def _explain(self, fn: Callable[..., Any], error: Exception) -> UnalikeError:
         """Run the call again client by client: one fails too, with a better message, or only stacking does."""

@@ -17,7 +17,7 @@ from unalike import wire
 from unalike.engines.base import Call, Engine, Job, Outcome, Solo
 from unalike.engines.sequential import Sequential
 from unalike.errors import UnalikeError
-from unalike.node import Node, StateFolder, request_header
+from unalike.node import Node, StateFolder, check_function, request_header
 from unalike.store import Shapes, scratch_folder
 
 
@@ -102,13 +102,8 @@ class Loopback(Engine):
         return Sequential(self.job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        check_function(self.job, call)
         header = request_header(self.job, call)
-        shared = getattr(self.job.method, call.fn.__name__, None)
-        if shared != call.fn:
-            raise UnalikeError(
-                f"{call.fn.__name__} is not a function of {type(self.job.method).__name__}: over a network only the "
-                "method's own functions can be called."
-            )
         device = self.job.model.device
         for position, client in enumerate(ids):
             request = wire.encode(header, call.message(position))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from unalike import augment, random
 from unalike.contract import Batch, Work
@@ -20,6 +21,21 @@ from unalike.data.federation import Columns
 from unalike.errors import UnalikeError
 from unalike.local import LocalTraining, Order, update
 from unalike.model import Model, Pure
+
+SEVERAL = 8  # steps in a captured graph
+
+
+_bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
+
+
+def _bare(local: LocalTraining) -> LocalTraining:
+    """These settings without amounts of work and rates, which are inputs of a step and not part of it. The last few are
+    kept: they are the same in every round, and checking them anew is not free."""
+    if id(local) not in _bared or _bared[id(local)][0] is not local:
+        if len(_bared) > 16:
+            _bared.clear()
+        _bared[id(local)] = local, dc.replace(local, epochs=1, steps=None, lr=1.0, lr_decay=1.0)
+    return _bared[id(local)][1]
 
 
 @dc.dataclass(frozen=True)
@@ -35,10 +51,8 @@ class Setting:
 
     @classmethod
     def of(cls, local: LocalTraining, work: Work, args: dict[str, Any]) -> Setting:
-        # amounts of work and rates are inputs of a step, not part of it
-        local = dc.replace(local, epochs=1, steps=None, lr=1.0, lr_decay=1.0)
         setting = cls(
-            local,
+            _bare(local),
             work.loss,
             work.step,
             work.batches,
@@ -68,8 +82,10 @@ class Program:
         if compile:
             limit = getattr(torch._dynamo.config, "recompile_limit", 8)
             torch._dynamo.config.recompile_limit = max(64, limit)
+            torch._dynamo.config.allow_rnn = True  # the LSTM of `fast` is one operation a layer
             with quiet():
                 self._compiled = torch.compile(self._step, dynamic=False)
+                self._compiled_place = torch.compile(self._step_at, dynamic=False)
         self._graphs: Graphs | None = None
 
     # ---- one step of every client of a prefix, in place on `moving`
@@ -102,6 +118,23 @@ class Program:
             # a client that has finished keeps its own (blended: a `where` here trips the compiler on a CPU)
             buffers.add_(new_buffers - buffers if live is None else live.to(buffers.dtype) * (new_buffers - buffers))
         return loss
+
+    def _step_at(
+        self,
+        moving: dict[str, Any],
+        data: tuple[Tensor, Tensor],
+        block: tuple[Tensor, ...],
+        keys: Tensor,
+        total: Tensor,
+    ) -> None:
+        """A step that finds its batch by itself: `at` is its number within a block and is counted up. One piece, so
+        that reading the batch and adding up the loss cost a small model no kernels of their own."""
+        (x, y), (rows, weight, alive, at) = data, block
+        rows, weight = (t.index_select(0, at)[0, : len(keys)] for t in (rows, weight))
+        live = torch.arange(len(keys), device=at.device)[:, None] < alive.index_select(0, at)
+        loss = self._step(moving, x[rows], y[rows], weight, keys, live)
+        total.add_(torch.where(live[:, 0], loss, 0.0))
+        at.add_(1)
 
     def _batch(self, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, **known: Any) -> Batch:
         def call(vector: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -246,8 +279,8 @@ class Program:
         with torch.no_grad():
             for first, rows, weight in self._blocks(plan, steps, offset):
                 graphs.load_block(first, rows, weight, alive[first : first + len(rows)])
-                for k in range(len(rows)):
-                    graphs.step(prefix(int(alive[first + k]), self.width))
+                for working, some in itertools.groupby(alive[first : first + len(rows)].tolist()):
+                    graphs.steps(prefix(working, self.width), len(list(some)))
         graphs.unload(moving, c)
         return graphs.total[:c].clone()
 
@@ -264,6 +297,8 @@ class Graphs:
         c, b, device = program.width, program.setting.batches, moving["theta"].device
         self.capacity, self.batch = 1 << max(0, steps - 1).bit_length(), batch
         self.moving = tree_map(lambda t: t.new_zeros(c, *t.shape[1:]), moving)
+        leaves, self.spec = tree_flatten(moving)
+        self.shapes = [t.shape[1:] for t in leaves]
         self.key = torch.zeros(c, dtype=torch.int64, device=device)
         self.rows = torch.zeros(self.capacity, c, b, batch, dtype=torch.int64, device=device)
         self.weight = torch.zeros(self.capacity, c, b, batch, dtype=program.model.dtype, device=device)
@@ -271,16 +306,17 @@ class Graphs:
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step within the block
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
         self.total = torch.zeros(c, dtype=program.model.dtype, device=device)
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def fits(self, data: Columns, moving: dict[str, Any], steps: int, batch: int) -> bool:
-        shapes = lambda tree: tree_map(lambda t: t.shape[1:], tree)  # noqa: E731
         same = data is self.data and batch == self.batch and steps <= self.capacity
-        return same and shapes(moving) == shapes(self.moving)
+        leaves, spec = tree_flatten(moving)
+        return same and spec == self.spec and [t.shape[1:] for t in leaves] == self.shapes
 
     def load(self, moving: dict[str, Any], key: Tensor) -> None:
-        tree_map(lambda mine, given: mine[: len(given)].copy_(given), self.moving, moving)
+        for mine, given in zip(tree_leaves(self.moving), tree_leaves(moving), strict=True):
+            mine[: len(given)].copy_(given)
         self.key[: len(key)].copy_(key)
         self.total.zero_()
 
@@ -299,23 +335,29 @@ class Graphs:
 
     def _body(self, width: int) -> None:
         """One step of the first `width` clients, wherever the device's own counter stands."""
-        rows = self.rows.index_select(0, self.at)[0, :width]
-        weight = self.weight.index_select(0, self.at)[0, :width]
-        working = self.alive.index_select(0, self.at)
-        live = torch.arange(width, device=rows.device)[:, None] < working
-        part = tree_map(lambda t: t[:width], self.moving)
-        keys = self.program._step_keys(self.key[:width], self.first + self.at)
-        x, y = self.program._samples(self.data, rows, keys), self.data.y[rows]
-        loss = self.program._compiled(part, x, y, weight, keys, live)
+        program, part = self.program, tree_map(lambda t: t[:width], self.moving)
+        keys = program._step_keys(self.key[:width], self.first + self.at)
+        block = (self.rows, self.weight, self.alive, self.at)
+        if program.moved is None:
+            program._compiled_place(part, (self.data.x, self.data.y), block, keys, self.total[:width])
+            return
+        rows, weight = (t.index_select(0, self.at)[0, :width] for t in (self.rows, self.weight))
+        live = torch.arange(width, device=rows.device)[:, None] < self.alive.index_select(0, self.at)
+        x, y = program._samples(self.data, rows, keys), self.data.y[rows]
+        loss = program._compiled(part, x, y, weight, keys, live)
         self.total[:width] += torch.where(live[:, 0], loss, 0.0)
         self.at += 1
 
-    def step(self, width: int) -> None:
-        if width not in self._graphs:
-            self._capture(width)
-        self._graphs[width].replay()
+    def steps(self, width: int, count: int) -> None:
+        """So many steps: most of them several to a replay, which costs a small model less than starting each."""
+        for several in (SEVERAL, 1):
+            while count >= several:
+                if (width, several) not in self._graphs:
+                    self._capture(width, several)
+                self._graphs[width, several].replay()
+                count -= several
 
-    def _capture(self, width: int) -> None:
+    def _capture(self, width: int, several: int) -> None:
         """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
         places = (self.moving, self.at, self.total)
         before = tree_map(torch.clone, places)
@@ -328,9 +370,10 @@ class Graphs:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            self._body(width)
+            for _ in range(several):
+                self._body(width)
         tree_map(lambda place, value: place.copy_(value), places, before)
-        self._graphs[width] = graph
+        self._graphs[width, several] = graph
 
 
 @contextmanager

@@ -82,11 +82,12 @@ class FLHC(Method):
         server.models, server.w = models, models[0]
 
     def _cluster(self, server: Any, everyone: Any) -> None:
-        updates = everyone.call(self.probe, w=server.models[0]).each("own")
-        groups, _ = agglomerate(updates.double().cpu().numpy(), self.clusters, self.linkage, self.metric)
-        cluster = torch.zeros_like(server.cluster)
+        replies = everyone.call(self.probe, w=server.models[0])
+        updates = replies.each("own").double().cpu().numpy()
+        groups, _ = agglomerate(updates, self.clusters, self.linkage, self.metric)
+        cluster = torch.zeros_like(server.cluster)  # a client that did not answer stays with the first
         for k, members in enumerate(groups):
-            cluster[torch.tensor(members)] = k
+            cluster[torch.from_numpy(replies.ids[members])] = k
         server.cluster = cluster
         sizes = torch.from_numpy(np.asarray(everyone.samples, dtype=np.float64))
         server.samples = torch.zeros(self.clusters).double().index_add(0, cluster, sizes)

@@ -1,6 +1,7 @@
 """Numbers about a model: on a test set, and over clients."""
 
+from unalike.metrics.drift import Drift
 from unalike.metrics.evaluation import evaluate_columns, evaluate_set
 from unalike.metrics.fairness import spread
 
-__all__ = ["evaluate_columns", "evaluate_set", "spread"]
+__all__ = ["Drift", "evaluate_columns", "evaluate_set", "spread"]

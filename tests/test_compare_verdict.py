@@ -1,0 +1,405 @@
+"""The verdict as a pure function: fabricated rounds in, sentences out; and the statistics under it."""
+
+import json
+import math
+import random
+
+import pytest
+import scipy.stats
+
+from unalike.comparison import evidence, results, stats, tune, verdict
+from unalike.comparison.evidence import SCORES, Evidence, Outcome, Traits
+from unalike.comparison.run import Arm, Tuned
+from unalike.methods import METHODS
+
+ACCURACY, OWN, LOSS = SCORES[0], SCORES[1], SCORES[2]
+NOTHING, STATE, EACH, PEERS = Traits(), Traits(state=("control",)), Traits(each=("accuracy",)), Traits(peers=("mean",))
+
+
+def lines(*scores, own=0.5, worst=0.2, variance=100.0, sent=10, validation=None, **more):
+    """A run's rounds with these scores on the test set; bytes are `sent` each way."""
+    out = []
+    for k, value in enumerate(scores, 1):
+        line = {
+            "round": k,
+            "train_loss": 1.0,
+            "bytes_down": sent,
+            "bytes_up": sent,
+            "seconds": 0.5,
+            "test_accuracy": value,
+            "clients_accuracy_mean": own,
+            "clients_accuracy_worst20": worst,
+            "clients_accuracy_variance_pp2": variance,
+            **more,
+        }
+        out.append(line | ({"validation_accuracy": validation[k - 1]} if validation else {}))
+    return out
+
+
+def method(name, selected, kind=NOTHING, reference=False, **more):
+    """Evidence with one number a seed; what is not said is unremarkable."""
+    count = len(selected)
+    given = {
+        "final": selected,
+        "selected": selected,
+        "own": selected,
+        "worst": selected,
+        "variance": [100.0 * k for k in range(1, count + 1)],
+        "rounds_to": [10 + k % 2 for k in range(count)],
+        "bytes_to": [1000 + k % 2 for k in range(count)],
+        "bytes": [5000] * count,
+        "seconds": [1.0] * count,
+        "selected_round": [1] * count,
+        **more,
+    }
+    return Evidence(name, name, list(range(count)), reference, kind, **given)
+
+
+def say(*found, score=ACCURACY, target=0.5):
+    """The verdict by wish; the first method is the baseline."""
+    text = verdict.verdict(found, found[0], score, target)
+    assert all("\n" not in line and ": " in line for line in text)
+    return {line.partition(":")[0]: line.partition(": ")[2] for line in text}
+
+
+def p_of(a, b):
+    return verdict.p_word(scipy.stats.ttest_rel(a, b).pvalue)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+@pytest.mark.parametrize("df", [*range(1, 12), 29, 30])
+@pytest.mark.parametrize("t", [0.0, 0.3, -1.0, 2.5, 12.7, 80.0])
+def test_student_s_t_is_scipy_s(t, df):
+    assert stats.two_sided(t, df) == pytest.approx(2 * scipy.stats.t.sf(abs(t), df), abs=1e-12)
+
+
+def test_the_paired_test_is_scipy_s():
+    draw = random.Random(7)
+    for n in (2, 3, 5, 12):
+        a, b = [draw.random() for _ in range(n)], [draw.random() for _ in range(n)]
+        mine, theirs = stats.paired(a, b), scipy.stats.ttest_rel(a, b)
+        assert (mine.t, mine.p, mine.df) == (pytest.approx(theirs.statistic), pytest.approx(theirs.pvalue), n - 1)
+    assert stats.paired([0.5], [0.4]) is None
+    same = stats.paired([0.5, 0.25], [0.5, 0.25])
+    assert (same.t, same.p) == (0, 1)
+    always = stats.paired([0.75, 0.5], [0.5, 0.25])  # the same difference, exactly
+    assert always.t == math.inf and always.p == pytest.approx(0, abs=1e-12)
+
+
+def test_holm():
+    # by hand: 3 * 0.01, 2 * 0.03, then not below the one before
+    assert stats.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert stats.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert stats.holm([]) == []
+
+
+def test_spread():
+    assert stats.deviation([1.0]) is None and stats.deviation([1.0, 3.0]) == pytest.approx(math.sqrt(2))
+    assert verdict.spread([0.5]) == "0.500" and verdict.spread([0.5, 0.7]) == "0.600 ± 0.141"
+
+
+# ---------------------------------------------------------------- from rounds to evidence
+
+
+def test_the_round_is_chosen_on_validation_data_and_never_on_test_data():
+    rounds = lines(0.5, 0.9, 0.6, validation=[0.3, 0.4, 0.4])
+    found = evidence.gather("a", "a", [Outcome(0, rounds)], ACCURACY, Traits())
+    assert (found.selected, found.selected_round, found.final, found.validation) == ([0.9], [2], [0.6], [0.4])
+    rounds[2]["validation_accuracy"] = 0.5  # the best on test data is passed over
+    assert evidence.gather("a", "a", [Outcome(0, rounds)], ACCURACY, Traits()).selected == [0.6]
+    plain = evidence.gather("a", "a", [Outcome(0, lines(0.5, 0.9, 0.6))], ACCURACY, Traits())
+    assert (plain.selected, plain.validation) == ([0.6], [])
+
+
+def test_own_data_worst_and_variance_are_of_the_chosen_round():
+    rounds = lines(0.5, validation=[0.9]) + lines(0.6, own=0.1, worst=0.0, validation=[0.1])
+    rounds[1]["round"] = 2
+    found = evidence.gather("a", "a", [Outcome(3, rounds)], ACCURACY, Traits())
+    assert (found.own, found.worst, found.variance, found.seeds) == ([0.5], [0.2], [100.0], [3])
+
+
+def test_rounds_and_bytes_to_a_target_with_a_seed_that_misses_it():
+    outcomes = [Outcome(0, lines(0.4, 0.5, 0.6)), Outcome(1, lines(0.4, 0.45, 0.49))]
+    outcomes[0].lines[0] |= {"setup_bytes_down": 7, "setup_bytes_up": 0}
+    found = evidence.gather("a", "a", outcomes, ACCURACY, Traits())
+    evidence.aim(found, outcomes, ACCURACY, 0.5)
+    assert (found.rounds_to, found.bytes_to, found.reached) == ([2, None], [47, None], 1)
+    assert found.bytes == [67, 60]
+    assert evidence.target_of(found, ACCURACY) == round(0.95 * (0.6 + 0.49) / 2, 3)
+
+
+def test_a_loss_counts_downwards():
+    rounds = [{"round": k, "train_loss": 1.0, "test_loss": v, "validation_loss": v} for k, v in ((1, 2.0), (2, 1.0))]
+    outcome = [Outcome(0, rounds), Outcome(1, rounds)]
+    score = evidence.score_of(outcome)
+    assert score is LOSS
+    found = evidence.gather("a", "a", outcome, score, Traits())
+    evidence.aim(found, outcome, score, 1.5)
+    assert (found.selected, found.rounds_to) == ([1.0, 1.0], [2, 2])
+    text = say(method("fedavg", [1.0, 1.1, 1.05]), method("b", [0.5, 0.61, 0.54]), score=LOSS)
+    assert text["Lowest loss"].startswith("b, 0.550 ± 0.056 against fedavg's 1.050 ± 0.050 (t(2) = -")
+
+
+def test_the_score_is_the_first_that_all_have():
+    own = [{k: v for k, v in line.items() if k != "test_accuracy"} for line in lines(0.5)]
+    assert evidence.score_of([Outcome(0, lines(0.5))]) is ACCURACY
+    assert evidence.score_of([Outcome(0, lines(0.5)), Outcome(0, own)]) is OWN
+    assert evidence.score_of([Outcome(0, lines(0.5)), Outcome(0, own, diverged=2)]) is ACCURACY
+    assert evidence.score_of([Outcome(0, [])]) is None
+
+
+def test_a_run_that_ends_in_nan_has_diverged():
+    outcomes = [Outcome(0, lines(0.5)), Outcome(1, lines(float("nan"), train_loss=float("nan"))), Outcome(2, [], 1)]
+    found = evidence.gather("a", "a", outcomes, ACCURACY, Traits())
+    assert found.diverged == {1: 1, 2: 1} and found.selected == [0.5] and not found.complete
+
+
+def test_what_methods_ask_for_comes_from_their_declarations():
+    kinds = {name: evidence.traits(cls()) for name, cls in METHODS.items()}
+    assert kinds["fedavg"] == kinds["fedprox"] == Traits()
+    assert kinds["scaffold"].state == ("control",) and not kinds["scaffold"].each
+    assert kinds["fedfa"].each == ("accuracy", "taken") and kinds["fedfa"].state == ("taken",)
+    assert kinds["rfedavg"].peers == ("mean",) and "shown to all" in kinds["rfedavg"].words
+    assert kinds["rfedavg-plus"].state == ()  # carried from one exchange to the next only
+
+
+# ---------------------------------------------------------------- the verdict, branch by branch
+
+BASE = [0.70, 0.72, 0.71, 0.73, 0.69]
+FAR = [0.80, 0.83, 0.81, 0.82, 0.80]
+
+
+def test_a_clear_winner():
+    text = say(method("fedavg", BASE), method("scaffold", FAR, STATE), method("fedprox", [v + 1e-3 for v in BASE]))
+    assert text["Highest accuracy"].startswith("scaffold, 0.812 ± 0.013 against fedavg's 0.710 ± 0.016 (t(4) = ")
+    assert "p < 0.001" in text["Highest accuracy"]
+    assert text["How sure"] == "paired t-tests over 5 seeds (df 4), corrected for all methods tried."
+    assert text["Simplest that is not worse"] == "scaffold; it reads sums only."
+
+
+def test_within_noise_is_said_and_the_simple_method_wins():
+    other = [v + d for v, d in zip(BASE, (0.01, -0.01, 0.02, -0.005, 0.001), strict=True)]
+    text = say(method("fedavg", BASE), method("feddc", other, STATE))
+    assert text["Highest accuracy"].startswith("no clear winner; feddc has 0.713 ± 0.0")
+    assert "within noise (t(4) = 0.597, p = 0.58)" in text["Highest accuracy"]
+    assert text["Simplest that is not worse"] == "fedavg; nothing is clearly better than it with this evidence."
+
+
+def test_ahead_in_every_seed_is_not_enough():
+    text = say(method("fedavg", [0.5, 0.6, 0.7]), method("b", [0.9, 0.62, 0.71]), method("c", [0.88, 0.63, 0.70]))
+    assert text["Highest accuracy"].startswith(
+        "b leads in every seed, 0.743 ± 0.143 against fedavg's 0.600 ± 0.100, but 3"
+    )
+    assert "3 seeds do not show it (t(2) = 1.1" in text["Highest accuracy"]
+    assert text["Highest accuracy"].endswith("c is within noise of b.")
+    assert text["Simplest that is not worse"].endswith("b is ahead in every seed: more seeds could show it.")
+    assert text["How sure"].startswith("3 seeds are few")
+
+
+def test_weak_evidence_is_called_weak():
+    """p = 0.03 by itself, 0.06 when two methods were tried."""
+    shift = (0.02, 0.04, 0.03)
+    found = stats.paired(shift, (0, 0, 0))
+    assert 0.025 < found.p < 0.05 < 2 * found.p
+    up, down = ([v + s * d for v, d in zip(BASE[:3], shift, strict=True)] for s in (1, -1))
+    text = say(method("fedavg", BASE[:3]), method("b", up), method("c", [0.70, 0.73, 0.70]))
+    assert text["Highest accuracy"].startswith("b, weakly: 0.740")
+    assert f"corrected {verdict.p_word(2 * found.p)}" in text["Highest accuracy"]
+    assert text["Simplest that is not worse"].startswith("fedavg; nothing is clearly better")
+    text = say(method("fedavg", BASE[:3]), method("b", down), method("c", [0.70, 0.73, 0.70]))
+    assert text["Worse than fedavg"].startswith("weakly, b (t(2) = -")
+
+
+def test_two_seeds_are_never_more_than_weak():
+    text = say(method("fedavg", [0.5, 0.6]), method("b", [0.7001, 0.8]))
+    assert text["Highest accuracy"].startswith("b, weakly: ")
+    assert text["Simplest that is not worse"].startswith("fedavg; ")
+
+
+def test_one_seed_says_nothing():
+    text = say(method("fedavg", [0.5]), method("b", [0.9]), method("local-only", [], reference=True, own=[0.1]))
+    assert text["How sure"].startswith("one seed was run, so no difference here can be told from chance")
+    assert text["Highest accuracy"] == "b has 0.900, fedavg 0.500 (one seed: untested)."
+    assert text["Simplest that is not worse"] == "one seed cannot say; fedavg until more do."
+    assert text["Is federating worth it"].endswith("(one seed: untested).")
+
+
+def test_the_baseline_may_be_the_best_and_others_clearly_worse():
+    text = say(
+        method("fedavg", FAR), method("feddyn", BASE, STATE), method("b", [v + 1e-3 * k for k, v in enumerate(BASE)])
+    )
+    assert text["Highest accuracy"] == "fedavg, 0.812 ± 0.013; no other is ahead."
+    assert text["Worse than fedavg"].startswith("feddyn (t(4) = -") and " and b (t(4) = -" in text["Worse than fedavg"]
+    assert "weakly" not in text["Worse than fedavg"]
+
+
+def test_of_equals_the_simplest_is_recommended():
+    near = [v + d for v, d in zip(FAR, (0.002, -0.003, 0.001, 0.001, -0.002), strict=True)]
+    rest = [method("a", FAR, EACH), method("b", near, STATE, bytes=[9000] * 5), method("c", near, bytes=[9000] * 5)]
+    text = say(method("fedavg", BASE), *rest)
+    assert text["Simplest that is not worse"] == (
+        f"c, not clearly worse than a (p = {p_of(near, FAR)}); it keeps nothing on clients and reads sums only."
+    )
+    text = say(method("fedavg", BASE), *rest[:2])
+    assert text["Simplest that is not worse"].endswith("; it reads sums only.")
+    text = say(method("fedavg", BASE), rest[0], method("d", [v - 0.02 for v in FAR], bytes=[9000] * 5))
+    assert text["Simplest that is not worse"] == "a; it keeps nothing on clients."  # d is simpler, and clearly worse
+
+
+def test_the_worst_clients():
+    a, b = method("fedavg", BASE), method("b", BASE, worst=[v + 0.1 for v in FAR], variance=[9.0] * 5)
+    text = say(a, b)["Best for the worst clients (mean of the lowest 20 %)"]
+    assert text.startswith("b, 0.912 ± 0.013 against fedavg's 0.710")
+    assert text.endswith("Most even: b (variance over clients 9 pp², fedavg 300).")
+    none = [method(n, BASE, worst=[], variance=[]) for n in ("fedavg", "b")]
+    assert "Best for the worst clients (mean of the lowest 20 %)" not in say(*none)
+
+
+def test_rounds_and_bytes_may_have_different_winners():
+    quick = method("b", FAR, rounds_to=[3, 4, 3, 3, 4], bytes_to=[2000, 2100, 2050, 1990, 2010])
+    text = say(method("fedavg", BASE), quick)
+    assert text["Fewest rounds to accuracy 0.5"].startswith("b, 3 against fedavg's 10 (t(4) = -")
+    assert text["Fewest bytes to accuracy 0.5"].startswith("fedavg, 1.0 kB; no other is ahead.")
+
+
+def test_a_method_that_misses_the_target_in_a_seed_cannot_win_it():
+    some = method("b", FAR, rounds_to=[1, 1, 1, 1, None], bytes_to=[1, 1, 1, 1, None])
+    text = say(method("fedavg", BASE), some)
+    assert text["Fewest rounds to accuracy 0.5"] == ("fedavg, 10. Reached by b in 4 of 5 seeds only: no mean for it.")
+    missed = method("fedavg", BASE, rounds_to=[None] * 5, bytes_to=[None] * 5)
+    text = say(missed, method("b", FAR))
+    assert "b, 10; fedavg does not always reach it." in text["Fewest rounds to accuracy 0.5"]
+    text = say(missed, some)
+    assert "no method reaches it in every seed" in text["Fewest rounds and bytes to accuracy 0.5"]
+    assert not any("Fewest" in wish for wish in say(missed, some, target=None))
+
+
+def test_what_they_ask_for():
+    text = say(method("fedavg", BASE), method("a", BASE, EACH), method("p", BASE, PEERS), method("s", BASE, STATE))
+    assert text["What they ask for"] == (
+        "a (accuracy) and p (mean) read values of each client, and cannot run unchanged behind secure aggregation; "
+        "fedavg and s read sums only; s keeps state on clients, stale for those that come rarely."
+    )
+
+
+def test_against_the_reference_lines():
+    pooled = method("centralized", [v + 0.05 for v in FAR], reference=True)
+    alone = method("local-only", [], reference=True, own=[v - 0.2 for v in BASE])
+    text = say(method("fedavg", BASE), method("b", FAR), pooled, alone)
+    assert text["Against all data in one place"] == (
+        "centralized has 0.862 ± 0.013, the best method (b) is 0.050 below."
+    )
+    assert text["Is federating worth it"].startswith("yes; on clients' own test data b has 0.812 ± 0.013 and every")
+    text = say(method("fedavg", [0.5, 0.6, 0.7]), method("centralized", [0.9, 0.62, 0.71], reference=True))
+    assert text["Against all data in one place"].endswith("(fedavg) is 0.143 below in every seed, yet not shown.")
+    text = say(method("fedavg", [0.5, 0.6, 0.7]), method("centralized", [0.9, 0.62, 0.69], reference=True))
+    assert text["Against all data in one place"].endswith("(fedavg) is 0.137 below, within noise.")
+    text = say(method("fedavg", BASE), method("centralized", [v - 0.05 for v in BASE], reference=True))
+    assert text["Against all data in one place"].endswith("0.050 above. All data in one place would gain little.")
+
+
+def test_local_only_may_be_better_or_not_shown_to_be_worse():
+    base = method("fedavg", BASE)
+    text = say(base, method("local-only", [], reference=True, own=FAR))["Is federating worth it"]
+    assert text.startswith("not for clients that only meet data like their own; ") and "p < 0.001" in text
+    near = [v + d for v, d in zip(BASE, (0.01, -0.01, 0.02, -0.005, 0.001), strict=True)]
+    text = say(base, method("local-only", [], reference=True, own=near))["Is federating worth it"]
+    assert text.startswith("not shown; ")
+
+
+def test_diverged_methods_are_named_and_left_out():
+    bad = method("b", [0.99], diverged={1: 7, 2: 4})
+    bad.seeds = [0, 1, 2]
+    text = say(method("fedavg", BASE[:3]), bad, method("c", [0.70, 0.73, 0.70]))
+    assert text["Diverged"].startswith("b in 2 of 3 seeds (round 4); left out")
+    assert not text["Highest accuracy"].startswith("b") and " b " not in text["Highest accuracy"]
+    lost = method("fedavg", [], diverged={0: 1, 1: 1})
+    text = say(lost, method("b", BASE[:2]))
+    assert text["No verdict"].startswith("fedavg, against which the others are tested, did not get through")
+
+
+# ---------------------------------------------------------------- grids, cases, tuning
+
+
+def arm(label, name="fedavg", case=""):
+    tables = {"data": {}, "model": {}, "method": {"name": name}, "local": {}, "run": {}}
+    return Arm(label, f"{case}{label}", case, tables)
+
+
+def test_of_a_grid_validation_data_choose_the_setting():
+    arms = [arm("fedavg lr=1"), arm("fedavg lr=2"), arm("local-only", "local-only")]
+    runs = {
+        ("fedavg lr=1", 0): Outcome(0, lines(0.9, validation=[0.4])),
+        ("fedavg lr=2", 0): Outcome(0, lines(0.6, validation=[0.5])),
+        ("local-only", 0): Outcome(0, [{k: v for k, v in lines(0.1)[0].items() if k != "test_accuracy"}]),
+    }
+    (case,) = results.conclude(arms, [0], runs)
+    assert case.judged == ["fedavg lr=2", "local-only"] and case.base.label == "fedavg lr=2"
+    assert case.target == 0.57 and case.lines[0].endswith("does best on validation data: fedavg lr=2.")
+    assert [row["method"] for row in results.rows(case)] == ["fedavg lr=1", "fedavg lr=2", "local-only"]
+    for run in runs.values():
+        run.lines[0].pop("validation_accuracy", None)
+    (case,) = results.conclude(arms, [0], runs, target=0.8)
+    assert case.judged[0] == "fedavg lr=1" and "too good" in case.lines[0] and case.target == 0.8
+
+
+def test_cases_are_judged_apart():
+    arms = [arm("fedavg", case="iid"), arm("fedavg", case="skewed")]
+    runs = {("iidfedavg", 0): Outcome(0, lines(0.9)), ("skewedfedavg", 0): Outcome(0, lines(0.5))}
+    cases = results.conclude(arms, [0], runs)
+    assert [(c.name, c.base.selected) for c in cases] == [("iid", [0.9]), ("skewed", [0.5])]
+
+
+def test_all_runs_diverged():
+    (case,) = results.conclude([arm("fedavg")], [0, 1], {("fedavg", s): Outcome(s, [], 1) for s in (0, 1)})
+    assert results.rows(case)[0]["accuracy"] == "diverged" and case.lines[-1].startswith("No verdict: ")
+    json.dumps(results._plain(case), allow_nan=False)
+
+
+def test_trials_are_drawn_from_the_seed_and_what_is_set_stays():
+    table = {"name": "fedprox"}
+    trials = tune.trials(table, True, 8, 5)
+    assert trials == tune.trials(table, True, 8, 5) != tune.trials(table, True, 8, 6)
+    assert trials[0] == {"method": {}, "local": {}}
+    assert trials[:4] == tune.trials(table, True, 4, 5)  # more trials are the same and others
+    for trial in trials[1:]:
+        assert 1e-3 <= trial["method"]["mu"] <= 1 and 3e-3 <= trial["local"]["lr"] <= 1
+    assert all(
+        t == {"method": {}, "local": {"lr": t["local"]["lr"]}}
+        for t in tune.trials({"name": "fedprox", "mu": 1}, True, 3, 5)[1:]
+    )
+    assert all("lr" not in t["local"] for t in tune.trials(table, False, 3, 5))
+    assert len(tune.trials({"name": "fedavg"}, False, 9, 5)) == 1
+    assert [t["local"] for t in tune.trials({"name": "feddc"}, True, 8, 5)] == [t["local"] for t in trials]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_drawn_setting_can_be_made(name):
+    for trial in tune.trials({"name": name}, True, 30, 1):
+        METHODS[name](**trial["method"])
+
+
+def test_every_range_is_of_a_method_and_its_settings():
+    for name, ranges in tune.RANGES.items():
+        fields = METHODS[name].__dataclass_fields__
+        assert all(part in fields for names in ranges for part in names.split(", "))
+
+
+def test_the_best_trial_is_the_first_of_the_best_that_did_not_diverge():
+    def trial(value, diverged=None):
+        return Outcome(9, lines(0.1, 0.1, validation=[0.0, value]), diverged)
+
+    assert tune.best([trial(0.3), trial(0.5), trial(0.5)], ACCURACY) == (1, [0.3, 0.5, 0.5])
+    assert tune.best([trial(0.3), trial(0.9, diverged=2)], ACCURACY) == (0, [0.3, None])
+    assert tune.best([trial(0.9, 2), trial(0.9, 1)], ACCURACY) == (0, [None, None])
+
+
+def test_the_note_on_tuning_says_what_was_chosen():
+    trials = [{"method": {}, "local": {}}, {"method": {"mu": 0.25}, "local": {"lr": 0.5}}]
+    arms = [arm("fedprox", "fedprox"), arm("fedavg")]
+    found = {"fedprox": Tuned(trials, [0.1, 0.2], 1), "fedavg": Tuned(trials, [0.2, 0.1], 0)}
+    assert results.tuning_notes(arms, found, 25, 3) == [
+        "Tuned on validation data, 2 trials each of 25 rounds, seed 3: fedprox mu 0.25, lr 0.5; fedavg as it was."
+    ]

@@ -1,0 +1,154 @@
+"""The operations behind the batched engine's fast layers, on a CPU: the same layers, gradients and runs as PyTorch's.
+The kernels themselves are compared with these by benchmarks/gpu_check.py, on a GPU."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+import unalike as ua
+from unalike.engines import fast
+from unalike.errors import UnalikeError
+from unalike.layers import prepare
+
+
+def picture_model(first="relu"):
+    two = [nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), *two, nn.Conv2d(16, 32, 3, bias=False),
+        *(two if first == "relu" else two[::-1]), nn.Flatten(), nn.Linear(32 * 2 * 2, 5),
+    )  # fmt: skip
+
+
+def text_model(**options):
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(11, 3)
+            self.lstm = nn.LSTM(3, 5, batch_first=True, **options)
+            self.head = nn.Linear(10 if options.get("bidirectional") else 5, 5)
+
+        def forward(self, x):
+            y, (hidden, _) = self.lstm(self.embedding(x))
+            return self.head(y.mean(1) + hidden.mean(0).mean(-1, keepdim=True))
+
+    return Text()
+
+
+MODELS = {
+    "pictures": (picture_model, lambda: torch.randn(4, 6, 3, 13, 13, dtype=torch.float64), ["0", "3"]),
+    "pooled first": (lambda: picture_model("pool"), lambda: torch.randn(4, 6, 3, 13, 13).double(), ["0", "3"]),
+    "one layer": (text_model, lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+    "two layers": (lambda: text_model(num_layers=2), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+    "both ways": (lambda: text_model(bidirectional=True), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+    "no bias": (lambda: text_model(bias=False), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gradient_of_a_stack_is_that_of_the_plain_layers(name):
+    build, data, changed = MODELS[name]
+    torch.manual_seed(0)
+    model, x, y = build().double(), data(), torch.randint(0, 5, (4, 6))
+    stack = {n: p.detach() + 0.1 * torch.randn(4, *p.shape, dtype=p.dtype) for n, p in model.named_parameters()}
+    plain, quick = prepare(model, True), prepare(model, True)
+    assert fast.quicken(quick, convolutions=True) == changed
+
+    def gradients(module):
+        return vmap(grad(lambda p, x, y: nn.functional.cross_entropy(functional_call(module, p, (x,)), y)))(stack, x, y)
+
+    want, got = gradients(plain), gradients(quick)
+    for key in want:
+        assert torch.allclose(got[key], want[key], rtol=0, atol=1e-14), key
+        assert want[key].abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2)],
+        [nn.Conv2d(3, 16, (3, 5)), nn.ReLU(), nn.MaxPool2d(2)],
+        [nn.Conv2d(3, 15, 3), nn.ReLU(), nn.MaxPool2d(2)],
+        [nn.Conv2d(4, 16, 3, groups=2), nn.ReLU(), nn.MaxPool2d(2)],
+        [nn.Conv2d(3, 16, 3, padding=1, padding_mode="circular"), nn.ReLU(), nn.MaxPool2d(2)],
+        [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(3, 2)],
+        [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)],
+        [nn.Conv2d(3, 16, 3), nn.Tanh(), nn.MaxPool2d(2)],
+        [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AvgPool2d(2)],
+        [nn.Conv2d(3, 16, 3), nn.ReLU()],
+    ],
+)
+def test_what_does_not_fit_stays_as_it_is(layers):
+    module = nn.Sequential(*layers)
+    assert fast.quicken(module, convolutions=True) == []
+    assert [type(m) for m in module] == [type(m) for m in layers]
+
+
+def test_without_convolutions_only_the_lstm_changes():
+    assert fast.quicken(prepare(picture_model(), True), convolutions=False) == []
+    assert fast.quicken(prepare(text_model(), True), convolutions=False) == ["lstm"]
+
+
+def federation(kind):
+    rng = np.random.default_rng(0)
+    parts = []
+    for n in (9, 4, 12):
+        x = rng.normal(size=(n, 3, 13, 13)) if kind == "pictures" else rng.integers(0, 11, (n, 7))
+        parts.append((x, rng.integers(0, 5, n)))
+    return ua.Federation.from_arrays(parts, classes=5)
+
+
+def run(kind, method, **options):
+    torch.manual_seed(1)
+    local = ua.LocalTraining(epochs=2, batch_size=4, lr=0.1)
+    return ua.simulate(
+        MODELS[kind][0](), federation(kind), method, rounds=2, local=local, dtype="float64", seed=1, **options
+    )
+
+
+def vector(run):
+    return torch.cat([p.detach().reshape(-1) for p in run.model.parameters()])
+
+
+@pytest.mark.parametrize("method", [ua.Scaffold(), ua.RFedAvgPlus(lam=0.1)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("kind", ["pictures", "two layers"])
+def test_runs_agree_with_one_client_after_another(kind, method):
+    one, stack = run(kind, method, engine="sequential"), run(kind, method, engine="batched", fast=True)
+    assert stack.engine.quick.fast and not stack.engine.pure.fast
+    assert torch.allclose(vector(one), vector(stack), rtol=0, atol=1e-11)
+
+
+class Sharpness(ua.FedAvg):
+    """A loss that differentiates a gradient."""
+
+    def client(self, me, s, m):
+        def loss(batch):
+            return 0.1 * batch.grad(batch.vector).square().sum()
+
+        return me.train(at=m.w, loss=loss).then(self.done)
+
+
+def test_a_gradient_of_a_gradient_is_refused_and_never_wrong():
+    plain = vector(run("pictures", Sharpness(), engine="batched", fast=False))
+    assert not torch.allclose(plain, vector(run("pictures", ua.FedAvg(), engine="batched")), atol=1e-3)
+    with pytest.raises(UnalikeError, match="use fast=False"):
+        run("pictures", Sharpness(), engine="batched", fast=True)
+
+
+def test_a_step_of_ones_own_keeps_the_plain_layers():
+    class Steps(ua.FedAvg):
+        def client(self, me, s, m):
+            return me.train(at=m.w, step=lambda theta, batches, lr: theta - lr * batches[0].grad(theta)).then(self.done)
+
+    one, stack = run("pictures", Steps(), engine="sequential"), run("pictures", Steps(), engine="batched", fast=True)
+    assert torch.allclose(vector(one), vector(stack), rtol=0, atol=1e-11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pictures", "two layers"])
+def test_compiled_without_a_break(kind):
+    stack = run(kind, ua.FedAvg(), engine="batched", fast=True, compile=True)
+    programs = [p for some in stack.engine._programs.values() for p in some]
+    assert [p.mode for p in programs] == ["compiled"] and not programs[0].notes
+    assert torch.allclose(vector(stack), vector(run(kind, ua.FedAvg(), engine="sequential")), rtol=0, atol=1e-11)

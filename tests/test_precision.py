@@ -1,0 +1,41 @@
+"""bfloat16 products on a CPU, where it has them."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import unalike as ua
+from unalike.errors import UnalikeError
+
+SIMULATION = sys.modules["unalike.simulate"]  # `unalike.simulate` is the function
+
+
+def run(**options):
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(n, 1, 8, 8)).astype(np.float32), np.arange(n) % 3) for n in (12, 20, 7)]
+    fed = ua.Federation.from_arrays(parts, classes=3)
+    torch.manual_seed(0)
+    model = ua.models.small_cnn(1, 8, 3)
+    return ua.simulate(model, fed, ua.Scaffold(), rounds=2, local=ua.LocalTraining(epochs=2, batch_size=5), **options)
+
+
+@pytest.fixture
+def a_cpu_with_bf16(monkeypatch):
+    monkeypatch.setattr(SIMULATION, "_bf16_on_cpu", lambda: True)  # without the hardware it is only slow
+
+
+@pytest.mark.parametrize("engine", ["sequential", "workers", "batched"])
+def test_bf16_is_near_float32_and_not_float32(engine, a_cpu_with_bf16):
+    exact, rough = (run(engine=engine, precision=p).server.w for p in ("highest", "bf16"))
+    assert rough.dtype == torch.float32
+    off = float((rough - exact).norm() / exact.norm())
+    assert 1e-6 < off < 0.02
+
+
+def test_what_a_cpu_does_not_have_is_refused(monkeypatch):
+    monkeypatch.setattr(SIMULATION, "_bf16_on_cpu", lambda: False)
+    for precision in ("bf16", "tf32"):
+        with pytest.raises(UnalikeError, match=f"precision='{precision}' is not for this CPU: use 'highest'."):
+            run(precision=precision)

@@ -1,0 +1,343 @@
+"""The report in a real headless Chromium: what a person can do on the page, and what the page must never do.
+
+`make test` fetches a Chromium first where there is none (tests/browser.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from browser import Browser, browser
+
+import unalike as ua
+from unalike import config, report
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+NAMES = [
+    HOSTILE,
+    "<svg onload=alert(2)>",
+    "javascript:alert(3)",
+    "Ærøskøbing & Søn",
+    "a" * 200,
+    "six",
+    "seven",
+    "eight",
+]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as one:
+        yield one
+
+
+def federation(classes: bool = True) -> ua.Federation:
+    whole = ua.load("digits").split(ua.partition.Dirichlet(0.3), clients=len(NAMES), seed=1, test=0.25)
+    pairs = [whole.train.of(k) for k in range(len(NAMES))]
+    tests = [whole.test.of(k) for k in range(len(NAMES))]
+    if not classes:
+        pairs, tests = ([(x, y.float()) for x, y in part] for part in (pairs, tests))
+    named = {"client_tests": tests, "names": NAMES}
+    return ua.Federation.from_arrays(pairs, **named, test=whole.global_test if classes else None)
+
+
+def simulate(folder: Path, method: ua.Method, seed: int, **options) -> None:
+    torch.manual_seed(seed)
+    local = ua.LocalTraining(epochs=1, batch_size=16, lr=0.1)
+    options = {"rounds": 6, "callbacks": [report.Record()], **options}
+    fed = options.pop("federation", None) or federation()
+    module = options.pop("model", None) or torch.nn.Linear(64, 10)
+    ua.simulate(module, fed, method, local=local, seed=seed, folder=folder, **options)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Path:
+    """Two methods, two seeds, clients with the worst of names, a verdict to match."""
+    home = tmp_path_factory.mktemp("report")
+    for (name, method), seed in itertools.product({"fedavg": ua.FedAvg(), "scaffold": ua.Scaffold()}.items(), (0, 1)):
+        simulate(home / f"{name}-{seed}", method, seed)
+    said = {"verdict": ["Take SCAFFOLD.", HOSTILE], "table": [{"method": HOSTILE, "accuracy": 0.9}], "command": HOSTILE}
+    return report.write(home, comparison=said)
+
+
+@pytest.fixture
+def page(chromium, compared) -> Browser:
+    chromium.size(1200, 900)
+    chromium.scheme("light")
+    chromium.open(compared)
+    yield chromium
+    assert chromium.troubles() == []
+    assert chromium.requests() == [compared.resolve().as_uri()]
+    assert not [e for e in chromium.events if e.get("method") == "Page.javascriptDialogOpening"]
+
+
+def press(page: Browser, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+    """A click of the mouse on a part of an element, scrolled into view."""
+    page.settle()
+    script = f"""(() => {{
+      const node = document.querySelector({json.dumps(selector)});
+      node.scrollIntoView({{block: "center", behavior: "instant"}});
+      const box = node.getBoundingClientRect();
+      return [box.left + box.width * {x}, box.top + box.height * {y}];
+    }})()"""
+    page.click(*page.run(script))
+
+
+def text(page: Browser, selector: str) -> str:
+    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def test_it_opens_and_has_all_its_parts(page):
+    parts = page.run("[...document.querySelectorAll('section')].map(s => s.id)")
+    assert parts == ["verdict", "numbers", "curves", "clients", "labels", "drift", "repeat", "settings"]
+    assert page.run("document.documentElement.dataset.ready") == "yes"
+
+
+def test_every_picture_has_words_and_a_table(page):
+    bare = "[...document.querySelectorAll('svg.plot, canvas.plot')].filter(n => !n.getAttribute('aria-label')).length"
+    assert page.run(bare) == 0
+    page.run("document.querySelector('#clients select').dispatchEvent(new Event('change')); choose(0)")
+    assert page.run("[...document.querySelectorAll('figure')].filter(f => !f.querySelector('details')).length") == 0
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.settle()
+    counts = page.run("[...document.querySelectorAll('figure')].map(f => f.querySelectorAll('tbody tr').length)")
+    assert len(counts) == 10 and min(counts) > 0
+
+
+def test_axes_and_metrics_switch(page):
+    before = text(page, "#curves svg")
+    assert "rounds" in before
+    press(page, "#axis input[value=bytes]")
+    assert "kB" in text(page, "#curves svg") and "bytes, all clients" in text(page, "#curves svg")
+    press(page, "#axis input[value=seconds]")
+    assert "seconds of training" in text(page, "#curves svg")
+    page.run(
+        "(() => { const s = document.querySelector('#metric select'); s.value = 'test_loss';"
+        " s.dispatchEvent(new Event('change')); })()"
+    )
+    assert "%" not in text(page, "#curves svg")
+    assert "Loss, test set" in page.run("document.querySelector('#curves svg').getAttribute('aria-label')")
+
+
+def test_the_curve_is_the_mean_over_seeds(page, compared):
+    """The first table's last row against rounds.jsonl."""
+    page.run("document.querySelector('#curves details').open = true")
+    page.settle()
+    cell = page.run("[...document.querySelectorAll('#curves tbody tr')].at(-1).children[1].textContent")
+    lines = [json.loads((compared.parent / f"fedavg-{s}/rounds.jsonl").read_text().splitlines()[-1]) for s in (0, 1)]
+    values = 100 * np.array([line["test_accuracy"] for line in lines])
+    assert cell == f"{values.mean():.1f} % ± {values.std(ddof=1):.1f} %"
+
+
+def test_the_legend_hides_and_highlights(page):
+    shown = "[...document.querySelectorAll('#curves svg .line')].length"
+    assert page.run(shown) == 2
+    press(page, "#curves .legend button")
+    assert page.run(shown) == 1
+    assert page.run("document.querySelector('#drift .legend button').getAttribute('aria-pressed')") == "false"
+    press(page, "#drift .legend button")
+    assert page.run(shown) == 2
+    assert page.run("document.querySelectorAll('#curves .faded').length") > 0  # the pointer rests on a legend
+
+
+def test_values_are_read_with_the_keyboard(page):
+    page.run("document.querySelector('#curves svg').focus()")
+    page.key("End", 35)
+    assert not page.run("document.getElementById('tip').hidden")
+    assert "6 rounds" in text(page, "#tip") and "FedAvg" in text(page, "#tip") and "%" in text(page, "#tip")
+    page.key("ArrowLeft", 37)
+    assert "5 rounds" in text(page, "#tip")
+    page.key("Escape", 27)
+    assert page.run("document.getElementById('tip').hidden")
+
+
+def test_a_client_is_chosen_with_the_mouse(page):
+    assert text(page, "#client") == ""
+    press(page, "#clients circle.open")  # the worst
+    worst = page.run(
+        "data.runs[0].values.map((v, k) => [v, k]).filter(p => p[0] !== null).sort((a, b) => a[0] - b[0])[0][1]"
+    )
+    assert text(page, "#client header h3") == NAMES[worst]
+    assert page.run("document.querySelectorAll('#client svg').length") == 2  # labels and history
+    assert page.run("document.querySelectorAll('#client svg .line').length") == 2  # one a method
+    labels = page.run("[...document.querySelectorAll('#client svg.s0 .rect:not(.all)')].length")
+    assert labels == 10
+    press(page, "#labels canvas", x=0.99)
+    other = text(page, "#client header h3")
+    assert other in NAMES and other != NAMES[worst]
+    press(page, "#drift [data-client='3']")
+    assert text(page, "#client header h3") == NAMES[3]
+
+
+def test_a_client_is_chosen_with_the_keyboard(page):
+    page.run("document.querySelector('#labels canvas').focus()")
+    page.key("ArrowRight", 39)
+    first = text(page, "#client header h3")
+    page.key("ArrowRight", 39)
+    assert {first, text(page, "#client header h3")} <= set(NAMES) and first != text(page, "#client header h3")
+    page.run("document.querySelector('#clients figure svg').focus()")
+    page.key("Home", 36)
+    page.key("ArrowRight", 39)
+    assert page.run("document.activeElement.tagName") == "svg"  # redrawn, and still where it was
+
+
+def test_hostile_names_are_only_words(page):
+    page.run("choose(0)")
+    assert text(page, "#client header h3") == HOSTILE
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.settle()
+    assert page.run("document.querySelectorAll('img, iframe, object, embed, svg[onload]').length") == 0
+    assert page.run("document.scripts.length") == 2
+    assert (
+        HOSTILE in text(page, "#verdict")
+        and HOSTILE in text(page, "#repeat pre")
+        and HOSTILE in text(page, "#clients table")
+    )
+
+
+def test_dark_as_the_system_says_and_as_one_chooses(page):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(ground)
+    page.scheme("dark")
+    dark = page.run(ground)
+    assert light != dark
+    press(page, ".theme input[value=light]")
+    assert page.run(ground) == light
+    page.scheme("light")
+    press(page, ".theme input[value=dark]")
+    assert page.run(ground) == dark
+    press(page, ".theme input[value=auto]")
+    assert page.run(ground) == light
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_nothing_sticks_out_on_a_phone(page, compared, width):
+    page.size(width, 800)
+    page.open(compared)
+    page.run("choose(4)")  # a name of 200 letters
+    page.settle()
+    assert page.run("document.documentElement.scrollWidth") == width
+    scale = "s => s.getBoundingClientRect().width / s.viewBox.baseVal.width"
+    assert (
+        page.run(f"Math.min(...[...document.querySelectorAll('svg.plot')].map({scale}))") > 0.95
+    )  # drawn for this width, not shrunk to it
+
+
+def test_it_prints_light_and_whole(page, compared):
+    """From a phone in the dark: drawn for paper all the same, and afterwards for the phone again."""
+    page.size(390, 800)
+    page.scheme("dark")
+    page.open(compared)
+    drawn = "document.querySelector('#curves svg').viewBox.baseVal.width"
+    page.run(f"addEventListener('beforeprint', () => {{ window.wide = {drawn}; }})")
+    assert page.pdf().startswith(b"%PDF")
+    assert page.run("window.wide") > 600
+    assert page.run(drawn) < 390
+    page.send("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.run("getComputedStyle(document.querySelector('.bar')).display") == "none"
+    page.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_even_a_mistake_could_not_send_anything(chromium, compared):
+    """The policy, tried out: a request, a picture, an inline handler, a new script."""
+    chromium.open(compared)
+    refused = """(async () => {
+      const broken = [];
+      document.addEventListener("securitypolicyviolation", e => broken.push(e.effectiveDirective));
+      const failed = await fetch("http://127.0.0.1:9/").then(() => false, () => true);
+      const words = '<img src="http://127.0.0.1:9/x.png"><b onclick="window.hit = 1">b</b>';
+      document.body.insertAdjacentHTML("beforeend", words);
+      document.body.lastChild.click();
+      const script = document.createElement("script");
+      script.textContent = "window.hit = 2";
+      document.body.append(script);
+      await new Promise(done => setTimeout(done, 100));
+      return [failed, window.hit ?? null, broken.sort()];
+    })()"""
+    failed, hit, broken = chromium.run(refused)
+    assert failed and hit is None
+    assert set(broken) == {"connect-src", "img-src", "script-src-attr", "script-src-elem"}
+
+
+# ---------------------------------------------------------------- with pieces missing
+
+
+def opened(chromium: Browser, folder: Path) -> Browser:
+    chromium.size(1000, 800)
+    chromium.scheme("light")
+    chromium.open(report.write(folder))
+    chromium.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert chromium.troubles() == [] and len(chromium.requests()) == 1
+    assert chromium.run("document.documentElement.dataset.ready") == "yes"
+    return chromium
+
+
+def test_a_run_that_recorded_nothing(chromium, tmp_path):
+    simulate(tmp_path / "r", ua.FedAvg(), 0, callbacks=[])
+    page = opened(chromium, tmp_path / "r")
+    assert "recorded nothing of single clients" in text(page, "#clients")
+    assert page.run("document.querySelector('#drift')") is None
+
+
+def test_a_run_of_one_round_without_evaluation(chromium, tmp_path):
+    simulate(tmp_path / "r", ua.FedAvg(), 0, rounds=1, evaluate_clients="none")
+    opened(chromium, tmp_path / "r")
+
+
+def test_clients_without_tests_of_their_own(chromium, tmp_path):
+    table = {
+        "data": {"name": "digits", "clients": 6},
+        "model": {"name": "linear"},
+        "run": {"rounds": 3, "folder": str(tmp_path / "r")},
+    }
+    config.run(table, callbacks=[report.Record()])
+    page = opened(chromium, tmp_path / "r")
+    assert "--test 0.2" in text(page, "#clients")
+    press(page, "#labels canvas")
+    assert "unalike run --data digits" in text(page, "#repeat pre")
+    assert page.troubles() == []
+
+
+def test_regression_has_no_classes(chromium, tmp_path):
+    class One(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x)[:, 0]
+
+    simulate(
+        tmp_path / "r", ua.FedAvg(), 0, federation=federation(False), model=One(64, 1), loss="squared-error", rounds=3
+    )
+    page = opened(chromium, tmp_path / "r")
+    assert page.run("document.querySelector('#labels')") is None
+    press(page, "#clients circle.open")
+    assert text(page, "#client header h3") in NAMES and page.troubles() == []
+
+
+@pytest.mark.parametrize("missing", ["clients.json", "rounds.jsonl", "last.json"])
+def test_records_that_are_lost(chromium, tmp_path, missing):
+    simulate(tmp_path / "r", ua.FedAvg(), 0, rounds=3)
+    (tmp_path / "r/record" / missing).unlink()
+    opened(chromium, tmp_path / "r")
+
+
+def test_methods_of_every_kind_together(chromium, tmp_path):
+    """Some have no global model, some no drift, one stops early: the page takes what there is."""
+    for name, method in {"a": ua.LocalOnly(), "b": ua.Centralized(), "c": ua.FedAvg()}.items():
+        simulate(tmp_path / name, method, 0, rounds=2 if name == "c" else 4)
+    simulate(tmp_path / "d", ua.FedAvg(), 1, rounds=4, callbacks=[])
+    page = opened(chromium, tmp_path)
+    assert page.run("data.groups.length") == 3
+
+
+def test_five_hundred_clients_and_a_thousand_rounds(chromium, tmp_path):
+    from test_report import big
+
+    big(tmp_path / "r", 500, 1000)
+    page = opened(chromium, tmp_path / "r")
+    press(page, "#clients circle.dot")
+    assert text(page, "#client header h3").startswith(HOSTILE) and page.troubles() == []

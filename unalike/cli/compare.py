@@ -1,0 +1,289 @@
+"""Compare methods on the same data, and say which one for which wish.
+
+  unalike compare fedavg scaffold feddc --data digits \\
+                  --partition dirichlet:0.1 --clients 50 --seeds 3
+  unalike compare fedavg fedprox --table my.csv --client hospital \\
+                  --label outcome
+  unalike compare fedavg fedprox --data-folder clients/ --mu 0.01,0.1,1
+  unalike compare run.toml fedavg scaffold --tune 20
+
+Every setting of `unalike run` is a flag here. A list is a grid: --lr 0.1,0.01
+runs both. --mu goes to the methods that have it, --feddc.alpha to FedDC alone.
+For every seed all methods get the same split, start and clients; the seed is
+also the split's, unless --data-seed is given. Where the data have none, 20 % of
+every client's samples are held out as its test, 10 % to choose the round by.
+The same command goes on where it ended and repeats nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unalike import config, report
+from unalike.cli import flags, show
+from unalike.cli.scoreboard import Scoreboard
+from unalike.comparison import results, run
+from unalike.comparison.arms import arms_of, chooses
+from unalike.errors import UnalikeError, unknown
+
+# What is run where neither flags nor a file say it: small, so that an answer comes in minutes on a laptop.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "model": {"name": "mlp", "hidden": [32]},
+    "local": {"epochs": 5, "batch_size": 10, "lr": 0.1},
+    "run": {"rounds": 50, "checkpoint_every": 10},
+}
+SEEDS = 3
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "unalike compare METHOD ... [--SETTING VALUE[,VALUE] ...] [--seeds N | A,B,C]\n"
+        "                       [--tune N] [--target X] [--no-references] [--folder OUT]"
+    )
+    parser.add_argument("methods", nargs="+", metavar="METHOD", help="names, file.py:Class, and at most one TOML file")
+    parser.add_argument("--seeds", default=str(SEEDS), metavar="N", help="how many, or which: 3, or 0,1,2 [3]")
+    parser.add_argument("--tune", type=int, metavar="N", help="try N settings of each method first, on validation data")
+    parser.add_argument("--tune-rounds", type=int, metavar="N", help="rounds of such a trial [half of the rounds]")
+    parser.add_argument(
+        "--target", type=float, metavar="X", help="score to count rounds and bytes to [95 %% of FedAvg's]"
+    )
+    parser.add_argument("--no-references", action="store_true", help="leave out centralized, local-only and FedAvg")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and show what would be run")
+
+
+def main(args: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    seeds = _seeds(args.seeds)
+    files = [word for word in args.methods if word.endswith(".toml")]
+    if len(files) > 1:
+        raise UnalikeError(f"unalike compare: give one config file at most; got {' and '.join(files)}.")
+    methods = _methods([word for word in args.methods if word not in files], not args.no_references)
+    given = [(name, text) for name, text in args.settings if name != "folder"]
+    start = config.read_tables(files[0]) if files else _defaults(given)
+    arms = arms_of(methods, given, start, free_rate=not files or "lr" not in start["local"])
+    rounds = int(arms[0].tables["run"]["rounds"])
+    trial_rounds = args.tune_rounds or max(1, round(rounds * run.TRIAL_SHARE))
+    _check(args, arms, rounds, trial_rounds)
+    folder = Path(dict(args.settings).get("folder") or _folder(start, given, args))
+    if folder.is_file() or (folder / "config.toml").exists():
+        raise UnalikeError(f"unalike compare: {folder} is not a comparison's folder: give another --folder.")
+
+    board = Scoreboard(show.console(args.quiet or args.json))
+    arms = run.settle(arms, seeds[0], board, validation=bool(args.tune))
+    facts: dict[str, Any] = {
+        "title": f"{len({a.method for a in arms if not a.reference})} methods on {_source(arms[0].tables['data'])}",
+        "command": _command(args),
+        "settings": describe(arms, seeds),
+        "seeds": seeds,
+        "notes": [],
+    }
+    if args.dry_run:
+        return _dry(args, arms, seeds, folder, facts)
+    board.title(facts["settings"])
+    try:
+        with board:
+            return _conduct(args, arms, seeds, folder, facts, board, trial_rounds, began)
+    except KeyboardInterrupt:
+        if args.json:
+            show.document({"stopped": True, "folder": str(folder), "resume": facts["command"]})
+        print("\nstopped; nothing is lost. The same command goes on.", file=sys.stderr)
+        return 130
+
+
+def _conduct(
+    args: argparse.Namespace,
+    arms: list[run.Arm],
+    seeds: list[int],
+    folder: Path,
+    facts: dict[str, Any],
+    board: Any,
+    trial_rounds: int,
+    began: float,
+) -> int:
+    if args.tune:
+        seed = max(seeds) + 1  # none of those that are reported
+        arms, found = run.tuned(arms, args.tune, trial_rounds, seed, folder, board)
+        facts["notes"] = results.tuning_notes(arms, found, trial_rounds, seed)
+        facts["tuning"] = {
+            name: [{**t["method"], **t["local"], "validation": s} for t, s in zip(f.trials, f.scores, strict=True)]
+            for name, f in found.items()
+        }
+    jobs = run.plan(arms, seeds, folder)
+    run.check_folders(jobs)
+    board.begin(jobs, "runs")
+    outcomes = run.make(jobs, board)
+    board.stop()
+    cases = results.conclude(arms, seeds, outcomes, args.target)
+    content = results.write(folder, cases, jobs, facts)
+    page = report.write([job.folder for job in jobs], folder / "report.html", comparison=content)
+    if args.json:
+        show.document({"folder": str(folder), "report": str(page), **content})
+        return 0
+    print(text(cases, facts))
+    if not args.quiet:
+        board.say(
+            f"{show.span(time.perf_counter() - began)} in all. Look at {show.near(page)};\n"
+            f"comparison.md, .csv and .json and the {len(jobs)} runs are in {show.near(folder)}."
+        )
+    return 0
+
+
+# ---------------------------------------------------------------- what was asked for
+
+
+def _seeds(text: str) -> list[int]:
+    """ "3" is 0, 1, 2; "4,7" is 4 and 7; "5," is 5 alone."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() for part in parts):
+        raise UnalikeError(f"unalike compare: --seeds must be how many (3) or which (0,1,2); got {text!r}.")
+    seeds = list(range(int(parts[0]))) if "," not in text else [int(part) for part in parts]
+    if not seeds:
+        raise UnalikeError("unalike compare: --seeds 0 runs nothing: give at least 1.")
+    if len(set(seeds)) < len(seeds):
+        raise UnalikeError(f"unalike compare: --seeds {text} has a seed twice: a paired test counts each once.")
+    return seeds
+
+
+def _methods(words: list[str], references: bool) -> list[str]:
+    """The methods, each once and known, with the baseline and the reference lines unless they are not wanted."""
+    for word in words:
+        if words.count(word) > 1:
+            raise UnalikeError(f"unalike compare: {word} is listed twice; for two settings give a list, --lr 0.1,1.")
+        if not config.is_file(word) and word not in config.METHODS:
+            raise unknown("method", word, config.METHODS)
+    if not references:
+        if not words:
+            raise UnalikeError("unalike compare: name the methods to compare (`unalike list methods`).")
+        return words
+    plain = [word for word in words if word not in run.REFERENCES]
+    return [*([] if "fedavg" in plain else ["fedavg"]), *plain, *run.REFERENCES]
+
+
+def _defaults(given: Sequence[flags.Given]) -> dict[str, dict[str, Any]]:
+    """What is run where nothing is said; steps take the place of epochs."""
+    start = {table: dict(values) for table, values in DEFAULTS.items()}
+    if any(name in ("steps", "local.steps") for name, _ in given):
+        del start["local"]["epochs"]
+    return start
+
+
+def _check(args: argparse.Namespace, arms: Sequence[run.Arm], rounds: int, trial_rounds: int) -> None:
+    grid = len(arms) > len({arm.method for arm in arms})
+    if rounds < 1:
+        raise UnalikeError(f"unalike compare: --rounds must be at least 1; got {rounds}.")
+    if args.tune is not None and args.tune < 1:
+        raise UnalikeError(f"unalike compare: --tune must be at least 1 trial; got {args.tune}.")
+    if args.tune and grid:
+        raise UnalikeError("unalike compare: a list of settings and --tune both choose settings: give one of the two.")
+    if args.tune_rounds is not None and (not args.tune or trial_rounds < 1):
+        raise UnalikeError("unalike compare: --tune-rounds is at least 1, and goes with --tune.")
+
+
+def _folder(start: dict[str, Any], given: Sequence[flags.Given], args: argparse.Namespace) -> str:
+    """runs/compare-<data>-<six digits of a hash>: the same settings find the same folder again, so that the same
+    command goes on, and one more method or seed is added to what is there."""
+    tables = flags.collect([flag for flag in given if chooses(flag[0])], start)
+    what = [start, sorted((n, t or "") for n, t in given), args.tune, args.tune_rounds, str(Path.cwd())]
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    return str(Path("runs") / f"compare-{_source(tables['data'])}-{digest}")
+
+
+def _source(data: dict[str, Any]) -> str:
+    path = data.get("table") or data.get("folder") or "data"
+    return str(data.get("name") or Path(path).stem)
+
+
+def _command(args: argparse.Namespace) -> str:
+    words = ["unalike", "compare", *args.methods]
+    for name, text in args.settings:
+        words += [f"--{name}"] + ([] if text is None else [text])
+    words += ["--seeds", args.seeds]
+    words += ["--tune", str(args.tune)] if args.tune else []
+    words += ["--tune-rounds", str(args.tune_rounds)] if args.tune_rounds else []
+    words += ["--target", f"{args.target:g}"] if args.target is not None else []
+    words += ["--no-references"] if args.no_references else []
+    return shlex.join(words)
+
+
+# ---------------------------------------------------------------- words
+
+
+def describe(arms: Sequence[run.Arm], seeds: Sequence[int]) -> str:
+    """All settings that matter, in a line; of a grid every value."""
+
+    def values(table: str, name: str, default: Any = "") -> str:
+        found = dict.fromkeys(str(a.tables[table].get(name, default)) for a in arms if not a.reference)
+        return " or ".join(filter(None, found))
+
+    steps = values("local", "steps")
+    work = f"{steps} steps" if steps else f"{values('local', 'epochs', 1)} epochs"
+    share, clients = values("run", "clients_per_round"), values("data", "clients")
+    parts = [
+        ", ".join(
+            filter(
+                None, [_source(arms[0].tables["data"]), values("data", "partition"), clients and f"{clients} clients"]
+            )
+        ),
+        values("model", "name") or values("model", "file") or "linear",
+        f"{values('run', 'rounds')} rounds of {'all' if share == '1.0' else share} clients",
+        f"{work} in batches of {values('local', 'batch_size', 32)}, lr {values('local', 'lr', 0.1)}",
+        f"seeds {', '.join(map(str, seeds))}",
+    ]
+    return "; ".join(parts)
+
+
+def _dry(
+    args: argparse.Namespace, arms: Sequence[run.Arm], seeds: Sequence[int], folder: Path, facts: dict[str, Any]
+) -> int:
+    jobs = run.plan(arms, seeds, folder)
+    run.check_folders(jobs)
+    trials = (args.tune or 0) * len(arms)
+    if args.json:
+        plan = [{"label": job.arm.label, "seed": job.seed, "folder": str(job.folder)} for job in jobs]
+        show.document({"folder": str(folder), "runs": plan, "trials": trials, **facts})
+        return 0
+    print(show.prose(facts["settings"]))
+    print(show.table([], [[job.arm.label, job.arm.case, str(job.seed), show.near(job.folder)] for job in jobs]))
+    print(f"{len(jobs)} runs" + (f" after {trials} trials" if trials else ""))
+    return 0
+
+
+def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
+    """What is printed at the end: two tables and the verdict, filled to the terminal."""
+    out = [_filled(note) for note in facts["notes"]]
+    for case in cases:
+        head = case.name and f"{case.name}\n"
+        titles = list(results.columns(case))
+        cut = titles.index("variance pp²")
+        first = [t for t in titles[:cut] if t != "corrected"]
+        for part in (first, ["method", *titles[cut:]]):
+            rows = results.rows(case, part)
+            kept = _fitting(rows, part)
+            out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
+            head = ""
+        out.append("\n".join(map(_filled, [f"Measured: {case.basis}.", *case.lines])))
+    return "\n\n".join(out)
+
+
+def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str]) -> list[str]:
+    """The columns that fit the terminal: what can be spared goes first."""
+    kept = [*titles]
+    for spare in ("variance pp²", "own data", "clients keep", "last round", "time", "p"):
+        wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
+        if wide + (20 if "server reads" in kept else 0) <= show.width():
+            break
+        kept = [t for t in kept if t != spare]
+    return kept
+
+
+def _filled(line: str) -> str:
+    return textwrap.fill(line, show.width() - 1, subsequent_indent="  ", break_on_hyphens=False)

@@ -1,0 +1,55 @@
+"""Runs as tables for other programs, and final models as files.
+
+unalike export runs/demo --csv                 a row a round, all runs in it
+unalike export runs/demo --csv --clients       a row a round and client
+unalike export runs/demo --parquet             the same as parquet
+unalike export runs/scaffold-digits-1 --safetensors
+unalike export runs/scaffold-digits-1 --onnx --out model.onnx
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import shtab
+
+from unalike.cli import show
+from unalike.errors import UnalikeError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    folder = parser.add_argument("folder", metavar="FOLDER", help="a run's folder; for tables also one that holds runs")
+    kinds = parser.add_mutually_exclusive_group(required=True)
+    kinds.add_argument("--csv", dest="kind", action="store_const", const="csv", help="the rounds as CSV")
+    kinds.add_argument("--parquet", dest="kind", action="store_const", const="parquet", help="the rounds as parquet")
+    kinds.add_argument(
+        "--safetensors", dest="kind", action="store_const", const="safetensors", help="the model's weights by name"
+    )
+    kinds.add_argument("--onnx", dest="kind", action="store_const", const="onnx", help="the model as ONNX")
+    parser.add_argument("--clients", action="store_true", help="a row a round and client instead of a row a round")
+    out = parser.add_argument("--out", metavar="FILE", help="default: in the folder")
+    folder.complete, out.complete = shtab.DIRECTORY, shtab.FILE  # type: ignore[attr-defined]
+
+
+def main(args: argparse.Namespace) -> int:
+    from unalike.report import tables
+
+    folder = Path(args.folder)
+    stem = "clients" if args.clients else "rounds" if args.kind in tables.TABLES else "model"
+    file = Path(args.out) if args.out else folder / f"{stem}.{args.kind}"
+    if args.clients and args.kind in tables.MODELS:
+        raise UnalikeError("unalike export: --clients is for tables: --csv or --parquet.")
+    try:
+        if args.kind in tables.TABLES:
+            table = (tables.clients if args.clients else tables.rounds)([folder])
+            tables.TABLES[args.kind](table, file)
+        else:
+            tables.MODELS[args.kind](folder, file)
+    except OSError as error:
+        raise UnalikeError(f"{file} cannot be written: {error.strerror or error}.") from error
+    if args.json:
+        show.document({"file": str(file), "bytes": file.stat().st_size})
+    else:
+        print(f"written to {show.near(file)} ({show.size(file.stat().st_size)})")
+    return 0

@@ -1,0 +1,62 @@
+"""A real federation on this machine: Flower's SuperLink and a process for every
+client, with certificates and keys made for the occasion. When it is over,
+stopped or killed, none of them is left.
+
+  unalike local-federation 4 --data digits --partition dirichlet:0.3 \\
+                             --method scaffold --rounds 5
+  unalike local-federation 4 run.toml
+
+The settings are those of `unalike run`, and so is the result: the weights are
+those of a simulation with the same seed. Needs pip install 'unalike[flower]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from typing import Any
+
+from unalike import config
+from unalike.cli import run
+from unalike.errors import UnalikeError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("number", type=int, metavar="N", help="how many clients")
+    run.arguments(parser)
+    parser.usage = "unalike local-federation N [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--deadline SECONDS]"
+    parser.add_argument("--deadline", type=float, default=600.0, metavar="SECONDS", help="for an exchange [600]")
+
+
+def main(args: argparse.Namespace) -> int:
+    from unalike.network import local
+
+    tables = run._tables(args)
+    _clients(tables, args.number)
+    settings = config.absolute(config.check(tables))
+    if args.dry_run:
+        return run._dry(settings, args)
+    data = config.make_data(settings["data"])
+    if len(data) != args.number:
+        raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
+    return run.conduct(
+        args,
+        settings,
+        lambda live, resume: local.run(
+            settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say
+        ),
+        f"local-federation {args.number}",
+    )
+
+
+def _clients(tables: dict[str, dict[str, Any]], number: int) -> None:
+    """N is the number of clients where the data are dealt to clients here."""
+    if tables["run"].get("engine", "auto") not in ("auto", "flower"):
+        raise UnalikeError("unalike local-federation: the engine is flower: leave engine out.")
+    tables["run"]["engine"] = "flower"
+    data = tables["data"]
+    chosen = "name" in data and data["name"] in config.NAMES["data"]
+    if chosen and "clients" in config.data_settings(data) and data.setdefault("clients", number) != number:
+        raise UnalikeError(f"unalike local-federation: {number} clients, and [data] has clients = {data['clients']}.")

@@ -1,0 +1,152 @@
+"""A comparison while it runs: a live table on a terminal, a line for every finished run elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from unalike.callbacks import Callback
+from unalike.cli import show
+from unalike.comparison.evidence import SCORES, Outcome, last
+from unalike.comparison.run import Job, Watch
+
+MOST = 30  # lines of a live table
+
+
+class Scoreboard(Watch):
+    """Progress and scores, a row for every method."""
+
+    def __init__(self, where: Console):
+        self.console = where
+        self.terminal = where.is_terminal and not where.is_dumb_terminal and not where.quiet
+        self.live: Live | None = None
+        self.jobs: Sequence[Job] = ()
+
+    def __enter__(self) -> Scoreboard:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True)
+
+    def title(self, text: str) -> None:
+        self.console.print(text)
+
+    def note(self, text: str) -> None:
+        self.console.print(f"note: {text}")
+
+    # ---- what is told
+
+    def begin(self, jobs: Sequence[Job], what: str) -> None:
+        self.stop()
+        self.jobs, self.what, self.began = jobs, what, time.perf_counter()
+        self.rounds: dict[str, int] = {}  # by label, of all its runs
+        self.now: dict[str, float] = {}
+        self.scores: dict[str, list[float | None]] = {}
+        self.finished = self.made = 0
+        self.left = sum(job.rounds for job in jobs)  # rounds that are not there yet
+        self.fresh = 0  # of them, those made by this process
+        if self.terminal:
+            self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._table, transient=True)
+            self.live.start()
+
+    def callback(self, job: Job) -> list[Callback]:
+        return [_Rounds(self, job)]
+
+    def round(self, job: Job, line: dict[str, Any]) -> None:
+        label = job.arm.label
+        self.rounds[label] = self.rounds.get(label, 0) + 1
+        self.left, self.fresh = self.left - 1, self.fresh + 1
+        if (value := _score(line)) is not None:
+            self.now[label] = value
+
+    def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
+        label = job.arm.label
+        self.finished += 1
+        ended = self.rounds.get(label, 0)
+        whole = job.rounds * (len(self.scores.get(label, [])) + 1)
+        self.left -= max(0, whole - ended)  # those of a run that was there, or that diverged
+        self.rounds[label] = max(ended, whole)
+        self.now.pop(label, None)
+        end = last(outcome.lines)
+        value = None if outcome.diverged is not None or end is None else _score(end)
+        self.scores.setdefault(label, []).append(value)
+        if self.live is None:
+            count = f"[{self.finished:>{len(str(len(self.jobs)))}}/{len(self.jobs)}]"
+            seconds = sum(line.get("seconds", 0) + line.get("seconds_evaluation", 0) for line in outcome.lines)
+            how = f"diverged in round {outcome.diverged}" if outcome.diverged is not None else _words(end)
+            when = f"in {show.span(seconds)}" if fresh else "(was there)"
+            self.say(f"{count} {job.folder.name}: {how} {when}{self._to_go() if fresh else ''}")
+
+    def stop(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    # ---- what is shown
+
+    def _to_go(self) -> str:
+        if not self.fresh or not self.left:
+            return ""
+        return f", {show.span((time.perf_counter() - self.began) / self.fresh * self.left)} left"
+
+    def _table(self) -> Group:
+        table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+        for title in ("method", self.what, "", "now", "last round, mean"):
+            table.add_column(Text(title, style="bold"), no_wrap=True)
+        total: dict[str, int] = {}
+        for job in self.jobs:
+            total[job.arm.label] = total.get(job.arm.label, 0) + job.rounds
+        counts = {label: sum(job.arm.label == label for job in self.jobs) for label in total}
+        for label in list(total)[:MOST]:
+            scores = self.scores.get(label, [])
+            known = [s for s in scores if s is not None]
+            bad = len(scores) - len(known)
+            mean = f"{sum(known) / len(known):.3f}" if known else ""
+            mean += f"  {bad} diverged" if bad else ""
+            table.add_row(
+                Text(label),
+                f"{len(scores)}/{counts[label]}",
+                ProgressBar(total=total[label], completed=self.rounds.get(label, 0), width=16),
+                f"{self.now[label]:.3f}" if label in self.now else "",
+                mean,
+            )
+        spent = show.span(time.perf_counter() - self.began)
+        text = f"{self.finished}/{len(self.jobs)} {self.what}, {spent}{self._to_go()}"
+        return Group(table, Text(text))
+
+
+class _Rounds(Callback):
+    """Tells the board of every round."""
+
+    def __init__(self, board: Scoreboard, job: Job):
+        self.board, self.job = board, job
+
+    def on_start(self, run: Any) -> None:
+        for line in run.history:  # of a run that is continued
+            self.board.round(self.job, line)
+        self.board.fresh -= len(run.history)
+
+    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+        self.board.round(self.job, line)
+
+
+def _score(line: dict[str, Any]) -> float | None:
+    return next((line[s.key] for s in SCORES if line.get(s.key) is not None), None)
+
+
+def _words(line: dict[str, Any] | None) -> str:
+    for score in SCORES:
+        if line is not None and line.get(score.key) is not None:
+            whose = " on own data" if score.key.startswith("clients") else ""
+            return f"{score.name} {line[score.key]:.3f}{whose}"
+    return "done"

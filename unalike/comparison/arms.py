@@ -1,0 +1,140 @@
+"""From a command line to the lines of a comparison: flags to the methods that have them, lists to a grid."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from unalike import config
+from unalike.cli import flags
+from unalike.comparison.run import Arm
+from unalike.errors import UnalikeError, did_you_mean, unknown
+
+WHOLE = ("table", "data-folder", "folder", "augment", "loss", "test")  # texts that may hold a comma
+
+
+def arms_of(
+    methods: Sequence[str], given: Sequence[flags.Given], start: dict[str, dict[str, Any]], free_rate: bool
+) -> list[Arm]:
+    """Every method with every combination of the settings that are lists; `start` is what flags override."""
+    for name, _ in given:
+        if name in ("seed", "run.seed"):
+            raise UnalikeError("unalike compare: there are several seeds here: give --seeds (3, or 0,1,2).")
+        if name in ("method", "method.name", "method.file", "run.folder", "run.resume"):
+            raise UnalikeError(f"unalike compare: there is no --{name} here; methods are named without a flag.")
+    free_rate = free_rate and not any(name in ("lr", "local.lr") for name, _ in given)
+    arms: list[Arm] = []
+    try:
+        _owners(methods, given)
+        for method in methods:
+            mine = _own(method, methods, given)
+            axes = _axes(method, mine, start)
+            for parts in itertools.product(*(values for _, values in axes.values())):
+                chosen = dict(zip(axes, parts, strict=True))
+                words = [(name, chosen.get(name, text)) for name, text in mine]
+                tables = config.absolute(config.check(flags.collect([("method", method), *words], start)))
+                label: list[str] = [_label(method)]
+                case: list[str] = []
+                for name, part in chosen.items():
+                    place = case if axes[name][0] == "data" else label
+                    place.append(f"{name.rpartition('.')[2]}={part}")
+                arms.append(Arm(" ".join(label), "", ", ".join(case), tables, free_rate))
+    except UnalikeError as error:
+        raise UnalikeError(re.sub(r"^unalike run:", "unalike compare:", str(error))) from error
+    return _named(arms)
+
+
+def _label(method: str) -> str:
+    return method.rpartition(":")[2] if config.is_file(method) else method
+
+
+def _settings_of(method: str) -> set[str]:
+    table = {"file": method} if config.is_file(method) else {"name": method}
+    return set(config.method_settings(table)) - {"name", "file"}
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("no-").replace("-", "_")
+
+
+def _owners(methods: Sequence[str], given: Sequence[flags.Given]) -> None:
+    """A flag for one method names one of these, and it has the setting."""
+    labels = {_label(method): method for method in methods}
+    for name, _ in given:
+        table, dot, setting = name.partition(".")
+        if not dot or table in config.TABLES:
+            continue
+        if table not in labels:
+            raise unknown("method in this comparison", table, labels)
+        if _bare(setting) not in _settings_of(labels[table]):
+            near = did_you_mean(_bare(setting), _settings_of(labels[table]))
+            raise UnalikeError(f"unalike compare: {table} has no setting {_bare(setting)!r}.{near}")
+
+
+def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> list[flags.Given]:
+    """The flags that concern this method: what only others have is theirs."""
+    mine, others = _settings_of(method), set().union(*map(_settings_of, methods))
+    out = []
+    for name, text in given:
+        table, dot, setting = name.partition(".")
+        bare = _bare(setting if dot else name)
+        if dot and table not in config.TABLES:
+            if table == _label(method):
+                out.append((f"method.{setting}", text))
+        elif dot and table == "method":
+            if bare in mine or bare not in others:
+                out.append((name, text))
+        elif dot or name in flags.SHORT or bare in mine or bare not in others:
+            out.append((name, text))
+    return out
+
+
+def chooses(name: str) -> bool:
+    """Whether a flag decides what other settings there are."""
+    table, dot, setting = name.partition(".")
+    place = (table, setting) if dot else flags.SHORT.get(name, ("", ""))
+    return place[0] in config.NAMES and place[1] in flags.CHOOSE
+
+
+def pieces(text: str) -> list[str]:
+    """Parts between commas that are in no bracket and no quotes."""
+    found = re.findall(r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,])+""", text)
+    return [part.strip() for part in found]
+
+
+def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
+    """flag -> (its table, the values to run): flags whose text is a list, where one of its parts would do alone."""
+    several = [(n, pieces(t)) for n, t in given if t and n.rpartition(".")[2] not in WHOLE and len(pieces(t)) > 1]
+    first = {n: parts[0] for n, parts in several}
+    choices = [(n, first.get(n, t)) for n, t in given if chooses(n)]
+    tables = flags.collect([("method", method), *choices], start)
+    axes = {}
+    for name, parts in several:
+        try:
+            placed = [flags._place(name, part, tables) for part in parts]
+        except UnalikeError:
+            continue  # no list of values: what is wrong with it is said when it is read as one
+        if any(
+            isinstance(value, list) and not part.startswith("[")
+            for (*_, value), part in zip(placed, parts, strict=True)
+        ):
+            continue  # one value that is a list, such as --hidden 32,16
+        if len(set(parts)) < len(parts):
+            raise UnalikeError(f"unalike run: --{name} {','.join(parts)} has a value twice.")
+        axes[name] = placed[0][0], parts
+    return axes
+
+
+def _named(arms: Sequence[Arm]) -> list[Arm]:
+    """Arms with folder names of their own."""
+    out: list[Arm] = []
+    for arm in arms:
+        words = " ".join(filter(None, [arm.label, arm.case]))
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip("-.")[:100]
+        taken = {a.name for a in out}
+        number = next(k for k in itertools.count(1) if (name if k == 1 else f"{name}-{k}") not in taken)
+        out.append(dc.replace(arm, name=name if number == 1 else f"{name}-{number}"))
+    return out

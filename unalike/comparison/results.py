@@ -1,0 +1,268 @@
+"""What a comparison ends with: tables, the verdict, and the files comparison.json, .csv and .md."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses as dc
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unalike import config, runs
+from unalike.cli.show import size, span
+from unalike.comparison import evidence, stats
+from unalike.comparison.evidence import SCORES, Evidence, Outcome, Score
+from unalike.comparison.run import Arm, Job, Tuned
+from unalike.comparison.verdict import Against, against, p_word, spread, verdict
+from unalike.comparison.words import listed
+from unalike.errors import UnalikeError
+
+NOTHING = "–"
+
+
+@dc.dataclass
+class Case:
+    """One data setting: all that was found on it. `judged` are the labels that the verdict speaks of: of each method
+    the setting that validation data prefer."""
+
+    name: str
+    found: list[Evidence]
+    base: Evidence
+    score: Score
+    target: float | None
+    tests: dict[str, Against]
+    judged: list[str]
+    lines: list[str]
+
+    @property
+    def basis(self) -> str:
+        """What the numbers are."""
+        chosen = any(e.validation for e in self.found)
+        when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
+        seeds = len(self.base.seeds)
+        mean = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+        return f"{self.score.words}, {when}; {mean}"
+
+
+def conclude(
+    arms: Sequence[Arm], seeds: Sequence[int], outcomes: dict[tuple[str, int], Outcome], target: float | None = None
+) -> list[Case]:
+    """Every case's evidence and verdict."""
+    out = []
+    for name in dict.fromkeys(arm.case for arm in arms):
+        mine = [arm for arm in arms if arm.case == name]
+        made = {arm.label: [outcomes[arm.name, seed] for seed in seeds] for arm in mine}
+        plain = [arm for arm in mine if not arm.reference] or mine
+        score = evidence.score_of([o for arm in plain for o in made[arm.label]]) or SCORES[0]
+        found = [
+            evidence.gather(
+                arm.label,
+                arm.method,
+                made[arm.label],
+                score,
+                evidence.traits(config.make_method(arm.tables["method"])),
+                arm.reference,
+            )
+            for arm in mine
+        ]
+        out.append(_case(name, found, made, score, target))
+    return out
+
+
+def _case(name: str, found: list[Evidence], made: dict[str, list[Outcome]], score: Score, target: float | None) -> Case:
+    judged, note = _judged(found, score)
+    first = [e for e in judged if not e.reference] or judged
+    base = next((e for e in first if e.method == "fedavg"), first[0])
+    target = target if target is not None else evidence.target_of(base, score)
+    for each in found:
+        evidence.aim(each, made[each.label], score, target)
+    complete = [e for e in judged if e.complete and not e.reference]
+    tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
+    lines = [*note, *verdict(judged, base, score, target)]
+    return Case(name, found, base, score, target, tests, [e.label for e in judged], lines)
+
+
+def _judged(found: Sequence[Evidence], score: Score) -> tuple[list[Evidence], list[str]]:
+    """Of each method the setting with the best validation score; without validation data, by the score itself."""
+    out, blind = [], False
+    for method in dict.fromkeys(e.method for e in found):
+        mine = [e for e in found if e.method == method]
+        rated = [e for e in mine if e.complete or (e.reference and not e.diverged)] or mine[:1]
+        by_validation = all(len(e.validation) == len(e.seeds) for e in rated)
+        blind = blind or (len(mine) > 1 and not by_validation)
+        sign = 1 if score.larger else -1
+        value: Callable[[Evidence], list[float]] = lambda e, v=by_validation: e.validation if v else e.selected or e.own  # type: ignore  # noqa: E731
+        out.append(max(rated, key=lambda e: sign * stats.mean(value(e) or [0.0])))
+    if len(out) == len(found):
+        return out, []
+    labels = listed([e.label for e in out if not e.reference])
+    how = "the test score, there being no validation data: read its numbers as too good" if blind else "validation data"
+    return out, [f"Settings: of each method the one is judged that does best on {how}: {labels}."]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
+    """Every column of the table, by its title."""
+    base, score = case.base, case.score
+    to = "no target" if case.target is None else f"{case.target:g}"
+
+    def mean(values: Sequence[float], show: Callable[[float], str] = "{:.3f}".format) -> str:
+        return show(stats.mean(values)) if values else NOTHING
+
+    def test(e: Evidence) -> Against | None:
+        found = case.tests.get(e.label)
+        return found if found is not None and found.test is not None else None
+
+    def reach(e: Evidence, values: Sequence[int | None], show: Callable[[float], str]) -> str:
+        there = [v for v in values if v is not None]
+        if e.reference or not there:
+            return NOTHING
+        return show(stats.mean(there)) + (f" ({len(there)}/{len(values)})" if len(there) < len(values) else "")
+
+    chosen = any(e.validation for e in case.found)
+    out: dict[str, Callable[[Evidence], str]] = {
+        "method": lambda e: e.label,
+        score.name: lambda e: _diverged(e) or (_narrow(e.selected) if e.selected else NOTHING),
+    }
+    if chosen:
+        out["last round"] = lambda e: _narrow(e.final) if e.final else NOTHING
+    if case.tests:
+        out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.3f}" if (t := test(e)) and t.test else ""
+        out["p"] = lambda e: p_word(t.test.p) if (t := test(e)) and t.test else ""
+        out["corrected"] = lambda e: p_word(t.corrected) if (t := test(e)) and t.corrected is not None else ""
+    return out | {
+        "own data": lambda e: mean(e.own),
+        "worst 20 %": lambda e: mean(e.worst),
+        "variance pp²": lambda e: mean(e.variance, "{:.0f}".format),
+        f"rounds to {to}": lambda e: reach(e, e.rounds_to, "{:.0f}".format),
+        "and bytes": lambda e: reach(e, e.bytes_to, size),
+        "all bytes": lambda e: NOTHING if e.reference else size(stats.mean(e.bytes)),
+        "time": lambda e: span(stats.mean(e.seconds)),
+        "clients keep": lambda e: NOTHING if e.reference else ", ".join(e.traits.state) or "nothing",
+        "server reads": lambda e: NOTHING if e.reference else e.traits.words,
+    }
+
+
+def _narrow(values: Sequence[float]) -> str:
+    """0.838 ±.012, for a table."""
+    return spread(values).replace(" ± 0.", " ±.")
+
+
+def _diverged(e: Evidence) -> str:
+    if not e.diverged:
+        return ""
+    return "diverged" if len(e.diverged) == len(e.seeds) else f"diverged {len(e.diverged)}/{len(e.seeds)}"
+
+
+def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]]:
+    """The table, row by row: methods first, then the reference lines."""
+    chosen = {title: show for title, show in columns(case).items() if titles is None or title in titles}
+    ordered = sorted(case.found, key=lambda e: e.reference)
+    return [{title: show(e) for title, show in chosen.items()} for e in ordered]
+
+
+# ---------------------------------------------------------------- files
+
+
+def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[str, Any]) -> dict[str, Any]:
+    """comparison.json, .csv and .md; gives back what the first holds."""
+    lines = [*facts.get("notes", [])]
+    for case in cases:
+        head = [f"{case.name}:"] if case.name else []
+        lines += [*head, f"Measured: {case.basis}.", *case.lines]
+    table = [({"data": case.name} if case.name else {}) | row for case in cases for row in rows(case)]
+    content = {
+        "verdict": lines,
+        "table": table,
+        **facts,
+        "cases": [_plain(case) for case in cases],
+        "runs": [job.folder.name for job in jobs],
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        runs._replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
+        runs._replace(folder / "comparison.csv", _csv(cases, jobs).encode())
+        runs._replace(folder / "comparison.md", _markdown(cases, facts).encode())
+    except OSError as error:
+        raise UnalikeError(f"The comparison cannot be written to {folder}: {error.strerror or error}.") from error
+    return content
+
+
+def _plain(case: Case) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "score": dc.asdict(case.score),
+        "baseline": case.base.label,
+        "target": case.target,
+        "judged": case.judged,
+        "methods": [
+            {**dc.asdict(e), "against_baseline": _test(case.tests.get(e.label))} for e in case.found
+        ],
+    }  # fmt: skip
+
+
+def _test(found: Against | None) -> dict[str, Any] | None:
+    if found is None or found.test is None:
+        return None
+    t = None if abs(found.test.t) == float("inf") else found.test.t  # JSON has no infinity
+    return {**dc.asdict(found.test), "t": t, "p_corrected": found.corrected, "word": found.word}
+
+
+def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
+    """One row a run, for other programs."""
+    numbers = ("final", "selected", "selected_round", "validation", "own", "worst", "variance")
+    whole = ("rounds_to", "bytes_to", "bytes", "seconds")
+    file = io.StringIO()
+    out = csv.writer(file, lineterminator="\n")
+    out.writerow(["data", "method", "label", "seed", "diverged_in_round", *numbers, *whole, "folder"])
+    found = {(case.name, e.label): e for case in cases for e in case.found}
+    for job in jobs:
+        e = found[job.arm.case, job.arm.label]
+        k = e.seeds.index(job.seed)
+        through = [seed for seed in e.seeds if seed not in e.diverged]  # the seeds that `numbers` are of
+        values: list[Any] = []
+        for name in numbers:
+            got = getattr(e, name)
+            there = job.seed in through and len(got) == len(through)
+            values.append(got[through.index(job.seed)] if there else "")
+        values += ["" if (v := getattr(e, name)[k]) is None else v for name in whole]
+        out.writerow(
+            [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, ""), *values, job.folder.name]
+        )
+    return file.getvalue()
+
+
+def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
+    out = [f"# {facts['title']}", "", f"    {facts['command']}", ""]
+    out += [f"{facts['settings']}", ""]
+    out += [f"- {note}" for note in facts.get("notes", [])]
+    for case in cases:
+        out += ["", f"## {case.name}"] if case.name else []
+        table = rows(case)
+        titles = list(table[0])
+        out += ["", f"{case.basis[:1].upper()}{case.basis[1:]}.", "", f"| {' | '.join(titles)} |"]
+        out += [f"|{'|'.join('---' for _ in titles)}|"]
+        out += [f"| {' | '.join(row[title].replace('|', chr(92) + '|') for title in titles)} |" for row in table]
+        out += ["", *(f"- **{wish}**:{rest}" for wish, _, rest in (line.partition(":") for line in case.lines))]
+    return "\n".join(out) + "\n"
+
+
+def tuning_notes(arms: Sequence[Arm], found: dict[str, Tuned], rounds: int, seed: int) -> list[str]:
+    """What tuning chose, a line in all."""
+    if not found:
+        return []
+    parts = []
+    for arm in arms:
+        mine = found[arm.name]
+        change = mine.trials[mine.chosen]
+        words = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for t in change.values() for k, v in t.items()]
+        parts.append(f"{arm.label} {', '.join(words) or 'as it was'}")
+    count = max(len(t.trials) for t in found.values())
+    return [f"Tuned on validation data, {count} trials each of {rounds} rounds, seed {seed}: {'; '.join(parts)}."]
+
+
+__all__ = ["Case", "conclude", "rows", "tuning_notes", "write"]

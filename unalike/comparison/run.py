@@ -1,0 +1,346 @@
+"""The runs of a comparison: settled against the data, tried before anything is written, then made or continued.
+
+Every run is an ordinary run folder. A finished one is read, a half-finished one goes on from its checkpoint; since a
+resumed run is bit-identical, a comparison that was killed and started again ends with the same numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unalike import config, report, runs
+from unalike.callbacks import Callback
+from unalike.comparison import tune
+from unalike.comparison.evidence import SCORES, Outcome, score_of
+from unalike.data.federation import Columns, Federation
+from unalike.data.tables import remarks
+from unalike.engines.base import one_thread
+from unalike.errors import Diverged, UnalikeError
+from unalike.sampling import sampling
+
+REFERENCES = ("centralized", "local-only")
+TEST, VALIDATION = 0.2, 0.1  # shares of every client's samples that are held out where the data have no such split
+COHORT = 10  # clients a round, where nothing is said
+TRIAL_SHARE = 0.5  # of the rounds, in a trial of --tune
+
+Tables = dict[str, dict[str, Any]]
+
+
+@dc.dataclass(frozen=True)
+class Arm:
+    """A method with its settings: a line of the comparison, run once a seed.
+
+    name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
+    learning rate, so that --tune may.
+    """
+
+    label: str
+    name: str
+    case: str
+    tables: Tables
+    free_rate: bool = False
+
+    @property
+    def method(self) -> str:
+        table = self.tables["method"]
+        return str(table["file"].rpartition(":")[2] if "file" in table else table["name"])
+
+    @property
+    def reference(self) -> bool:
+        return self.method in REFERENCES
+
+
+@dc.dataclass(frozen=True)
+class Job:
+    """One run: an arm with a seed, in a folder."""
+
+    arm: Arm
+    seed: int
+    folder: Path
+    tables: Tables
+
+    @property
+    def rounds(self) -> int:
+        return int(self.tables["run"]["rounds"])
+
+
+class Watch:
+    """What is told while runs are made; a screen overrides what it shows."""
+
+    def begin(self, jobs: Sequence[Job], what: str) -> None:
+        """Before the first of these jobs."""
+
+    def callback(self, job: Job) -> list[Callback]:
+        """What watches this run's rounds."""
+        return []
+
+    def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
+        """A run is finished, or (not fresh) was so before."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+
+
+# ---------------------------------------------------------------- before anything is run
+
+
+def with_seed(tables: Tables, seed: int) -> Tables:
+    """The run's seed is also the split's, unless [data] says another."""
+    data = dict(tables["data"])
+    if "seed" in config.data_settings(data):
+        data.setdefault("seed", seed)
+    return {**tables, "data": data, "run": {**tables["run"], "seed": seed}}
+
+
+def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = False) -> list[Arm]:
+    """What the data decide: test and validation shares, clients a round, outputs and loss where a number is predicted,
+    the centralized reference's passes. Then
+    every method is tried on a few samples, so that what cannot run is said before anything is run. `validation`: such
+    data must be there."""
+    settled, data, said = [], {}, False
+    for arm in arms:
+        if arm.case not in data:
+            table, fed = held_out(with_seed(arm.tables, seed)["data"])
+            if "seed" not in arm.tables["data"]:
+                table.pop("seed", None)
+            _check_labels(fed)
+            if validation and fed.validation is None:
+                raise UnalikeError("--tune chooses on validation data, and there are none: give --validation 0.1.")
+            if not said and not arm.tables["data"].get("name"):  # data of one's own
+                said = True
+                for line in remarks(fed):
+                    watch.note(line)
+            data[arm.case] = table, fed
+        table, fed = data[arm.case]
+        run = dict(arm.tables["run"])
+        run.setdefault("clients_per_round", COHORT if len(fed) > COHORT else 1.0)
+        model = dict(arm.tables["model"])
+        if fed.classes is None and "classes" in config.model_settings(model):  # a number to predict
+            model = {"classes": 1 if fed.train.y.dim() == 1 else fed.train.y.shape[1], "loss": "squared-error", **model}
+        tables = {**arm.tables, "data": table, "model": model, "run": run}
+        if arm.method == "centralized":
+            tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(fed))
+        settled.append(dc.replace(arm, tables=tables))
+        _try(settled[-1], fed, seed)
+    return settled
+
+
+def held_out(table: dict[str, Any]) -> tuple[dict[str, Any], Federation]:
+    """[data] with the shares it needs, and the federation: clients' own test samples and validation samples are held
+    out where neither the data nor the settings say otherwise."""
+    fed = config.make_data(table)
+    known = config.data_settings(table)
+    shares = {
+        name: share
+        for name, share, there in (("test", TEST, fed.test), ("validation", VALIDATION, fed.validation))
+        if there is None and name not in table and name in known
+    }
+    return ({**table, **shares}, config.make_data({**table, **shares})) if shares else (dict(table), fed)
+
+
+def _check_labels(fed: Federation) -> None:
+    if fed.classes is not None and len(fed.train.y) > 2:
+        distinct = len(np.unique(fed.train.y.cpu().numpy()))
+        if distinct == len(fed.train.y):
+            raise UnalikeError(
+                f"The data have {distinct} different labels in {distinct} samples: labels must be classes that "
+                "repeat; give floats for regression."
+            )
+
+
+def pooled_work(local: dict[str, Any], clients_per_round: Any, population: int) -> dict[str, Any]:
+    """As many passes over all data as the clients make together in a round, so that nobody trains longer."""
+    cohort = sampling(config.make_sampling(clients_per_round)).size(population)
+    out = _alike(local)
+    if "steps" in out:
+        return out | {"steps": out["steps"] * cohort}
+    return out | {"epochs": out.get("epochs", 1) * cohort / population}
+
+
+def _alike(local: dict[str, Any]) -> dict[str, Any]:
+    """[local] without lists of work per client: their means."""
+    lists = {k: local[k] for k in ("lr", "epochs", "steps") if isinstance(local.get(k), list)}
+    means = {k: sum(values) / len(values) for k, values in lists.items()}
+    return local | means | ({"steps": max(1, round(means["steps"]))} if "steps" in means else {})
+
+
+def _try(arm: Arm, fed: Federation, seed: int) -> None:
+    """Set up on all data, and one round on a few samples of three clients; nothing is written."""
+    tables = with_seed(arm.tables, seed)
+    run = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume")}
+    few = {**_alike(tables["local"]), "drop_last": False}
+    try:
+        config.run({**tables, "run": {**run, "rounds": 0}}, federation=fed)
+        one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
+        config.run({**tables, "local": few, "run": one}, federation=taste(fed))
+    except Diverged:
+        pass  # on a few samples that says nothing
+    except UnalikeError as error:
+        raise UnalikeError(f"{arm.label} cannot run here: {error}") from error
+
+
+def taste(fed: Federation, clients: int = 3, samples: int = 8) -> Federation:
+    """The first samples of the first clients."""
+
+    def cut(columns: Columns | None) -> Columns | None:
+        if columns is None:
+            return None
+        few = range(min(clients, len(columns)))
+        sizes = np.minimum(columns.sizes[: len(few)], samples)
+        rows = [columns.offsets[k] + np.arange(sizes[k]) for k in few]
+        return columns.take(np.concatenate(rows).astype(np.int64), sizes)
+
+    train = cut(fed.train)
+    assert train is not None
+    test = None if fed.global_test is None else (fed.global_test[0][:samples], fed.global_test[1][:samples])
+    return Federation(train, validation=cut(fed.validation), test=cut(fed.test), global_test=test, classes=fed.classes)
+
+
+def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
+    """Every arm with every seed; seed by seed, so that all methods can soon be compared."""
+    jobs = []
+    for case in dict.fromkeys(arm.case for arm in arms):
+        for seed in seeds:
+            for arm in (a for a in arms if a.case == case):
+                where = folder / f"{arm.name}-seed{seed}"
+                tables = with_seed(arm.tables, seed)
+                jobs.append(Job(arm, seed, where, {**tables, "run": {**tables["run"], "folder": str(where)}}))
+    return jobs
+
+
+def check_folders(jobs: Sequence[Job]) -> None:
+    """Runs that are there already must be these runs."""
+    for job in jobs:
+        there = _written(job.folder)
+        if there is None:
+            if job.folder.exists() and any(f.name != ".config.toml.new" for f in job.folder.iterdir()):
+                raise UnalikeError(f"{job.folder} is not empty and holds no run: choose another --folder.")
+            continue
+        here = tomllib.loads(runs.dump_toml(config.absolute(job.tables)))
+        for table in config.TABLES:
+            mine, yours = here.get(table, {}), there.get(table, {})
+            for name in sorted(set(mine) | set(yours)):
+                if f"{table}.{name}" in (*runs.FREE, "run.folder", "run.resume"):
+                    continue
+                if mine.get(name) != yours.get(name):
+                    raise UnalikeError(
+                        f"{job.folder} holds another run: there {table}.{name} is {yours.get(name)!r}, here "
+                        f"{mine.get(name)!r}. Choose another --folder."
+                    )
+        if there["run"]["rounds"] > job.rounds:
+            raise UnalikeError(
+                f"{job.folder} holds a run of {there['run']['rounds']} rounds and {job.rounds} are asked for: choose "
+                "another --folder."
+            )
+
+
+def _written(folder: Path) -> dict[str, Any] | None:
+    file = folder / "config.toml"
+    if not file.exists():
+        return None
+    tree = config.load_toml(file)
+    if config.FACTS not in tree:
+        raise UnalikeError(f"{folder} was written by a Python program: choose another --folder.")
+    return tree
+
+
+# ---------------------------------------------------------------- the runs
+
+
+def make(jobs: Sequence[Job], watch: Watch) -> dict[tuple[str, int], Outcome]:
+    """Every job's outcome, by the arm's name and the seed."""
+    out = {}
+    for job, fed in _with_data(jobs):
+        done = finished(job, fed)
+        outcome = done or _run(job, fed, watch)
+        out[job.arm.name, job.seed] = outcome
+        watch.done(job, outcome, fresh=done is None)
+    return out
+
+
+def _with_data(jobs: Sequence[Job]) -> Iterator[tuple[Job, Federation]]:
+    """Each job with its data; neighbours with the same data share them."""
+    table, fed = None, None
+    for job in jobs:
+        if job.tables["data"] != table or fed is None:
+            table, fed = job.tables["data"], config.make_data(job.tables["data"])
+        yield job, fed
+
+
+def finished(job: Job, fed: Federation) -> Outcome | None:
+    """What a run that is done has left, if it is done and its data are still the same."""
+    there = _written(job.folder)
+    if there is None:
+        return None
+    if there[config.FACTS]["data"]["fingerprint"] != fed.fingerprint():
+        raise UnalikeError(f"{job.folder} was run on other data than these: choose another --folder.")
+    lines = runs.read_rounds(job.folder / "rounds.jsonl")
+    done = _checkpoint(job.folder)
+    return Outcome(job.seed, lines) if done is not None and done >= job.rounds and len(lines) == done else None
+
+
+def _checkpoint(folder: Path) -> int | None:
+    """The round of the last checkpoint; one that cannot be read is the resumed run's to complain of."""
+    try:
+        return int(json.loads((folder / "checkpoint" / "manifest.json").read_text(encoding="utf-8"))["round"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
+    callbacks = [report.Record(), *watch.callback(job)]
+    try:
+        with one_thread():  # the same numbers on every machine, and the pooled reference far faster on a busy one
+            run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
+    except Diverged as error:
+        return Outcome(job.seed, runs.read_rounds(job.folder / "rounds.jsonl"), error.round)
+    return Outcome(job.seed, run.history)
+
+
+# ---------------------------------------------------------------- tuning
+
+
+@dc.dataclass(frozen=True)
+class Tuned:
+    """What tuning found for an arm: the changes of each trial, their validation scores, and the chosen one."""
+
+    trials: list[Tables]
+    scores: list[float | None]
+    chosen: int
+
+
+def tuned(
+    arms: Sequence[Arm], count: int, rounds: int, seed: int, folder: Path, watch: Watch
+) -> tuple[list[Arm], dict[str, Tuned]]:
+    """The arms with the settings that validation data chose among `count` trials each, and what was tried."""
+    changes = {arm.name: tune.trials(arm.tables["method"], arm.free_rate, count, seed) for arm in arms}
+    jobs = []
+    for case in dict.fromkeys(arm.case for arm in arms):
+        for arm in (a for a in arms if a.case == case):
+            for k, change in enumerate(changes[arm.name]):
+                where = folder / "tune" / f"{arm.name}-{k:03d}"
+                tables = with_seed(_changed(arm.tables, change), seed)
+                config.make_method(tables["method"])  # a drawn value that is refused is said before anything is run
+                run = {**tables["run"], "rounds": rounds, "folder": str(where)}
+                jobs.append(Job(dc.replace(arm, name=f"{arm.name} {k}"), seed, where, {**tables, "run": run}))
+    check_folders(jobs)
+    watch.begin(jobs, "trials")
+    outcomes = make(jobs, watch)
+    out, found = [], {}
+    for arm in arms:
+        mine = [outcomes[f"{arm.name} {k}", seed] for k in range(len(changes[arm.name]))]
+        chosen, scores = tune.best(mine, score_of(mine) or SCORES[0])
+        found[arm.name] = Tuned(changes[arm.name], scores, chosen)
+        out.append(dc.replace(arm, tables=_changed(arm.tables, changes[arm.name][chosen])))
+    return out, found
+
+
+def _changed(tables: Tables, change: Tables) -> Tables:
+    return {**tables, "method": tables["method"] | change["method"], "local": tables["local"] | change["local"]}

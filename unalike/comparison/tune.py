@@ -1,0 +1,79 @@
+"""Equal budgets: every method tries as many settings as every other, and validation data alone choose.
+
+The first trial is what would be run without tuning, so that tuning is never worse than that on the validation data. The
+others are drawn at random (Bergstra & Bengio 2012), a function of the seed, the method and the trial's number: the same
+command draws the same settings. Learning rates are the same for all methods, so that nobody is lucky with them. Numbers
+are drawn evenly in their logarithm and rounded to two digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from unalike import random
+from unalike.comparison import evidence
+from unalike.config import METHODS, own_method
+
+# A range is (low, high); a list is what to choose from. "a, b" are two settings that are chosen together. A method of
+# one's own names its ranges in a class attribute `tune` of the same form.
+Ranges = dict[str, tuple[float, float] | list[Any]]
+LR: tuple[float, float] = (3e-3, 1.0)
+RANGES: dict[str, Ranges] = {
+    "fedprox": {"mu": (1e-3, 1.0)},
+    "scaffold": {"server_lr": (0.3, 1.5)},
+    "qfedavg": {"q": (1e-2, 5.0)},
+    "fednova": {"mu": (1e-3, 1.0)},
+    "feddyn": {"alpha": (1e-3, 1.0)},
+    "feddc": {"alpha": (1e-3, 1.0)},
+    "rfedavg": {"lam": (1e-5, 1.0)},
+    "rfedavg-plus": {"lam": (1e-5, 1.0)},
+    "fedfa": {"alpha, beta": [[a / 10, (10 - a) / 10] for a in range(11)]},
+    "fedavgr": {"trace": (1e-8, 1e-4), "frobenius": (1e-6, 1e-2), "mmd": (1e-4, 1e-1)},
+    "flhc": {"clusters": [2, 3, 4, 6]},
+    "oneshot": {"epochs": [10, 30, 100, 300]},
+    "fedavgm": {"server_momentum": [0.5, 0.7, 0.9, 0.95]},
+    **{name: {"server_lr": (1e-3, 1.0), "tau": (1e-4, 1e-1)} for name in ("fedadagrad", "fedyogi", "fedadam")},
+}
+
+
+def ranges(method: dict[str, Any]) -> Ranges:
+    """What may be tried for a [method] table, less what it sets itself."""
+    cls: Any = own_method(method["file"]) if "file" in method else METHODS[method["name"]]
+    known: Ranges = getattr(cls, "tune", None) or RANGES.get(method.get("name", ""), {})
+    return {names: among for names, among in known.items() if not set(names.split(", ")) & set(method)}
+
+
+def trials(method: dict[str, Any], rate: bool, count: int, seed: int) -> list[dict[str, dict[str, Any]]]:
+    """The changes of each trial: {"method": {...}, "local": {...}}; the first changes nothing. `rate`: whether the
+    learning rate is free. A method with nothing that is free has one trial."""
+    own, name = ranges(method), str(method.get("file") or method["name"])
+    out: list[dict[str, dict[str, Any]]] = [{"method": {}, "local": {}}]
+    for k in range(1, count):
+        draw = random.generator(seed, "tune", name, k)
+        local = {"lr": _drawn(LR, random.generator(seed, "tune", "lr", k))} if rate else {}
+        values: dict[str, Any] = {}
+        for names, among in own.items():
+            value, several = _drawn(among, draw), names.split(", ")
+            values |= dict(zip(several, value, strict=True)) if len(several) > 1 else {names: value}
+        out.append({"method": values, "local": local})
+    return out if own or rate else out[:1]
+
+
+def _drawn(among: tuple[float, float] | list[Any], draw: Any) -> Any:
+    if isinstance(among, list):
+        return among[int(draw.integers(len(among)))]
+    low, high = map(math.log, among)
+    return float(f"{math.exp(draw.uniform(low, high)):.2g}")
+
+
+def best(outcomes: Sequence[evidence.Outcome], score: evidence.Score) -> tuple[int, list[float | None]]:
+    """The trial with the best validation score, the first of equals, and all scores; one that diverged has none."""
+    found: list[float | None] = []
+    for outcome in outcomes:
+        line = None if outcome.diverged is not None else evidence.choose(outcome.lines, score)
+        found.append(None if line is None else line[score.validation])
+    sign = 1 if score.larger else -1
+    ranked = [k for k, value in enumerate(found) if value is not None]
+    return max(ranked, key=lambda k: (sign * found[k], -k), default=0), found  # type: ignore[operator]

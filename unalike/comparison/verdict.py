@@ -1,0 +1,326 @@
+"""Which method for which wish, in plain words: a pure function of the evidence.
+
+A method is called better only where the paired test against the baseline says so after Holm's correction for all
+methods that were tried; what the plain test alone says is called weak; the rest is within noise, and said to be.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable, Sequence
+
+from unalike.cli.show import size
+from unalike.comparison import stats
+from unalike.comparison.evidence import Evidence, Score
+from unalike.comparison.words import listed, number, plural
+
+LITTLE = 0.01  # of accuracy
+FEW = 5  # seeds below which a paired test sees large differences only
+
+Values = Callable[[Evidence], Sequence[float]]
+
+
+@dc.dataclass(frozen=True)
+class Against:
+    """A method against the baseline on one measure: the test, p after Holm's correction, and what it comes to."""
+
+    test: stats.Paired | None
+    corrected: float | None
+    word: str  # better, weakly better, within noise, weakly worse, worse, untested
+
+
+def against(methods: Sequence[Evidence], base: Evidence, values: Values, larger: bool = True) -> dict[str, Against]:
+    """Every method but the baseline, by label; `values` has one number a seed."""
+    others = [m for m in methods if m is not base]
+    tests = [stats.paired(values(m), values(base)) for m in others]
+    known = [t for t in tests if t is not None]
+    corrected = iter(stats.holm([t.p for t in known]))
+    out = {}
+    for method, test in zip(others, tests, strict=True):
+        p = None if test is None else next(corrected)
+        out[method.label] = Against(test, p, _word(test, p, larger))
+    return out
+
+
+def _word(test: stats.Paired | None, corrected: float | None, larger: bool) -> str:
+    if test is None or corrected is None:
+        return "untested"
+    if test.p >= stats.ALPHA:
+        return "within noise"
+    direction = "better" if (test.difference > 0) == larger else "worse"
+    return direction if corrected < stats.ALPHA and test.df > 1 else f"weakly {direction}"  # two seeds show nothing
+
+
+def verdict(found: Sequence[Evidence], base: Evidence, score: Score, target: float | None) -> list[str]:
+    """The sentences, one a wish; each begins with what is wished for and a colon."""
+    methods = [e for e in found if not e.reference and e.complete]
+    references = {e.method: e for e in found if e.reference}
+    lines = [_sure(len(base.seeds))]
+    lines += _diverged(found)
+    if base not in methods:
+        return [*lines, f"No verdict: {base.label}, against which the others are tested, did not get through."]
+    if len(methods) > 1:
+        lines.append(_accuracy(methods, base, score))
+        lines.append(_worst(methods, base))
+        lines += _target(methods, base, score, target)
+        lines.append(_simplest(methods, base, score))
+        lines.append(_worse(methods, base, score))
+        lines.append(_reads(methods))
+    lines += _worth(methods, references, score)
+    return [line for line in lines if line]
+
+
+def _sure(seeds: int) -> str:
+    if seeds == 1:
+        return "How sure: one seed was run, so no difference here can be told from chance; --seeds 5 can."
+    if seeds < FEW:
+        return (
+            f"How sure: {seeds} seeds are few, and the paired test (df {seeds - 1}) finds large differences only; "
+            f"what is within noise may differ in truth. --seeds {2 * FEW} tells more."
+        )
+    return f"How sure: paired t-tests over {seeds} seeds (df {seeds - 1}), corrected for all methods tried."
+
+
+def _diverged(found: Sequence[Evidence]) -> list[str]:
+    parts = [
+        f"{e.label} in {len(e.diverged)} of {len(e.seeds)} seeds (round {min(e.diverged.values())})"
+        for e in found
+        if e.diverged
+    ]
+    return [f"Diverged: {listed(parts)}; left out of what follows. A smaller --lr may help."] if parts else []
+
+
+# ---------------------------------------------------------------- the wishes
+
+
+def _best(methods: Sequence[Evidence], values: Values, larger: bool = True) -> Evidence:
+    """The best mean; of equals the simplest."""
+    sign = 1 if larger else -1
+    return max(methods, key=lambda m: (sign * stats.mean(values(m)), *(-c for c in cost(m))))
+
+
+def _wish(
+    methods: Sequence[Evidence],
+    base: Evidence,
+    values: Values,
+    show: Callable[[Evidence], str],
+    larger: bool = True,
+) -> str:
+    """The best of the methods, against the baseline, and who cannot be told from it."""
+    best = _best(methods, values, larger)
+    if best is base:
+        text = f"{base.label}, {show(base)}; no other is ahead."
+        return text + _near(methods, best, values, larger, skip=())
+    test = against(methods, base, values, larger)[best.label]
+    both = f"{best.label} has {show(best)}, {base.label} {show(base)}"
+    if test.word == "untested":
+        return f"{both} (one seed: untested)."
+    if test.word == "within noise":
+        if _always(best, base, values, larger):
+            text = f"{best.label} leads in every seed, {show(best)} against {base.label}'s {show(base)}, but "
+            text += f"{len(base.seeds)} seeds do not show it ({_numbers(test)})."
+        else:
+            text = f"no clear winner; {both}, within noise ({_numbers(test)})."
+        return text + _near(methods, best, values, larger, skip=(base,))
+    if test.word.startswith("weakly"):
+        text = f"{best.label}, weakly: {show(best)} against {base.label}'s {show(base)} ({_numbers(test)})."
+    else:
+        text = f"{best.label}, {show(best)} against {base.label}'s {show(base)} ({_numbers(test)})."
+    return text + _near(methods, best, values, larger, skip=(base,))
+
+
+def _always(method: Evidence, other: Evidence, values: Values, larger: bool) -> bool:
+    """Whether it is ahead in every seed."""
+    return all(a != b and (a > b) == larger for a, b in zip(values(method), values(other), strict=True))
+
+
+def _numbers(found: Against) -> str:
+    assert found.test is not None and found.corrected is not None
+    t = f"t({found.test.df}) = {number(found.test.t, 3)}, {p_is(found.test.p)}"
+    changed = p_word(found.corrected) != p_word(found.test.p)
+    return t + (f", corrected {p_word(found.corrected)}" if changed else "")
+
+
+def p_is(p: float) -> str:
+    """p = 0.02, or p < 0.001."""
+    return f"p = {p_word(p)}".replace("= <", "< ")
+
+
+def p_word(p: float) -> str:
+    """For a table."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def _near(methods: Sequence[Evidence], best: Evidence, values: Values, larger: bool, skip: Sequence[Evidence]) -> str:
+    """' X and Y are within noise of it.' Not said of one that is behind in every seed."""
+    rest = [m for m in methods if m is not best and m not in skip and not _always(best, m, values, larger)]
+    near = [m.label for m in rest if not _clearly_worse(m, best, values, larger)]
+    if not near or len(best.seeds) < 2:
+        return ""
+    return f" {listed(near)} {plural('is', near)} within noise of {best.label}."
+
+
+def _clearly_worse(method: Evidence, best: Evidence, values: Values, larger: bool = True) -> bool:
+    test = stats.paired(values(method), values(best))
+    return test is not None and test.p < stats.ALPHA and (test.difference < 0) == larger
+
+
+def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+    title = "Highest accuracy" if score.larger else "Lowest loss"
+    return f"{title}: " + _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected), score.larger)
+
+
+def _worst(methods: Sequence[Evidence], base: Evidence) -> str:
+    if not all(len(m.worst) == len(m.seeds) for m in methods):
+        return ""
+    text = _wish(methods, base, lambda e: e.worst, lambda e: spread(e.worst))
+    even = _best(methods, lambda e: e.variance, larger=False)
+    values = f"variance over clients {stats.mean(even.variance):.0f} pp², {base.label} {stats.mean(base.variance):.0f}"
+    evener = even is not base and _always(even, base, lambda e: e.variance, larger=False)
+    evenest = f" Most even: {even.label} ({values})." if evener else ""
+    return f"Best for the worst clients (mean of the lowest 20 %): {text}{evenest}"
+
+
+def _target(methods: Sequence[Evidence], base: Evidence, score: Score, target: float | None) -> list[str]:
+    """Fewest rounds and fewest bytes to the target; a method that missed it in some seed cannot win."""
+    if target is None:
+        return []
+    reached = [m for m in methods if m.reached == len(m.seeds)]
+    missed = [f"{m.label} in {m.reached} of {len(m.seeds)} seeds" for m in methods if m not in reached]
+    rest = f" Reached by {listed(missed)} only: no mean for {plural('it', missed)}." if missed else ""
+    where = f"{score.name} {target:g}"
+    if not reached:
+        return [f"Fewest rounds and bytes to {where}: no method reaches it in every seed.{rest}"]
+
+    def rounds(e: Evidence) -> list[float]:
+        return [float(v) for v in e.rounds_to if v is not None]
+
+    def sent(e: Evidence) -> list[float]:
+        return [float(v) for v in e.bytes_to if v is not None]
+
+    lines = []
+    for title, values, show in (
+        ("rounds", rounds, lambda e: f"{stats.mean(rounds(e)):.0f}"),
+        ("bytes", sent, lambda e: size(stats.mean(sent(e)))),
+    ):
+        if base in reached and len(reached) > 1:
+            text = _wish(reached, base, values, show, larger=False)
+        else:
+            best = _best(reached, values, larger=False)
+            text = f"{best.label}, {show(best)}" + (
+                "." if best is base else f"; {base.label} does not always reach it."
+            )
+        lines.append(f"Fewest {title} to {where}: {text}")
+    lines[0] += rest
+    return lines
+
+
+def cost(method: Evidence) -> tuple[float, ...]:
+    """How much a method asks for, the simple ones first: reads clients one by one, keeps state with them, bytes."""
+    kind = method.traits
+    rarely = bool(kind.each or kind.peers)
+    return (float(rarely), float(bool(kind.state)), float(sum(method.bytes)), float(method.method != "fedavg"))
+
+
+def _simplest(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+    """Occam: the baseline unless something is clearly better; then the simplest that keeps up with the best."""
+    title = "Simplest that is not worse: "
+    tests = against(methods, base, lambda e: e.selected, score.larger)
+    if len(base.seeds) == 1:
+        return f"{title}one seed cannot say; {base.label} until more do."
+    better = [m for m in methods if m is not base and tests[m.label].word == "better"]
+    if not better:
+        lead = [m.label for m in methods if m is not base and _always(m, base, lambda e: e.selected, score.larger)]
+        more = f" {listed(lead)} {plural('is', lead)} ahead in every seed: more seeds could show it." if lead else ""
+        return f"{title}{base.label}; nothing is clearly better than it with this evidence.{more}"
+    best = _best(better, lambda e: e.selected, score.larger)
+    keep_up = [m for m in better if m is best or not _clearly_worse(m, best, lambda e: e.selected, score.larger)]
+    simplest = min(keep_up, key=cost)
+    why = [] if simplest.traits.state else ["keeps nothing on clients"]
+    why += [] if simplest.traits.each or simplest.traits.peers else ["reads sums only"]
+    near = ""
+    if simplest is not best:
+        test = stats.paired(simplest.selected, best.selected)
+        near = f", not clearly worse than {best.label}" + (f" ({p_is(test.p)})" if test else "")
+    return f"{title}{simplest.label}{near}" + (f"; it {listed(why)}." if why else ".")
+
+
+def _worse(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+    tests = against(methods, base, lambda e: e.selected, score.larger)
+    worse = [f"{label} ({_numbers(t)})" for label, t in tests.items() if t.word == "worse"]
+    weakly = [f"{label} ({_numbers(t)})" for label, t in tests.items() if t.word == "weakly worse"]
+    parts = [listed(worse)] if worse else []
+    parts += [f"weakly, {listed(weakly)}"] if weakly else []
+    return f"Worse than {base.label}: {'; '.join(parts)}." if parts else ""
+
+
+def _reads(methods: Sequence[Evidence]) -> str:
+    each = [f"{m.label} ({listed([*m.traits.each, *m.traits.peers])})" for m in methods if _singly(m)]
+    sums = [m.label for m in methods if not _singly(m)]
+    state = [m.label for m in methods if m.traits.state]
+    parts = []
+    if each:
+        words = "values of each client, and cannot run unchanged behind secure aggregation"
+        parts.append(f"{listed(each)} {plural('reads', each)} {words}")
+    if sums:
+        parts.append(f"{listed(sums)} {plural('reads', sums)} sums only")
+    if state:
+        parts.append(f"{listed(state)} {plural('keeps', state)} state on clients, stale for those that come rarely")
+    return f"What they ask for: {'; '.join(parts)}."
+
+
+def _singly(method: Evidence) -> bool:
+    return bool(method.traits.each or method.traits.peers)
+
+
+# ---------------------------------------------------------------- is it worth it
+
+
+def _worth(methods: Sequence[Evidence], references: dict[str, Evidence], score: Score) -> list[str]:
+    """Where all methods stand between no cooperation and all data in one place."""
+    lines = []
+    best = _best(methods, lambda e: e.selected, score.larger)
+    pooled, alone = references.get("centralized"), references.get("local-only")
+    if pooled is not None and pooled.complete:
+        test = stats.paired(best.selected, pooled.selected)
+        gap = stats.mean(pooled.selected) - stats.mean(best.selected)
+        behind = gap > 0 if score.larger else gap < 0
+        clear = test is not None and test.p < stats.ALPHA
+        first, second = (pooled, best) if behind else (best, pooled)
+        steady = _always(first, second, lambda e: e.selected, score.larger)
+        noise = "" if clear or test is None else " in every seed, yet not shown" if steady else ", within noise"
+        relation = f"{abs(gap):.3f} {'below' if gap > 0 else 'above'}{noise}"
+        close = " All data in one place would gain little." if not behind or abs(gap) < LITTLE else ""
+        lines.append(
+            f"Against all data in one place: centralized has {spread(pooled.selected)}, the best method "
+            f"({best.label}) is {relation}.{close}"
+        )
+    if alone is not None and not alone.diverged and alone.own and all(len(m.own) == len(m.seeds) for m in methods):
+        lines.append(_alone(methods, alone, score))
+    return lines
+
+
+def _alone(methods: Sequence[Evidence], alone: Evidence, score: Score) -> str:
+    best = _best(methods, lambda e: e.own, score.larger)
+    test = stats.paired(best.own, alone.own)
+    ahead = (stats.mean(best.own) > stats.mean(alone.own)) == score.larger
+    own = (
+        f"on clients' own test data {best.label} has {spread(best.own)} and every client by itself {spread(alone.own)}"
+    )
+    if test is None:
+        return f"Is federating worth it: {own} (one seed: untested)."
+    p = p_is(test.p)
+    if test.p >= stats.ALPHA:
+        return f"Is federating worth it: not shown; {own}, within noise ({p})."
+    if ahead:
+        return f"Is federating worth it: yes; {own} ({p})."
+    return (
+        f"Is federating worth it: not for clients that only meet data like their own; {own} ({p}). A global model "
+        "serves clients, and samples, of other kinds too."
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    """0.838 ± 0.012; of a single value without the ±."""
+    deviation = stats.deviation(values)
+    return f"{stats.mean(values):.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")

@@ -1,0 +1,51 @@
+"""Partitions that pay no regard to labels, or spread every class evenly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from unalike.data.partition.tools import Spelled, apportion, checked, deal, generator, number, numbered, repair
+
+
+@dataclasses.dataclass(frozen=True)
+class IID(Spelled):
+    """Shuffle and cut into equal parts (sizes differ by one at most); `balanced`: every class evenly too."""
+
+    name: ClassVar[str] = "iid"
+    balanced: bool = False
+
+    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        labels = checked(labels, clients, 1, "iid")
+        rng = generator(seed, "iid")
+        order = rng.permutation(len(labels))
+        if not self.balanced:
+            return np.array_split(order, clients)
+        by_class = order[np.argsort(numbered(labels, "iid:true")[order], kind="stable")]
+        owner = np.empty(len(labels), np.int64)
+        owner[by_class] = rng.permutation(clients)[np.arange(len(labels)) % clients]  # dealt like cards
+        return deal(owner, clients, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerLaw(Spelled):
+    """Quantity skew: the k-th client (from 1) has a share in proportion to k^-exponent; labels at random.
+
+    Client 0 is the largest. 0 is equal sizes, 1 Zipf's law; a share below one sample becomes one, taken from the
+    largest clients. No paper's: for sizes drawn at random use LogNormal.
+    """
+
+    name: ClassVar[str] = "power-law"
+    exponent: float
+
+    def __post_init__(self) -> None:
+        number("PowerLaw's exponent", self.exponent, 0, 100, 1.5)
+
+    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        labels = checked(labels, clients, 1, self.name)
+        sizes = apportion(np.arange(1, clients + 1) ** -float(self.exponent), len(labels))
+        repair(sizes[None], 1)
+        order = generator(seed, self.name).permutation(len(labels))
+        return np.split(order, np.cumsum(sizes)[:-1])

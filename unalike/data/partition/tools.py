@@ -1,0 +1,137 @@
+"""What the partitions share: checks of what is asked for, and ways to turn numbers of samples into rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from unalike import random
+from unalike.data.federation import check_seed
+from unalike.errors import UnalikeError
+
+Partition = Callable[[np.ndarray, int, int], list[np.ndarray]]
+
+
+class Spelled:
+    """`str(partition)` is what `parse` reads."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        values = [getattr(self, f.name) for f in fields]
+        while values and values[-1] == fields[len(values) - 1].default:
+            values.pop()
+        return ":".join([self.name, *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)])
+
+
+# ---- checks
+
+
+def count(what: str, value: object, least: int = 1) -> None:
+    """A whole number, `least` or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise UnalikeError(f"{what}={value!r} must be a whole number of {least} or more.")
+
+
+def number(what: str, value: Any, least: float, most: float, example: float) -> None:
+    """A number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise UnalikeError(f"{what}={value!r} must be a number from {least:g} to {most:g}, such as {example:g}.")
+
+
+def above_zero(what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UnalikeError(f"{what}={value!r} must be a number above 0, such as 0.3.")
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    return random.generator(check_seed(seed), "partition", purpose)
+
+
+def checked(labels: np.ndarray, clients: int, each: int, name: str) -> np.ndarray:
+    """One-dimensional labels, enough of them for `each` a client."""
+    count("clients", clients)
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise UnalikeError(f"The partition {name!r} got labels of shape {list(labels.shape)}: they must be [n].")
+    if len(labels) < clients * each:
+        most = len(labels) // each
+        raise UnalikeError(
+            f"The partition {name!r} must give each of {clients} clients {each} or more of {len(labels)} "
+            + (f"samples: ask for at most {most} clients." if most else "samples: ask for fewer samples a client.")
+        )
+    return labels
+
+
+def numbered(labels: np.ndarray, name: str) -> np.ndarray:
+    """Labels as 0..(number of classes that occur)-1."""
+    if labels.dtype.kind == "f":
+        raise UnalikeError(
+            f"The partition {name!r} needs class labels but these are {labels.dtype}: use 'iid' or 'shards'."
+        )
+    if labels.dtype.kind in "iu" and len(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if high - low <= len(labels):  # as good as always; no sorting then
+            offset = labels.astype(np.int64) - low
+            return (np.cumsum(np.bincount(offset) > 0) - 1)[offset]
+    return np.unique(labels, return_inverse=True)[1].reshape(-1)
+
+
+# ---- from numbers of samples to rows
+
+
+def stable_order(keys: np.ndarray, limit: int) -> np.ndarray:
+    """np.argsort of whole numbers in 0..limit-1, equal ones in their order; 16 bits are sorted several times faster."""
+    return np.argsort(keys.astype(np.uint16) if limit <= 1 << 16 else keys, kind="stable")
+
+
+def deal(owner: np.ndarray, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The rows of each client, in random order."""
+    order = rng.permutation(len(owner))
+    rows = order[stable_order(owner[order], clients)]
+    return np.split(rows, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
+def deal_counts(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Random rows for `counts` [classes, clients], which must add up to what there is of each class."""
+    clients = counts.shape[1]
+    owner = np.empty(len(classes), np.int64)
+    order = rng.permutation(len(classes))
+    owner[order[stable_order(classes[order], len(counts))]] = np.concatenate(
+        [np.repeat(np.arange(clients), row) for row in counts]
+    )
+    return deal(owner, clients, rng)
+
+
+def apportion(weights: np.ndarray, total: int) -> np.ndarray:
+    """`total` in whole parts in proportion to the weights (largest remainders); evenly where all weights are 0."""
+    if not weights.sum() > 0:
+        weights = np.ones(len(weights))
+    exact = weights / weights.sum() * total
+    parts = np.floor(exact).astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: total - parts.sum()]] += 1
+    return parts
+
+
+def repair(counts: np.ndarray, min_size: int) -> None:
+    """Lift every client to min_size, in place, by samples of the commonest class of the largest clients."""
+    sizes = counts.sum(0)
+    poor = np.flatnonzero(sizes < min_size)
+    if not len(poor):
+        return
+    largest = [(-int(size), int(k)) for k, size in enumerate(sizes) if size > min_size]
+    heapq.heapify(largest)
+    for k in poor:
+        for _ in range(min_size - int(sizes[k])):
+            size, giver = heapq.heappop(largest)  # never empty: there are at least clients * min_size samples
+            label = counts[:, giver].argmax()
+            counts[label, giver] -= 1
+            counts[label, k] += 1
+            if -size - 1 > min_size:
+                heapq.heappush(largest, (size + 1, giver))

@@ -1,0 +1,461 @@
+"""Many workers of one owner, on this machine or on several: the cohort is dealt to Ray actors, one a CPU core or GPU, and
+each runs the fastest engine of its device on its share.
+
+A worker keeps the rows of the clients it has run, so that a client's state does not travel down again; what clients
+keep also comes back with their replies, into the same store that every engine uses. From there it is committed and
+checkpointed as always, and from there a worker that takes over a client, because the old one died or is too busy, gets
+its rows. Every draw is a function of (seed, round, client, purpose), so a share that is repeated gives the same again.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses as dc
+import importlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.data.federation import Columns, Federation
+from unalike.data.index import Index
+from unalike.engines.base import Call, Engine, Job, Outcome, one_thread
+from unalike.engines.workers import available_cores
+from unalike.errors import UnalikeError, unknown
+from unalike.personal import scored
+from unalike.store import ClientStore
+
+INNER = ("auto", "sequential", "workers", "batched")
+TRIES = 3  # how often a share is given to a new worker before its clients are blamed
+START_SECONDS = 120  # to wait for workers: a busy cluster may first have to free some cores
+QUIET = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+SPLITS = ("train", "validation", "test")
+
+Arrays = dict[str, np.ndarray]
+Rows = list[tuple[np.ndarray, Arrays]]  # some clients and their rows by name
+
+
+@dc.dataclass
+class Piece:
+    """Clients that one worker runs in one go, by their positions in the cohort, and the answer to come."""
+
+    slot: int
+    positions: np.ndarray
+    answer: Any = None
+    tries: int = 0
+
+
+class Ray(Engine):
+    name = "ray"
+
+    def __init__(
+        self,
+        job: Job,
+        workers: int | None = None,
+        address: str | None = None,
+        inner: str = "auto",
+        **options: Any,
+    ):
+        super().__init__(job)
+        if not isinstance(job.states, ClientStore) or isinstance(job.data, Index):
+            raise UnalikeError("The ray engine simulates clients whose data are here: give it a Federation.")
+        if inner not in INNER:
+            raise unknown("inner engine", inner, INNER)
+        if workers is not None and (type(workers) is not int or workers < 1):
+            raise UnalikeError(f"workers must be a whole number of at least 1; got {workers!r}.")
+        self.states = job.states
+        self.ray = load_ray()
+        self.exchanges = 0
+        self._own = ExitStack()  # a Ray of our own, where nobody gave us one
+        self.actors: list[Any] = []
+        self.starts: list[Any] = []  # what each says when it has started
+        parcel = pack(self.ray, job, inner, options)
+        try:
+            self._connect(address, workers)
+            count = self._count(workers)
+            # of client state all workers together keep in memory what the driver may
+            self._parcel = self.ray.put((parcel, job.states.budget // count))
+            self._data = self.ray.put(columns_of(job.data))
+            self.owner = np.full(len(job.data), -1, dtype=np.int16)  # who has a client's rows
+            for slot in range(count):
+                self._hire(slot)
+            self.inner, self.at_once = self._started()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- Ray
+
+    def _connect(self, address: str | None, workers: int | None) -> None:
+        """Join the cluster at the address, or the one this process is connected to, or start one of our own."""
+        if self.ray.is_initialized():
+            return
+        try:
+            if address is None:
+                self._own.enter_context(local_ray(max(workers or 0, available_cores())))
+            else:
+                self.ray.init(address=address, **QUIET)
+        except Exception as error:
+            where = f"There is no Ray cluster to join at {address!r}" if address else "Ray does not start here"
+            raise UnalikeError(f"{where}: {_line(error)}.") from error
+
+    def _count(self, asked: int | None) -> int:
+        """How many workers: as asked, or one a core or GPU."""
+        resource, word = ("GPU", "GPUs") if self._gpu else ("CPU", "cores")
+        there = int(self.ray.cluster_resources().get(resource, 0))
+        if (asked or 1) > there:
+            raise UnalikeError(f"Ray has {there} {word} here and {asked or 1} are asked for: give workers={there or 1}.")
+        return asked or there
+
+    @property
+    def _gpu(self) -> int:
+        return int(self.job.model.device.type == "cuda")
+
+    def _hire(self, slot: int) -> None:
+        """A new worker in this place, which is told the job first of all."""
+        actor = self.ray.remote(Worker).options(num_cpus=1, num_gpus=self._gpu, max_restarts=0).remote()
+        self.actors[slot:] = [actor, *self.actors[slot + 1 :]]
+        self.starts[slot:] = [actor.start.remote(self._parcel, self._data), *self.starts[slot + 1 :]]
+
+    def _started(self) -> tuple[str, int]:
+        """Wait for all workers; which engine they run, and how many clients it takes in one go."""
+        try:
+            return self.ray.get(self.starts, timeout=START_SECONDS)[0]
+        except self.ray.exceptions.RayTaskError as error:
+            raise _theirs(error) from error
+        except self.ray.exceptions.GetTimeoutError as error:
+            raise UnalikeError(
+                f"Ray did not give {len(self.actors)} workers within {START_SECONDS} s: others use the cluster; ask for "
+                "fewer with workers=..."
+            ) from error
+        except self.ray.exceptions.RayError as error:
+            raise UnalikeError(f"A Ray worker died while it was started: {_line(error)}.") from error
+
+    def close(self) -> None:
+        """Stop the workers; Ray itself only where it is our own."""
+        for actor in self.actors:
+            with suppress(Exception):  # one that is dead already, or a cluster that is
+                self.ray.kill(actor)
+        self.actors = []
+        self._own.close()
+
+    # ---- an exchange
+
+    def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        """Replies in client order; those that come early wait in Ray's object store, which goes to disk when full."""
+        exchange = Exchange(self, call, ids)
+        exchange.send(range(len(self.actors)))
+        ready: dict[int, Outcome] = {}
+        with one_thread():  # the cores are the workers'
+            for position in range(len(ids)):
+                if position not in ready:
+                    ready |= exchange.receive(position)
+                yield ready.pop(position)
+
+    def replace(self, slot: int) -> None:
+        """A new worker for one that is dead, or whose answer was lost (it may have gone on from what it lost)."""
+        with suppress(Exception):
+            self.ray.kill(self.actors[slot])
+        self.owner[self.owner == slot] = -1
+        self._hire(slot)
+
+
+class Exchange:
+    """One call on its way through the workers."""
+
+    def __init__(self, engine: Ray, call: Call, ids: np.ndarray):
+        self.engine, self.call, self.ids = engine, call, ids
+        engine.exchanges += 1
+        self.number = engine.exchanges
+        self.ray, self.job = engine.ray, engine.job
+        fn: Any = call.fn
+        split = getattr(fn, "split", None)  # the evaluation of personal models: nothing of it stays
+        self.keep = split is None
+        if split is not None:
+            fn = (split,)
+        elif getattr(self.job.method, fn.__name__, None) == fn:
+            fn = fn.__name__  # by name: what a worker compiled for it is found again
+        try:
+            self.order = self.ray.put((fn, arrays(call.shared), call.round, call.exchange, call.trained))
+        except Exception as error:
+            raise UnalikeError(f"{call.fn.__name__} cannot be sent to Ray's workers: {_line(error)}.") from error
+        job, n = self.job, self.job.data.train.sizes[ids]
+        cost = job.local.counts(ids, n, call.round) * np.minimum(n, job.local.batch_size or n)
+        slots = deal(cost, engine.owner[ids], len(engine.actors))
+        self.pieces: dict[int, collections.deque[Piece]] = {}
+        for slot in range(len(engine.actors)):
+            positions = np.flatnonzero(slots == slot)
+            parts = [positions[a : a + engine.at_once] for a in range(0, len(positions), engine.at_once)]
+            self.pieces[slot] = collections.deque(Piece(slot, part) for part in parts)
+        self.slots = slots
+        self.orders: dict[int, Any] = {}
+
+    def send(self, slots: Any) -> None:
+        """Everything that these workers have still to do."""
+        for slot in slots:
+            actor = self.engine.actors[slot]
+            if self.pieces[slot]:
+                self.orders[slot] = actor.order.remote(self.number, self.order, self.keep)
+            for piece in self.pieces[slot]:
+                ids = self.ids[piece.positions]
+                index = torch.from_numpy(piece.positions).to(self.job.model.device)
+                rows = arrays({name: values[index] for name, values in self.call.rows.items()})
+                piece.answer = actor.run.remote(self.number, ids, rows, self._missing(slot, ids))
+                if self.keep and self.job.states.shapes:
+                    self.engine.owner[ids] = slot
+
+    def _missing(self, slot: int, ids: np.ndarray) -> Rows:
+        """The state of those whose rows this worker does not have, as far as there is any."""
+        ids, shapes = ids[self.engine.owner[ids] != slot], self.job.states.shapes
+        if not len(ids) or not shapes:
+            return []
+        values, first = self.engine.states.read(ids)
+        begun = {"round"} if self.keep and self.call.exchange else set()  # a round's own state: none before its first
+        found = []
+        for lives, some in ((begun | {"run"}, ~first.cpu().numpy()), (begun, first.cpu().numpy())):
+            names = [name for name, (_, _, life) in shapes.items() if life in lives]
+            if some.any() and names:
+                mask = torch.from_numpy(some).to(first.device)
+                found.append((ids[some], arrays({name: values[name][mask] for name in names})))
+        return found
+
+    def receive(self, position: int) -> dict[int, Outcome]:
+        """The outcomes of the piece that begins at this position; a dead worker's share goes to a new one."""
+        slot = int(self.slots[position])
+        piece = self.pieces[slot][0]
+        while True:
+            try:
+                outcomes, kept = self.ray.get(piece.answer)
+                break
+            except self.ray.exceptions.RayTaskError as error:
+                self._check(self.engine.starts[slot], self.orders[slot])
+                raise _theirs(error) from error
+            except self.ray.exceptions.RayError as error:
+                piece.tries += 1
+                if piece.tries > TRIES:
+                    raise UnalikeError(
+                        f"Round {self.call.round + 1}: {TRIES + 1} Ray workers died one after another with client "
+                        f"{self.ids[piece.positions[0]]}: {_line(error)}."
+                    ) from error
+                self.engine.replace(slot)
+                self.send([slot])
+        self.pieces[slot].popleft()
+        for ids, rows in kept:
+            self.engine.states.stage(ids, self._tensors(rows))
+        found: dict[int, Outcome] = {}
+        place = {int(self.ids[p]): int(p) for p in piece.positions}
+        for ids, up, samples, loss, trained in outcomes:
+            sent = self._tensors(up)
+            for k, client in enumerate(ids):
+                one = slice(k, k + 1)
+                up_one = {name: value[one] for name, value in sent.items()}
+                found[place[int(client)]] = Outcome(ids[one], up_one, samples[one], loss[one], trained)
+        return found
+
+    def _check(self, *earlier: Any) -> None:
+        """Whether an earlier answer says why a later one is an error."""
+        try:
+            self.ray.get(list(earlier))
+        except self.ray.exceptions.RayTaskError as error:
+            raise _theirs(error) from error
+
+    def _tensors(self, rows: Arrays) -> dict[str, Tensor]:
+        return {name: value.to(self.job.model.device) for name, value in tensors(rows).items()}
+
+
+def deal(cost: np.ndarray, owner: np.ndarray, workers: int) -> np.ndarray:
+    """Which worker runs each client. Longest first, to the least busy one: so long will it take. Then once more, but
+    to the one that has the client's rows wherever that makes nobody later."""
+    longest, slots, latest = np.argsort(-cost, kind="stable"), np.empty(len(cost), dtype=np.int64), 0.0
+    for preferred in (np.full(len(cost), -1), owner):
+        busy = np.zeros(workers)
+        for k in longest:
+            slot = preferred[k]
+            if slot < 0 or busy[slot] + cost[k] > latest:
+                slot = busy.argmin()
+            busy[slot] += cost[k]
+            slots[k] = slot
+        latest = busy.max()
+    return slots
+
+
+# ---------------------------------------------------------------- what travels
+
+
+def load_ray() -> Any:
+    """Ray, if it is installed; it is not to report on its use."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its coming default; else it warns
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UnalikeError("The ray engine needs Ray: pip install 'unalike[ray]'.") from error
+
+
+@contextmanager
+def local_ray(cores: int) -> Iterator[None]:
+    """A Ray on this machine, without its dashboard, that leaves neither a process nor a file behind."""
+    ray, folder = load_ray(), tempfile.mkdtemp(prefix="unalike-ray-")
+    try:
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder, **QUIET)
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
+    """The job without its data and states. Ray's own pickle takes functions and classes of the user's by value; it
+    travels between machines of one owner only."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("unalike_user_"):  # a file given as path/to/file.py:name: no worker could import it
+            ray.cloudpickle.register_pickle_by_value(module)
+    model = job.model
+    parts = {"the method": job.method, "the model": model.module, "the loss": model.loss}
+    parts |= {f"the metric {name!r}": metric for name, metric in (model._metrics or {}).items()}
+    parts["the local training"] = job.local
+    for what, part in parts.items():
+        try:
+            ray.cloudpickle.dumps(part)
+        except Exception as error:
+            name = getattr(part, "__name__", type(part).__name__)
+            raise UnalikeError(
+                f"{what.capitalize()} ({name}) cannot be sent to Ray's workers: {_line(error)}. Keep what cannot be "
+                "pickled out of it."
+            ) from error
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    rest = (job.seed, job.mean_samples, job.states.shapes, job.data.classes, deterministic, inner, options)
+    return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, model, job.local, *rest))))
+
+
+def columns_of(data: Federation) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The columns as arrays: on each machine they lie once in memory that its workers share."""
+    splits = {name: getattr(data, name) for name in SPLITS}
+    return {n: (_array(c.x), _array(c.y), c.offsets) for n, c in splits.items() if c is not None}
+
+
+def arrays(values: dict[str, Tensor]) -> Arrays:
+    return {name: _array(value) for name, value in values.items()}
+
+
+def _array(value: Tensor) -> np.ndarray:
+    return value.detach().cpu().contiguous().numpy()
+
+
+def tensors(values: Arrays) -> dict[str, Tensor]:
+    return {name: _tensor(value) for name, value in values.items()}
+
+
+def _tensor(value: np.ndarray) -> Tensor:
+    """A tensor over Ray's shared memory, without a copy. Nobody writes to what was received."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(value)
+
+
+def _line(error: Exception) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _theirs(error: Any) -> UnalikeError:
+    """The error of a worker's code, without the way it took."""
+    cause = error.cause
+    if isinstance(cause, UnalikeError):
+        return cause
+    if isinstance(cause, ModuleNotFoundError):
+        return UnalikeError(f"Ray's workers have {cause}: install it on every machine of the cluster.")
+    return UnalikeError(f"A Ray worker failed: {type(cause).__name__}: {_line(cause)}.")
+
+
+# ---------------------------------------------------------------- in the worker's process
+
+
+class Held(ClientStore):
+    """A worker's rows of its clients; what they stage is noted, to go back with the replies."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.noted: Rows = []
+
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        super().stage(ids, values)
+        if values:
+            self.noted.append((ids, arrays(values)))
+
+    def commit(self) -> None:
+        super().commit()
+        self._changed = []  # nobody makes checkpoints here
+
+
+class Worker:
+    """The actor: a model, the data, the rows of its clients, and an engine."""
+
+    def start(self, parcel: tuple[bytes, int], columns: dict[str, Any]) -> tuple[str, int]:
+        """Unpack the job and choose the engine; its reason, and how many clients it takes in one go."""
+        from unalike.engines import choose
+        from unalike.simulate import _numerics
+
+        cloudpickle = importlib.import_module("ray").cloudpickle
+        packed, budget = parcel
+        path, inside = cloudpickle.loads(packed)
+        sys.path.extend(p for p in path if p not in sys.path)  # neighbours of the user's files, where they are here too
+        method, model, local, seed, mean, shapes, classes, deterministic, inner, options = cloudpickle.loads(inside)
+        _numerics(model.precision, deterministic).__enter__()  # for this process's whole life
+        torch.set_num_threads(1)
+        splits = {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
+        data = Federation(splits.pop("train"), **splits, classes=classes).to(model.device, model.dtype)
+        self.rows = Held(shapes, len(data), model.device, budget)
+        self.job = Job(method, model, data, local, seed, self.rows, mean)
+        self.engine, reason = choose(inner, self.job, 2, {"workers": 1, **options})  # 2: several, a worker never knows
+        self.round: int | None = None
+        self.number = 0
+        self.scores: dict[str, Callable[..., Any]] = {}
+        return reason, getattr(self.engine, "clients_at_once", 1)
+
+    def order(self, number: int, order: tuple[Any, ...], keep: bool) -> None:
+        """What the next runs are. A later round, or an evaluation, says that the round before counted."""
+        fn, shared, round, exchange, trained = order
+        if round != self.round or not keep:
+            self.rows.commit()
+            self.round = round
+        if isinstance(fn, str):
+            fn = getattr(self.job.method, fn)
+        elif isinstance(fn, tuple):
+            fn = self._score(*fn)
+        self.number, self.keep = number, keep
+        self.call = Call(fn, self._tensors(shared), {}, round, exchange, trained)
+
+    def _score(self, split: str) -> Callable[..., Any]:
+        if split not in self.scores:
+            metrics = self.job.model.metrics_for(self.job.split(split).y)
+            self.scores[split] = scored(self.job.method, metrics, split)
+        return self.scores[split]
+
+    def run(self, number: int, ids: np.ndarray, rows: Arrays, missing: Rows) -> tuple[list[tuple[Any, ...]], Rows]:
+        """These clients' replies, and what they keep."""
+        if number != self.number:
+            raise UnalikeError("A Ray worker did not get what it was to do.")
+        for whose, values in missing:
+            self.rows.stage(whose, self._tensors(values))
+        self.rows.noted = []
+        call = dc.replace(self.call, rows=self._tensors(rows))
+        outcomes = [(o.ids, arrays(o.up), o.samples, o.loss, o.trained) for o in self.engine.call(call, ids)]
+        kept, self.rows.noted = self.rows.noted, []
+        if not self.keep:
+            self.rows.discard()
+            return outcomes, []
+        return outcomes, kept
+
+    def _tensors(self, values: Arrays) -> dict[str, Tensor]:
+        return {name: value.to(self.job.model.device) for name, value in tensors(values).items()}

@@ -1,0 +1,146 @@
+"""A plain Flower app, for those who run Flower already: unalike's server and clients under stock `flwr run`.
+
+Only Flower's public face is used here. Stock Flower starts a process for every message, so it is slow (15 to 20 s a
+round on one machine, against about one with `unalike local-federation`), and its SuperNodes run the code of the app
+that they are sent, unless told otherwise. A client's state is in a folder, so it does not mind.
+See examples/flower-app.
+
+On a SuperNode:  --node-config 'data="/path/mine.npz" state="/path/state"'
+For a run:       --run-config 'config="/path/run.toml" nodes=4'
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unalike.errors import UnalikeError
+from unalike.network.link import Lost, Parts
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read at import; else every exit may wait for the network
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+for _name in (
+    "NO_PROXY",
+    "no_proxy",
+):  # a proxy is of no use on loopback; which of the two counts depends on the reader
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1", "localhost", "::1")))
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own libraries' deprecations
+    from flwr.app import ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+PIECE = 16 << 20  # bytes of one record: Flower stores a record as one object, whose limit is 2 GiB
+GONE = {3: "it did not answer in time", 5: "it has left"}  # Flower's codes
+
+
+def content(parts: Parts) -> RecordDict:
+    """Bytes as Flower's records. One record a part (or piece of a large one), as few objects as can be: the SuperLink
+    takes a request for each, and stores what is the same for all clients once."""
+    pieces: dict[str, Any] = {
+        f"{k}.{a // PIECE}": ConfigRecord({"bytes": bytes(part[a : a + PIECE])})
+        for k, part in enumerate(parts)
+        for a in range(0, max(len(part), 1), PIECE)
+    }
+    return RecordDict(pieces)
+
+
+def parts_of(records: RecordDict) -> list[bytes]:
+    """The bytes of Flower's records; what was not made by `content` is refused."""
+    parts: dict[int, dict[int, bytes]] = {}
+    for name, record in records.items():
+        part, _, piece = name.partition(".")
+        data = record.get("bytes") if isinstance(record, ConfigRecord) and len(record) == 1 else None
+        if not (part.isdecimal() and piece.isdecimal() and isinstance(data, bytes)):
+            raise UnalikeError("A message has a record that is none of ours.")
+        parts.setdefault(int(part), {})[int(piece)] = data
+    if sorted(parts) != list(range(len(parts))) or any(sorted(p) != list(range(len(p))) for p in parts.values()):
+        raise UnalikeError("A message lacks one of its pieces.")
+    return [b"".join(parts[k][j] for j in range(len(parts[k]))) for k in range(len(parts))]
+
+
+def answer_of(message: Message) -> bytes | Lost:
+    """A reply's bytes, or why there are none."""
+    if message.has_error():
+        return Lost(GONE.get(message.error.code, f"{message.error.code} {message.error.reason}"))
+    parts = parts_of(message.content)
+    return parts[0] if len(parts) == 1 else Lost("its answer has more than one part")
+
+
+class GridLink:
+    """The server's end over Flower's Grid: nodes are numbered in the order of their ids."""
+
+    def __init__(self, grid: Grid, nodes: list[int], poll: float = 0.3):
+        self.grid, self.nodes, self.poll = grid, nodes, poll
+
+    def online(self) -> set[int]:
+        return {self.nodes.index(node) for node in self.grid.get_node_ids() if node in self.nodes}
+
+    def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
+        end = time.monotonic() + seconds
+        asked = [Message(content(parts), self.nodes[k], "train", ttl=seconds) for k, parts in requests.items()]
+        waiting = dict(zip(self.grid.push_messages(asked), requests, strict=True))
+        while waiting and time.monotonic() < end:
+            for reply in self.grid.pull_messages(waiting):
+                client = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if client is not None:
+                    try:
+                        yield client, answer_of(reply)
+                    except UnalikeError as error:
+                        yield client, Lost(str(error))
+            if waiting:
+                time.sleep(self.poll)
+
+    def close(self, done: bool) -> None:
+        """Flower itself ends the run."""
+
+
+def server_app() -> ServerApp:
+    """A ServerApp that runs a config file on the nodes that are there."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from unalike import config
+        from unalike.network import server
+
+        settings: Any = context.run_config
+        count, deadline = int(settings["nodes"]), float(settings["deadline"])
+        end = time.monotonic() + deadline
+        while len(nodes := sorted(grid.get_node_ids())) < count:
+            if time.monotonic() > end:
+                raise UnalikeError(
+                    f"There are {len(nodes)} nodes after {deadline:g} s, and nodes={count} were asked for."
+                )
+            time.sleep(0.3)
+        keys = {f"node-{node}": str(node).encode() for node in nodes}
+        server.run(
+            config.read_tables(str(settings["config"])), GridLink(grid, nodes), keys, deadline=deadline, say=print
+        )
+
+    return app
+
+
+def client_app() -> ClientApp:
+    """A ClientApp that answers from the data and with the state that its node was given."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        from unalike.network.client import Client, Rules
+        from unalike.network.join import read_client
+
+        settings: Any = context.node_config
+        rules = Rules(repeatable=bool(settings.get("repeatable", False)))
+        client = Client(read_client(Path(settings["data"])), Path(settings["state"]), rules, "cpu", print)
+        try:
+            return Message(content([client.answer(parts_of(message.content))]), reply_to=message)
+        finally:
+            client.close()
+
+    return app

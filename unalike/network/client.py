@@ -1,0 +1,320 @@
+"""A client of a real federation: its data, its state, its own rules, and answers to what a server asks.
+
+What the client decides itself: its data and which splits of them; which methods it runs; how many steps a round at
+most. It runs what it has installed. A method, model or loss from a file is run only if the client was given that very
+file, down to its last byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import hashlib
+import json
+import os
+import re
+import reprlib
+import secrets
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import unalike
+from unalike import config, wire
+from unalike.data.federation import Federation
+from unalike.data.index import alone
+from unalike.engines.base import Job, Solo
+from unalike.engines.loopback import FileStates
+from unalike.errors import UnalikeError
+from unalike.methods import METHODS
+from unalike.model import Model
+from unalike.network.link import Away, ClientLink, Parts
+from unalike.node import Node, StateFolder, united
+from unalike.runs import _replace
+from unalike.simulate import DTYPES, _device, state_shapes
+
+PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
+RUN_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dc.dataclass(frozen=True)
+class Rules:
+    """What a client is willing to do.
+
+    methods: names of methods it runs (None: all that are built in); files: Python files of its own or that it has
+    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps a round;
+    repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system.
+    """
+
+    methods: tuple[str, ...] | None = None
+    files: tuple[Path, ...] = ()
+    max_steps: int | None = None
+    repeatable: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.methods or ():
+            if name not in METHODS:
+                raise unalike.errors.unknown("method", name, METHODS)
+        for file in self.files:
+            if not file.is_file():
+                raise UnalikeError(f"There is no file {file}.")
+
+    def tables(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """The plan's tables with files that are this client's own, or an error if there is one it was not given."""
+        there = {file.name: file for file in self.files}
+
+        def own(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {k: own(v) for k, v in value.items()}
+            if isinstance(value, list):
+                return [own(v) for v in value]
+            if not config.is_file(value):
+                return value
+            name, _, thing = value.rpartition(":")
+            if name not in there:
+                raise UnalikeError(f"The run wants {value}; this client was not given {name} (--file).")
+            if digest(there[name]) != plan["files"].get(name):
+                raise UnalikeError(f"The run's {name} is not this client's {name}: give both the same file.")
+            return f"{there[name].resolve()}:{thing}"
+
+        tables = own(plan["tables"])
+        method = tables.get("method", {})
+        name = method.get("name", "fedavg")
+        if "file" not in method and self.methods is not None and name not in self.methods:
+            raise UnalikeError(f"The run is of {name!r}; this client runs {', '.join(self.methods)} only (--methods).")
+        return tables
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+class OwnJob(Job):
+    """A job whose noise the server cannot know."""
+
+    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
+        if purpose.startswith("draws"):
+            return np.array([secrets.randbits(64) - (1 << 63) for _ in ids], dtype=np.int64)
+        return super().keys(ids, round, purpose)
+
+
+class Client:
+    """Answers a server's requests from this client's data; one process at a time may use its folder."""
+
+    def __init__(
+        self,
+        data: Federation,
+        folder: Path,
+        rules: Rules | None = None,
+        device: str = "auto",
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        if len(data) != 1:
+            raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
+        data.check()
+        self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), _device(device)
+        self.say = say
+        self.ended = False
+        self._nodes: dict[str, Node] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self.close = weakref.finalize(self, os.close, _locked(folder / "lock"))
+
+    # ---- every request ends here
+
+    def answer(self, parts: Parts) -> bytes:
+        """The reply; whatever is wrong with the request becomes a reply that says so in one line."""
+        try:
+            header, _ = united(parts)
+            kind = header.get("kind")
+            if not isinstance(kind, str) or kind not in ANSWERS:
+                raise UnalikeError(f"There is nothing to answer to a message of kind {reprlib.repr(kind)}.")
+            return ANSWERS[kind](self, header, parts)
+        except UnalikeError as error:
+            self.say(f"refused: {error}")
+            return wire.encode({"kind": "error", "reason": str(error)[:500]}, {})
+        except Exception as error:
+            self.say(traceback.format_exc())  # for the client's own eyes: it may quote data
+            reason = f"a fault inside the client, {type(error).__name__}: its log has more."
+            return wire.encode({"kind": "error", "reason": reason}, {})
+
+    def _hello(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """Who is here: sizes and the kind of a sample."""
+        _same_version(header)
+        data = self.data
+        splits = {"train": data.train, "validation": data.validation, "test": data.test}
+        facts = {
+            "sizes": {name: 0 if columns is None else len(columns.y) for name, columns in splits.items()},
+            "classes": data.classes,
+            **{
+                letter: [t.is_floating_point(), list(t.shape[1:])]
+                for letter, t in (("x", data.train.x), ("y", data.train.y))
+            },
+        }
+        self.ended = False
+        return wire.encode({"kind": "reply", "version": unalike.__version__, "facts": facts}, {})
+
+    def _plan(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """What is to be done: looked at, and kept for a later start of this client."""
+        run, plan = _run_id(header), header.get("plan")
+        node = self._build(run, plan)
+        _replace(node.state.path / "plan.json", json.dumps(plan).encode())
+        method = node.job.method
+        self.say(f"client {node.client} of {len(node.job.data)}: {type(method).__name__}, run {run}")
+        return wire.encode({"kind": "reply", "run": run}, {})
+
+    def _request(self, header: dict[str, Any], parts: Parts) -> bytes:
+        began = time.perf_counter()
+        reply = self._node(header).handle(*parts)
+        self.say(f"round {header['round'] + 1}: {header['function']}, {time.perf_counter() - began:.1f} s")
+        return reply
+
+    def _evaluate(self, header: dict[str, Any], parts: Parts) -> bytes:
+        return self._node(header).evaluate(*parts)
+
+    def _end(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """The run is over; what the server counted is kept."""
+        told = header.get("acknowledged")
+        if told is not None and type(told) is not int:
+            raise UnalikeError(f"The request acknowledges round {reprlib.repr(told)}: it must be a whole number.")
+        self._node(header).state.settle(told)
+        self.say("the run is over")
+        self.ended = True
+        return wire.encode({"kind": "reply", "run": header["run"]}, {})
+
+    # ---- what a run needs
+
+    def _node(self, header: dict[str, Any]) -> Node:
+        run = _run_id(header)
+        if run not in self._nodes:
+            file = self.folder / run / "plan.json"
+            try:
+                plan = json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                raise UnalikeError(f"This client has no plan of the run {run}.") from None
+            self._build(run, plan)
+        return self._nodes[run]
+
+    def _build(self, run: str, plan: Any) -> Node:
+        """The node of a plan, after every part of it was checked."""
+        _check_plan(plan)
+        tables = self.rules.tables(plan)
+        settings = {k: plan["run"][k] for k in ("seed", "dtype", "buffers") if k in plan["run"]}
+        config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
+        dtype = DTYPES[settings.get("dtype", "float32")]
+        client, seed = plan["client"], settings.get("seed", 0)
+        own = self.data
+        own = Federation(own.train, validation=own.validation, test=own.test, classes=plan["classes"])
+        own.check()  # its labels are among the run's classes
+        data = alone(own, client, plan["clients"]).to(self.device, dtype)
+        method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
+        if method.pooled:
+            raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
+        module = config.make_model(tables.get("model", {}), data, seed)
+        model = Model(
+            module,
+            **config.make_loss(tables.get("model", {})),
+            dtype=dtype,
+            device=self.device,
+            buffers=settings.get("buffers", "average"),
+        )
+        x, y = data.train.of(client)
+        model.check(x[:2], y[:2])
+        steps = int(local.counts(np.array([client]), np.array([len(y)]), 0)[0])
+        if self.rules.max_steps is not None and steps > self.rules.max_steps:
+            raise UnalikeError(
+                f"The run wants {steps} steps a round of this client, which does {self.rules.max_steps} at most "
+                "(--max-steps)."
+            )
+        shapes = state_shapes(method, model, local)
+        state = StateFolder(self.folder / run, shapes, real=True)
+        state.path.mkdir(exist_ok=True)
+        kind = Job if self.rules.repeatable else OwnJob
+        job = kind(method, model, data, local, seed, FileStates(shapes, self.folder), plan["mean"])
+        self._nodes[run] = Node(job, client, state, Solo(job))
+        return self._nodes[run]
+
+
+def _same_version(header: dict[str, Any]) -> None:
+    if header.get("version") != unalike.__version__:
+        given = reprlib.repr(header.get("version"))
+        raise UnalikeError(
+            f"The server runs version {given} and this client {unalike.__version__}: use one everywhere."
+        )
+
+
+def _run_id(header: dict[str, Any]) -> str:
+    """It becomes a folder's name, so it may be nothing else."""
+    run = header.get("run")
+    if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+        raise UnalikeError(f"The request is of the run {reprlib.repr(run)}, which is no run's name.")
+    return run
+
+
+def _check_plan(plan: Any) -> None:
+    """All parts are there and are what they should be; the tables are checked as any config is."""
+    whole = lambda low, high: lambda v: type(v) is int and low <= v < high  # noqa: E731
+    table = lambda v: isinstance(v, dict) and all(isinstance(k, str) for k in v)  # noqa: E731
+    wanted: dict[str, Callable[[Any], bool]] = {
+        "version": lambda v: v == unalike.__version__,
+        "clients": whole(1, 10_000_000),
+        "client": whole(0, 10_000_000),
+        "classes": lambda v: v is None or whole(1, 1 << 31)(v),
+        "mean": lambda v: type(v) is float and 0 < v < 1e15,
+        "tables": lambda v: table(v) and all(k in PLANNED and table(t) for k, t in v.items()),
+        "run": table,
+        "files": table,
+    }
+    for name, right in wanted.items():
+        if not isinstance(plan, dict) or not right(plan.get(name)):
+            given = reprlib.repr(plan.get(name) if isinstance(plan, dict) else plan)
+            raise UnalikeError(f"The plan's {name} is {given}, which cannot be.")
+
+
+def _locked(file: Path) -> int:
+    """A file's handle, as long as which is open no other process gets one."""
+    import fcntl
+
+    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise UnalikeError(
+            f"{file.parent} is in use by another process: one client, one folder, one process."
+        ) from None
+    return handle
+
+
+ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {
+    "hello": Client._hello,
+    "plan": Client._plan,
+    "request": Client._request,
+    "evaluate": Client._evaluate,
+    "end": Client._end,
+}
+
+
+def attend(link: ClientLink, client: Client, once: bool = False, poll: float = 0.2) -> None:
+    """Join, and answer until told otherwise: for ever, or until a run is over."""
+    link.join()
+    client.say("joined")
+    try:
+        while not (once and client.ended):
+            try:
+                parts = link.receive()
+                if parts is None:
+                    time.sleep(poll)
+                else:
+                    link.reply(client.answer(parts))
+            except UnalikeError as error:  # bytes that are no message at all: the server hears nothing
+                client.say(str(error))
+            except Away as error:
+                client.say(f"{error} Joining again.")
+                link.join()
+                client.say("joined")
+    finally:
+        link.leave()

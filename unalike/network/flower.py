@@ -1,0 +1,474 @@
+"""Everything that touches Flower: the two ends of its network spoken from processes of ours, and its SuperLink.
+
+Stock Flower starts a process for every message. Here the server and every client are one process each for as long as
+they live, and only the SuperLink between them is Flower's; no code travels, a client runs what it has installed.
+
+Most of these imports are not Flower's public face: hence `flwr>=1.41,<1.42`, and none of them anywhere else.
+Flower answers some failures by a SIGINT to its own process or by leaving it; its own retries and heartbeats are
+therefore not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unalike.errors import UnalikeError
+from unalike.network.app import answer_of, content, parts_of
+from unalike.network.link import MAX_MESSAGE, Away, Lost, Parts
+from unalike.network.processes import lifeline
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own libraries' deprecations
+    import httpx
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+    from flwr.app import Message
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, user_config_to_proto
+    from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+    from flwr.proto.fleet_pb2 import (
+        ActivateNodeRequest,
+        DeactivateNodeRequest,
+        PullMessagesRequest,
+        PushMessagesRequest,
+    )
+    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.node_pb2 import Node
+    from flwr.proto.runtime_pb2 import (
+        AcquireTaskRequest,
+        GetNodesRequest,
+        PullAppMessagesRequest,
+        PullTaskInputRequest,
+        PushAppMessagesRequest,
+        PushTaskOutputRequest,
+        SendTaskHeartbeatRequest,
+    )
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_confirm_message_received_fn_protobuf,
+        make_pull_object_fn_protobuf,
+        make_push_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPullError,
+        ObjectPushError,
+        inflate_object_from_contents,
+        pull_objects,
+        push_objects,
+    )
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+
+logging.getLogger("flwr").setLevel(logging.WARNING)
+
+FIRST_WAIT = 0.05  # for an object still on its way up; Flower's own first wait is a second
+BEAT = 10.0  # seconds between a client's signs of life, Flower's least; it counts as gone after two
+SECRET, SECRET_HEADER = "UNALIKE_ADMIN_SECRET", "x-unalike-secret"
+
+STUB = b"""
+[project]
+name = "unalike-run"
+version = "0.0.1"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "unalike"
+[tool.flwr.app.components]
+serverapp = "stub:app"
+clientapp = "stub:app"
+[tool.flwr.app.config]
+"""
+
+
+def _stub() -> Fab:
+    """A run must name an app to Flower; clients that hold their own code never open this one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from flwr.cli.build import build_fab_from_files  # half a second that clients need not spend
+
+        data, _ = build_fab_from_files({"pyproject.toml": STUB, "stub.py": b"app = None\n"})
+    return Fab(hashlib.sha256(data).hexdigest(), data, {})
+
+
+# ---------------------------------------------------------------- bytes in Flower's messages
+
+
+def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: float) -> Message:
+    """All objects of a message, up to a limit of bytes and of time."""
+    total = 0
+
+    def counted(object_id: str) -> bytes:
+        nonlocal total
+        data = ask(object_id)
+        total += len(data)
+        if total > MAX_MESSAGE:
+            raise ObjectPullError(object_id, f"the message has more than {MAX_MESSAGE} bytes.")
+        return data
+
+    ids = [node.object_id for node in iterate_object_tree(tree)]
+    objects = pull_objects(ids, counted, initial_backoff=FIRST_WAIT, backoff_cap=1.0, max_time=max(seconds, 1.0))
+    message = inflate_object_from_contents(message_id, objects)
+    if not isinstance(message, Message):
+        raise UnalikeError("A message has a record that is none of ours.")
+    message.metadata.__dict__["_message_id"] = message_id
+    return message
+
+
+class _Secret:
+    """Says the secret that the SuperLink's inner door asks for."""
+
+    def __init__(self, secret: str):
+        self.secret = secret
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        context.request.headers[SECRET_HEADER] = self.secret
+        return call_next(context)
+
+
+class Refused(Exception):
+    """The other end answered, and the answer is no."""
+
+    def __init__(self, status: int, text: str):
+        super().__init__(f"{status} {text[:200]}")
+        self.status = status
+
+
+def _call(fn: Callable[[Any], Any], request: Any, stop: threading.Event, patience: float) -> Any:
+    """One request of Flower's; waits out a server that is away, up to `patience` seconds."""
+    wait, end = 0.2, time.monotonic() + patience
+    while True:
+        try:
+            return fn(request)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code not in (502, 503, 504):
+                raise Refused(error.response.status_code, error.response.text) from None
+            reason = f"it answers {error.response.status_code}"
+        except httpx.TransportError as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            if "CERTIFICATE" in reason.upper():
+                raise UnalikeError(
+                    f"The server's certificate is not to be trusted ({reason}): give this federation's ca.crt, and an "
+                    "address that the certificate names."
+                ) from None
+        if time.monotonic() > end or stop.wait(wait):
+            raise Away(f"The server is out of reach ({reason}).")
+        wait = min(wait * 2, 5.0)
+
+
+# ---------------------------------------------------------------- the server's end
+
+
+class FlowerServer:
+    """The server's end of Flower's network: admits the registered keys, opens a run, exchanges messages.
+
+    address, ca, secret: of the SuperLink's inner door; keys: the clients' public keys, by which they are numbered.
+    """
+
+    def __init__(self, address: str, ca: bytes, secret: str, keys: list[bytes], poll: float = 0.1):
+        self._poll, self._stop = poll, threading.Event()
+        self._node = Node(node_id=1)  # the SuperLink itself, by Flower's rule
+        door = _Secret(secret)
+        self._open = lambda kind, *more: kind.from_server_address(address, False, ca, [door, *more])
+        with self._open(ControlHttpClient, RuntimeVersionHttpInterceptor(component_name="flwr CLI")) as control:
+            self._ids = [self._register(control, key) for key in keys]
+            self._numbers = {node: number for number, node in enumerate(self._ids)}
+            start = StartRunRequest(fab=fab_to_proto(_stub()), override_config=user_config_to_proto({}))
+            self._ask(control.StartRun, start)
+        with self._open(RuntimeHttpClient, RuntimeVersionHttpInterceptor(component_name="SuperExec")) as queue:
+            task = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
+            while not (token := self._ask(queue.AcquireTask, task).token):
+                time.sleep(poll)
+        version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        self._http = self._open(RuntimeHttpClient, version, RuntimeTokenHttpInterceptor(token))
+        threading.Thread(target=self._beats, daemon=True).start()
+        self._task = self._ask(self._http.PullTaskInput, PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id = self._task.task_id, self._task.run.run_id  # Message() reads them
+        TaskIdentity.node_id = self._task.context.node_id
+
+    def _ask(self, fn: Callable[[Any], Any], request: Any) -> Any:
+        try:
+            return _call(fn, request, self._stop, 30.0)
+        except (Refused, Away) as error:
+            raise UnalikeError(f"Flower's SuperLink does not do what it should: {error}") from None
+
+    def _register(self, control: Any, key: bytes) -> int:
+        public = public_key_to_bytes(load_ssh_public_key(key))  # type: ignore[arg-type]
+        return int(self._ask(control.RegisterNode, RegisterNodeRequest(public_key=public)).node_id)
+
+    def _beats(self) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(httpx.HTTPError):  # a later call of ours says it better
+                self._http.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            self._stop.wait(BEAT)
+
+    def online(self) -> set[int]:
+        there = self._ask(self._http.GetNodes, GetNodesRequest()).nodes
+        return {self._numbers[n.node_id] for n in there if n.node_id in self._numbers}
+
+    def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
+        end = time.monotonic() + seconds
+        asked = {k: Message(content(parts), self._ids[k], "train", ttl=seconds) for k, parts in requests.items()}
+        waiting = dict(zip(self._push(list(asked.values())), asked, strict=True))
+        waiting.pop("", None)
+        while waiting and (left := end - time.monotonic()) > 0:
+            found = self._ask(self._http.PullMessages, PullAppMessagesRequest(message_ids=list(waiting)))
+            for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                client = waiting.pop(proto.metadata.reply_to_message_id, None)
+                if client is not None:
+                    yield client, self._received(proto, tree, left)
+            if waiting:
+                time.sleep(self._poll)
+
+    def _push(self, messages: list[Message]) -> list[str]:
+        with no_object_id_recompute():
+            objects: dict[str, Any] = {}
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                objects.update(get_all_nested_objects(message))
+            pushed = self._ask(
+                self._http.PushMessages,
+                PushAppMessagesRequest(
+                    messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
+                    message_object_trees=[get_object_tree(m) for m in messages],
+                ),
+            )
+            run = self._task.run.run_id
+            put = lambda request: self._ask(self._http.PushObject, request)  # noqa: E731
+            push = make_push_object_fn_protobuf(put, self._node, run, pushed.session_id)
+            push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
+        return list(pushed.message_ids)
+
+    def _received(self, proto: Any, tree: Any, seconds: float) -> bytes | Lost:
+        run, message_id = self._task.run.run_id, proto.metadata.message_id
+        get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
+        try:
+            message = _fetch(tree, message_id, make_pull_object_fn_protobuf(get, self._node, run), seconds)
+            confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
+            make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
+            return answer_of(message)
+        except UnalikeError as error:
+            return Lost(str(error))
+        except Exception as error:  # whatever Flower's decoding makes of bytes that lie
+            return Lost(f"its answer cannot be read ({type(error).__name__})")
+
+    def close(self, done: bool) -> None:
+        """End the run in Flower's books."""
+        self._stop.set()
+        status, why = ("completed", "") if done else ("failed", "left early")
+        with contextlib.suppress(httpx.HTTPError):  # it may be gone
+            self._http.PushTaskOutput(PushTaskOutputRequest(context=self._task.context, sub_status=status, details=why))
+        self._http.close()
+
+
+# ---------------------------------------------------------------- a client's end
+
+
+class FlowerClient:
+    """A client's end of Flower's network.
+
+    address, ca: of the SuperLink's outer door; key: the private key's file; memory: a file for the name that the
+    SuperLink gave; wait: seconds for a server that is away; patience: seconds for a server that thinks this key is
+    still there, or does not know it.
+    """
+
+    def __init__(
+        self, address: str, ca: bytes, key: Path, memory: Path, wait: float = float("inf"), patience: float = 60.0
+    ):
+        try:
+            private = load_ssh_private_key(key.read_bytes(), None)
+            self._public = public_key_to_bytes(private.public_key())  # type: ignore[arg-type]
+        except (OSError, ValueError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UnalikeError(f"The key {key} cannot be read ({reason}): make one with `unalike keys node`.") from None
+        self._memory, self._wait, self._patience = memory, wait, patience
+        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        signed = NodeAuthHttpInterceptor(private, private.public_key())  # type: ignore[arg-type]
+        self._http = FleetHttpClient.from_server_address(address, False, ca, [version, signed])
+        self._stop, self._beating = threading.Event(), threading.Event()
+        self._node: Any = None
+        self._asked: Message | None = None
+
+    def join(self) -> None:
+        end = time.monotonic() + self._patience
+        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
+        while True:
+            try:
+                answer = _call(self._http.ActivateNode, request, self._stop, self._wait)
+                break
+            except Away as error:
+                raise UnalikeError(f"{error} Start it, or see the address.") from None
+            except Refused as error:
+                if time.monotonic() > end:
+                    raise UnalikeError(
+                        f"The server does not let this key in ({error}): its .pub must be among the server's keys, and "
+                        "no other process may use it."
+                    ) from None
+                self._leave_as_before()
+                self._stop.wait(0.5)
+        self._node = Node(node_id=answer.node_id)
+        self._memory.write_text(str(answer.node_id))
+        if not self._beating.is_set():
+            self._beating.set()
+            threading.Thread(target=self._beats, daemon=True).start()
+
+    def _leave_as_before(self) -> None:
+        """A client that was killed is thought to be there for two more beats, and would not be let in: say goodbye for
+        it. Who has its key and its folder is its successor."""
+        with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
+            self._http.DeactivateNode(DeactivateNodeRequest(node_id=int(self._memory.read_text())))
+
+    def _beats(self) -> None:
+        while not self._stop.wait(BEAT * 0.4):
+            with contextlib.suppress(httpx.HTTPError):  # `receive` notices, and says it
+                self._http.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=BEAT))
+
+    def _ask(self, fn: Callable[[Any], Any], request: Any) -> Any:
+        try:
+            return _call(fn, request, self._stop, 15.0)
+        except Refused as error:
+            raise Away(f"The server does not know this client now ({error}).") from None
+
+    def receive(self) -> Parts | None:
+        found = self._ask(self._http.PullMessages, PullMessagesRequest(node=self._node))
+        if not found.messages_list:
+            return None
+        head = message_from_proto(found.messages_list[0])
+        run, message_id = head.metadata.run_id, head.metadata.message_id
+        get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
+        pull = make_pull_object_fn_protobuf(get, self._node, run)
+        try:
+            message = _fetch(found.message_object_trees[0], message_id, pull, head.metadata.ttl)
+            confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
+            make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
+        except Away:
+            raise
+        except Exception as error:  # whatever Flower's decoding makes of bytes that lie
+            raise UnalikeError(f"A request cannot be read ({type(error).__name__}).") from None
+        self._asked = message
+        try:
+            return parts_of(message.content)
+        except (UnalikeError, ValueError):
+            return [b""]  # which is no request, and is answered so
+
+    def reply(self, answer: bytes) -> None:
+        assert self._asked is not None
+        reply = Message(content([answer]), reply_to=self._asked)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        run = reply.metadata.run_id
+        with no_object_id_recompute():
+            pushed = self._ask(
+                self._http.PushMessages,
+                PushMessagesRequest(
+                    node=self._node,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[get_object_tree(reply)],
+                    clientapp_runtime_list=[0.0],
+                ),
+            )
+            put = lambda request: self._ask(self._http.PushObject, request)  # noqa: E731
+            push = make_push_object_fn_protobuf(put, self._node, run, pushed.session_id)
+            with contextlib.suppress(ObjectPushError):  # too late: the server has closed the exchange
+                push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
+
+    def leave(self) -> None:
+        self._stop.set()
+        if self._node is not None:
+            with contextlib.suppress(httpx.HTTPError):
+                self._http.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        self._http.close()
+
+
+# ---------------------------------------------------------------- the SuperLink, with two doors
+
+
+def _door(app: Any, allow: Callable[[str, dict[bytes, bytes]], bool]) -> Any:
+    """The app behind a door that answers 404 to what it does not allow."""
+
+    async def guard(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not allow(scope["path"], dict(scope["headers"])):
+            await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await app(scope, receive, send)
+
+    return guard
+
+
+async def _superlink(outer: socket.socket, inner: socket.socket, tls: dict[str, dict[str, str]]) -> None:
+    """Flower's SuperLink, which puts clients' calls, control and tasks on one port and asks only clients for a key:
+    here the outer door lets clients' calls through and nothing else, and the inner one, on loopback, asks for a
+    secret."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import uvicorn
+        from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
+        from flwr.superlink.main import create_app
+    secret = os.environ.pop(SECRET).encode()
+    app = create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
+    doors = {
+        "inner": _door(
+            app, lambda path, headers: hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), secret)
+        ),
+        "outer": _door(app, lambda path, headers: path.startswith("/v1/fleet/")),
+    }
+    quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "timeout_graceful_shutdown": 1}
+    servers = {
+        name: uvicorn.Server(
+            uvicorn.Config(door, lifespan="on" if name == "inner" else "off", **tls[name], **quiet)  # type: ignore[arg-type]
+        )
+        for name, door in doors.items()
+    }
+    tasks = [asyncio.create_task(servers["inner"].serve(sockets=[inner]))]
+    while not servers["inner"].started and not tasks[0].done():
+        await asyncio.sleep(0.02)
+    tasks.append(asyncio.create_task(servers["outer"].serve(sockets=[outer])))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for server in servers.values():
+        server.should_exit = True
+    await asyncio.gather(*tasks)
+
+
+def main() -> None:
+    """`python -m unalike.network.flower OUTER INNER OUTER_KEYS INNER_KEYS SCRATCH`: a SuperLink on two sockets that
+    its parent has opened, with certificates from these folders, which ends with its parent."""
+    outer, inner, outer_keys, inner_keys, scratch = sys.argv[1:]
+    lifeline(Path(scratch))
+    tls = {
+        name: {"ssl_keyfile": f"{folder}/server.key", "ssl_certfile": f"{folder}/server.crt"}
+        for name, folder in (("outer", outer_keys), ("inner", inner_keys))
+    }
+    sys.argv = [
+        "flower-superlink",
+        *("--ssl-certfile", tls["outer"]["ssl_certfile"], "--ssl-keyfile", tls["outer"]["ssl_keyfile"]),
+        *("--ssl-ca-certfile", f"{outer_keys}/ca.crt", "--enable-supernode-auth"),
+        *("--isolation", "process", "--disable-runtime-dependency-installation"),
+    ]
+    asyncio.run(_superlink(socket.socket(fileno=int(outer)), socket.socket(fileno=int(inner)), tls))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Join a federation with data of your own.
+
+  unalike join server.example.org:8443 --ca ca.crt --key hospital-a \\
+               --data mine.npz --state state/
+
+The data stay here; so does what a method keeps of this client (--state). The
+server is told how many samples there are, their shape and the number of
+classes, and is sent what the method sends. Nothing that it sends is run: this
+client has its own copy of every method. --methods and --max-steps say what it
+is willing to do; a method, model or loss of somebody's own needs --file.
+
+It waits for a server that is away, joins again after either was started anew,
+and goes on where it was. Ctrl-C leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from unalike.core import complain
+from unalike.data.federation import Federation, _read_file
+from unalike.errors import UnalikeError
+from unalike.network.client import Client, Rules, attend
+from unalike.network.processes import lifeline
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="HOST:PORT", help="where the server is")
+    parser.add_argument("--ca", metavar="FILE", required=True, help="the federation's certificate, ca.crt")
+    parser.add_argument("--key", metavar="FILE", required=True, help="this client's private key (unalike keys node)")
+    parser.add_argument("--data", metavar="FILE", required=True, help="an .npz or .safetensors file with x and y")
+    parser.add_argument("--state", metavar="FOLDER", required=True, help="where this client's state is kept")
+    parser.add_argument(
+        "--test", metavar="X", type=float, default=0.0, help="share of the samples held out for testing"
+    )
+    parser.add_argument("--validation", metavar="X", type=float, default=0.0, help="share to choose a round by")
+    parser.add_argument("--methods", metavar="NAMES", help="methods this client runs, as a,b; default all built in")
+    parser.add_argument("--file", metavar="FILE.py", action="append", default=[], help="code that may be run, if asked")
+    parser.add_argument("--max-steps", metavar="N", type=int, help="mini-batch steps a round at most")
+    parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument("--wait", metavar="SECONDS", type=float, default=float("inf"), help="for a server that is away")
+    parser.add_argument("--once", action="store_true", help="leave when a run is over")
+    parser.add_argument("--repeatable", action="store_true", help="noise from the run's seed: no privacy, for tests")
+
+
+def main(args: argparse.Namespace) -> int:
+    lifeline()
+    from unalike.network.local import flower
+
+    data = read_client(Path(args.data), args.test, args.validation)
+    methods = tuple(args.methods.split(",")) if args.methods else None
+    rules = Rules(methods, tuple(map(Path, args.file)), args.max_steps, args.repeatable)
+    say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
+    client = Client(data, Path(args.state), rules, args.device, say)
+    try:
+        ca = Path(args.ca).read_bytes()
+    except OSError as error:
+        raise UnalikeError(f"The certificate {args.ca} cannot be read: {error.strerror}.") from None
+    link = flower().FlowerClient(args.server, ca, Path(args.key), Path(args.state) / "node", args.wait)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave politely: the server hears of it at once
+    attend(link, client, args.once)
+    return 0
+
+
+def read_client(file: Path, test: float = 0.0, validation: float = 0.0) -> Federation:
+    """One client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation."""
+    if file.suffix not in (".npz", ".safetensors") or not file.is_file():
+        raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.")
+    content = _read_file(file)
+    pair: Any = lambda suffix: [(content[f"x{suffix}"], content[f"y{suffix}"])] if f"x{suffix}" in content else None  # noqa: E731
+    data = Federation.from_arrays(pair(""), client_tests=pair("_test"), client_validations=pair("_validation"))
+    return data.split_clients(test=test, validation=validation)
+
+
+if __name__ == "__main__":
+    own = argparse.ArgumentParser(prog="python -m unalike.network.join")
+    arguments(own)
+    try:
+        code = main(own.parse_args())
+    except (Exception, KeyboardInterrupt) as error:
+        code = complain(error)
+    sys.exit(code)

@@ -1,0 +1,100 @@
+"""Child processes that do not outlive their parent, whatever becomes of it.
+
+Every child's standard input is a pipe that the parent holds. When the parent ends, in good order or by kill -9, the
+pipe closes and the child ends too. This works on every Unix, and needs no process to watch over the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from unalike.errors import UnalikeError
+
+LIFELINE = "UNALIKE_LIFELINE"  # set for a child: its standard input is its parent's life
+
+
+def lifeline(scratch: Path | None = None) -> None:
+    """In a child: end when the parent does, and take the parent's scratch folder along."""
+    if os.environ.pop(LIFELINE, None) is None:
+        return
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(1)  # files are renamed into place: there is nothing to finish
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Processes:
+    """Some children, each with a log."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self, name: str, arguments: list[str], handles: tuple[int, ...] = (), **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """`python -m ...` in a session of its own: Ctrl-C is the parent's to answer. `handles` go along."""
+        log = self.folder / f"{name}.log"
+        with open(log, "ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=handles,
+                env={**os.environ, LIFELINE: "1", "PYTHONUNBUFFERED": "1", **environment},
+            )
+        self._running[name] = process
+        return process
+
+    def __getitem__(self, name: str) -> subprocess.Popen[bytes]:
+        return self._running[name]
+
+    def check(self, *names: str) -> None:
+        """An error with the last word of a child that should be running and is not."""
+        for name in names or tuple(self._running):
+            if self._running[name].poll() is not None:
+                raise UnalikeError(f"{name} has ended: {self.last_line(name)}")
+
+    def last_line(self, name: str) -> str:
+        text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        return (text.strip().splitlines() or ["it said nothing."])[-1][:500]
+
+    def forget(self, name: str) -> None:
+        """One that was ended on purpose."""
+        self._end(self._running.pop(name), 5.0)
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """All at once, but the first one started last: the others talk to it."""
+        first = self._running.pop(next(iter(self._running))) if self._running else None
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
+            self._end(process, seconds)
+        self._running.clear()
+        if first is not None:
+            self._end(first, seconds)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdin:
+            process.stdin.close()

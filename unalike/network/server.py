@@ -1,0 +1,224 @@
+"""The server of a real federation: who is there, what is to be done, and then the same run as in a simulation.
+
+The server has no data. The clients tell how many samples they have and of what kind; from that comes an index, which
+stands where a simulation has its federation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import unalike
+from unalike import config, wire
+from unalike.callbacks import Callback
+from unalike.data.index import Index
+from unalike.errors import UnalikeError
+from unalike.network.client import PLANNED, digest
+from unalike.network.link import Lost, ServerLink
+from unalike.simulate import Run
+
+SPLITS = ("train", "validation", "test")
+
+
+class Clients:
+    """The clients of a run, as its engine asks them. Whoever does not answer by the deadline is left out."""
+
+    run = ""
+
+    def __init__(
+        self, link: ServerLink, names: Sequence[str], deadline: float, say: Callable[[str], None] = lambda text: None
+    ):
+        self.link, self.names, self.deadline, self.say = link, list(names), deadline, say
+
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> dict[int, bytes]:
+        silent, answers = set(requests), {}
+        for client, answer in self.link.exchange(requests, self.deadline):
+            silent.discard(client)
+            if isinstance(answer, Lost):
+                self.refuse(client, answer)
+            else:
+                answers[client] = answer
+        for client in sorted(silent):
+            self.refuse(client, f"no answer within {self.deadline:g} s")
+        return answers
+
+    def refuse(self, client: int, reason: str) -> None:
+        self.say(f"{self.names[client]} is left out of this exchange: {reason}")
+
+    def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> None:
+        """Until everybody is there."""
+        end = time.monotonic() + seconds
+        while missing := set(range(len(self.names))) - self.link.online():
+            check()
+            if time.monotonic() > end:
+                who = ", ".join(self.names[k] for k in sorted(missing))
+                raise UnalikeError(f"After {seconds:g} s there is no sign of {who}: start it, or take its key out.")
+            time.sleep(0.1)
+
+    def tell(self, messages: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """A message without numbers to each, which everybody must answer properly: the answers' headers."""
+        answers = self.ask({k: (wire.encode(message, {}),) for k, message in messages.items()})
+        out = {}
+        for client in messages:
+            if client not in answers:
+                raise UnalikeError(f"{self.names[client]} does not answer within {self.deadline:g} s.")
+            header, _ = wire.decode(answers[client])
+            if header.get("kind") != "reply":
+                raise UnalikeError(f"{self.names[client]}: {str(header.get('reason'))[:500]}")
+            out[client] = header
+        return out
+
+    def index(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> Index:
+        """Ask everybody for the size and the kind of its data. classes: at least so many."""
+        hello = {"kind": "hello", "version": unalike.__version__}
+        answers = self.tell({k: hello for k in range(len(self.names))})
+        facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
+        for k, fact in enumerate(facts):
+            if (fact["x"], fact["y"]) != (facts[0]["x"], facts[0]["y"]):
+                raise UnalikeError(
+                    f"{self.names[k]} has samples {_kind(fact)}, and {self.names[0]} {_kind(facts[0])}: prepare all in "
+                    "the same way."
+                )
+        like = tuple(
+            torch.zeros(1, *shape, dtype=torch.float32 if is_float else torch.int64)
+            for is_float, shape in (facts[0]["x"], facts[0]["y"])
+        )
+        seen = [f["classes"] for f in facts if f["classes"] is not None]
+        sizes = {name: np.array([f["sizes"][name] for f in facts]) for name in SPLITS}
+        if test is not None and seen:
+            seen.append(int(torch.as_tensor(test[1]).max()) + 1)
+        return Index(
+            sizes,
+            like,  # type: ignore[arg-type]
+            keys=keys,
+            classes=max(*seen, classes or 0) if seen else None,
+            names=self.names,
+            global_test=test,
+        )
+
+    def _facts(self, client: int, facts: Any) -> dict[str, Any]:
+        whole = lambda v: type(v) is int and 0 <= v < 1 << 48  # noqa: E731
+        kind = lambda v: (  # noqa: E731
+            isinstance(v, list)
+            and len(v) == 2
+            and type(v[0]) is bool
+            and isinstance(v[1], list)
+            and len(v[1]) <= 8
+            and all(whole(n) for n in v[1])
+            and np.prod([float(n) for n in v[1]]) < 1 << 31
+        )
+        ok = (
+            isinstance(facts, dict)
+            and isinstance(facts.get("sizes"), dict)
+            and all(whole(facts["sizes"].get(name)) for name in SPLITS)
+            and facts["sizes"]["train"] > 0
+            and kind(facts.get("x"))
+            and kind(facts.get("y"))
+            and (facts.get("classes") is None or (whole(facts["classes"]) and facts["classes"] < 1 << 31))
+        )
+        if not ok:
+            raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
+        return facts
+
+    def plan(self, tables: dict[str, Any], index: Index, keys: list[str]) -> None:
+        """Tell everybody what is to be done. The run's name comes from the plan and the keys: the same run, resumed by
+        a new server, finds the clients' state."""
+        planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})
+        plan = {
+            "version": unalike.__version__,
+            "clients": len(index),
+            "classes": index.classes,
+            "mean": float(index.train.sizes.mean()),
+            "tables": planned,
+            "files": files,
+            "run": {k: tables["run"][k] for k in ("seed", "dtype", "buffers") if k in tables["run"]},
+        }
+        self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
+        self.tell({k: {"kind": "plan", "run": self.run, "plan": {**plan, "client": k}} for k in range(len(self.names))})
+
+    def end(self, run: Run) -> None:
+        """Tell everybody that the run is over, and what of theirs counted. A client that is away hears it next time."""
+        known = run.clients.known()
+        rows = run.clients.rows_of(known).get("acknowledged") if len(known) else None
+        counted = {} if rows is None else {int(k): int(v) - 2 for k, v in zip(known, rows, strict=True) if int(v)}
+        message = {"kind": "end", "run": self.run}
+        requests = {k: (wire.encode({**message, "acknowledged": counted.get(k)}, {}),) for k in self.link.online()}
+        for _ in self.link.exchange(requests, min(self.deadline, 5.0)):
+            pass  # some leave at once, and their answer with them
+
+
+def run(
+    tables: dict[str, Any],
+    link: ServerLink,
+    keys: Mapping[str, bytes],
+    *,
+    deadline: float = 600.0,
+    wait: float = 600.0,
+    test: tuple[Any, Any] | None = None,
+    classes: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    check: Callable[[], None] = lambda: None,
+) -> Run:
+    """Run a config on the clients of these keys, as `unalike.config.run` does on data of one's own.
+
+    keys: public keys by the clients' names; deadline: seconds for an exchange; wait: seconds until all are there; test:
+    (x, y) of the server's own to evaluate the global model on; classes: at least so many; check: called while waiting,
+    to raise what it knows.
+    """
+    for name, value in (("deadline", deadline), ("wait", wait)):
+        if not value > 0:
+            raise UnalikeError(f"{name} must be more than 0 seconds; got {value!r}.")
+    settings = dict(tables.get("run", {}))
+    if settings.get("checkpoint_every", 1) != 1:
+        raise UnalikeError(
+            "checkpoint_every must be 1: clients' state goes on round by round, and so must the server's."
+        )
+    clients = Clients(link, list(keys), deadline, say)
+    marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
+    clients.wait(wait, check)
+    index = clients.index(marks, test, classes)
+    done = config.run(
+        {**tables, "run": {**settings, "engine": "flower"}},
+        callbacks=callbacks,
+        resume=resume,
+        federation=index,
+        before=lambda checked: clients.plan(checked, index, marks),
+        remote=clients,
+    )
+    clients.end(done)
+    return done
+
+
+def _portable(tables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tables that name files by their last name alone, and what is in those files."""
+    files: dict[str, str] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(v) for v in value]
+        if not config.is_file(value):
+            return value
+        path, _, thing = value.rpartition(":")
+        name, content = Path(path).name, digest(Path(path))
+        if files.setdefault(name, content) != content:
+            raise UnalikeError(f"Two files of this run are called {name}: give them different names.")
+        return f"{name}:{thing}"
+
+    return plain(tables), files
+
+
+def _kind(fact: dict[str, Any]) -> str:
+    words = [f"{letter} {'float' if fact[letter][0] else 'integer'} {fact[letter][1]}" for letter in "xy"]
+    return ", ".join(words)

@@ -1,0 +1,45 @@
+"""A run, or several to compare, as one page: `write(folders)` makes report.html. `Record` gives it more to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unalike.errors import UnalikeError
+from unalike.report import page, read
+from unalike.report.record import Record
+from unalike.runs import _replace
+
+COMPARISON = "comparison.json"
+
+
+def write(
+    folders: Iterable[str | Path] | str | Path, out: str | Path | None = None, comparison: dict[str, Any] | None = None
+) -> Path:
+    """Write the report of these run folders and give back its path.
+
+    folders: a run's folder, a folder of run folders, or several of either; runs in progress are shown as far as they
+      are. Runs that differ in their seed alone are drawn as one line with a band.
+    out: the file; default report.html in the one folder given, or here for several.
+    comparison: {"verdict": lines, "table": rows, "command": text}, each optional; default what comparison.json holds
+      in the one folder given, or in the one that all runs lie in.
+    """
+    given = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
+    if not given:
+        raise UnalikeError("A report needs the folder of a run: give at least one.")
+    runs = read.find(given)
+    target = Path(out) if out is not None else given[0] / "report.html" if len(given) == 1 else Path("report.html")
+    if comparison is None:
+        homes = {given[0]} if len(given) == 1 else {run.resolve().parent for run in runs}
+        comparison = read.comparison(homes.pop() / COMPARISON) if len(homes) == 1 else None
+    text = page.html(read.read(runs), comparison or {})
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, text.encode())
+    except OSError as error:
+        raise UnalikeError(f"The report cannot be written to {target}: {error.strerror or error}.") from error
+    return target
+
+
+__all__ = ["Record", "write"]

@@ -1,0 +1,100 @@
+"""The page itself: one HTML file with its style, its script and its numbers inside, and no way out.
+
+Text from outside (names of clients, folders, settings) reaches the page as JSON and is put there as text, never as
+HTML; words that this file writes into the page are escaped. A content security policy allows the one script and the
+one style by their hashes and no address at all, so that even a mistake here could not run or send anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html as _html
+import json
+from importlib.resources import files
+from typing import Any
+
+# One colour a method, of one hue in both schemes: at least 3 : 1 against the page, and far enough from each other for
+# people who see no red or no green (tests/test_report.py computes both).
+LIGHT = ("#3e7ff6", "#af2f2d", "#3f997f", "#4a2eab", "#b37600", "#8b3062", "#007f9b", "#572601")
+DARK = ("#5faaf7", "#f09d97", "#9ffed8", "#805bdb", "#f3c112", "#ac5182", "#6cd9f8", "#e1762b")
+
+
+def html(data: dict[str, Any], comparison: dict[str, Any]) -> str:
+    """The whole file."""
+    here = files("unalike.report")
+    script = (here / "page.js").read_text(encoding="utf-8")
+    style = _palette() + (here / "page.css").read_text(encoding="utf-8")
+    rules = {
+        "default-src": "'none'",
+        "script-src": _hash(script),
+        "style-src": _hash(style),
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    policy = "; ".join(f"{name} {value}" for name, value in rules.items())
+    content = {**data, "comparison": _comparison(comparison), "colors": len(LIGHT)}
+    # "<" and ">" as JSON's own escapes: no text can end the element; U+2028 is none of ours but costs nothing.
+    numbers = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    numbers = numbers.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    title = _html.escape(data["title"])
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{title} · unalike</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<noscript><p class="bare">{title}. The pictures of this page need JavaScript; nothing leaves the page.</p></noscript>
+<main id="page" aria-label="Report"></main>
+<div id="tip" role="status" aria-live="polite" hidden></div>
+<script type="application/json" id="data">{numbers}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _palette() -> str:
+    """The colours as variables: --c0, --c1, ... in both schemes."""
+
+    def block(colors: tuple[str, ...]) -> str:
+        return "".join(f"--c{k}:{color};" for k, color in enumerate(colors))
+
+    dark = block(DARK)
+    return (
+        f":root{{{block(LIGHT)}}}\n"
+        f"@media (prefers-color-scheme: dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f":root[data-theme=dark]{{{dark}}}\n"
+        f"@media print{{:root,:root[data-theme=dark],:root:not([data-theme=light]){{{block(LIGHT)}}}}}\n"
+    )
+
+
+def _comparison(given: dict[str, Any]) -> dict[str, Any]:
+    """Verdict, table and command as plain text, whatever the file said."""
+    verdict = given.get("verdict") or []
+    lines = [verdict] if isinstance(verdict, str) else [str(line) for line in verdict]
+    rows = given.get("table") or []
+    if rows and all(isinstance(row, dict) for row in rows):
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        rows = [columns, *([row.get(key, "") for key in columns] for row in rows)]
+    table = [[_cell(cell) for cell in row] for row in rows if isinstance(row, list | tuple)]
+    command = given.get("command")
+    return {"verdict": lines, "table": table, "command": str(command) if command else None}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

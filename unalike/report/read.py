@@ -1,0 +1,457 @@
+"""Run folders as what a report shows: a plain tree that JSON can hold, small whatever the runs' size.
+
+What is thinned, and how: a curve keeps at most 400 points (fewer where many runs share the page), evenly spaced, always
+with the first and the last; a client's history is rounded to 1/254 of its range and keeps as many evenly spaced rounds
+as fit into 1.6 MB for all runs together; features are shown of one run a method; classes beyond the 99 most frequent
+are shown as one. The numbers of the last round are not thinned.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unalike.errors import UnalikeError
+from unalike.report import record
+from unalike.runs import FREE, flatten, read_rounds
+
+CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
+HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000
+MOST_CLASSES = 100
+NOT_METRICS = re.compile(r"round$|clients$|bytes_|seconds|setup_")
+SHOWN_FIRST = ("test_accuracy", "clients_accuracy_mean", "clients_accuracy_worst20", "test_loss")
+LABELS = {
+    "test_accuracy": "Accuracy, test set",
+    "test_loss": "Loss, test set",
+    "clients_accuracy_mean": "Accuracy, mean over clients",
+    "clients_accuracy_worst20": "Accuracy, worst 20 % of clients",
+    "clients_accuracy_best20": "Accuracy, best 20 % of clients",
+    "clients_accuracy_variance_pp2": "Variance over clients (pp²)",
+    "clients_loss": "Loss, mean over clients",
+    "validation_accuracy": "Accuracy, validation",
+    "validation_loss": "Loss, validation",
+    "train_loss": "Training loss",
+    "drift_mean": "Size of an update, mean",
+    "drift_max": "Size of an update, largest",
+    "drift_cosine": "Cosine between updates, mean",
+}
+
+
+def find(folders: list[Path]) -> list[Path]:
+    """The run folders among these and directly inside them, in order."""
+    found: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise UnalikeError(f"{folder} is not a folder: give the folder of a run, or one that holds several.")
+        inside = [f for f in sorted(folder.iterdir()) if (f / "config.toml").is_file()]
+        runs = [folder] if (folder / "config.toml").is_file() else inside
+        if not runs:
+            raise UnalikeError(f"{folder} holds no run: there is no {folder / 'config.toml'}, nor one a folder deeper.")
+        found += [run for run in runs if run not in found]
+    return found
+
+
+def read(folders: list[Path]) -> dict[str, Any]:
+    """Everything that the page shows of these runs."""
+    runs = [RunFiles(folder) for folder in folders]
+    begun = [run for run in runs if run.lines]
+    if not begun:
+        raise UnalikeError(f"{folders[0]} has no finished round yet: there is nothing to report.")
+    groups = _groups(begun)
+    keys = _metrics(begun)
+    points = max(20, min(CURVE_POINTS, CURVE_NUMBERS // (len(begun) * max(1, len(keys)))))
+    share = HISTORY_BYTES // len(begun)
+    clients: list[dict[str, Any]] = []
+    out = []
+    for run in begun:
+        first = next(g for g in groups if run in g["members"])["members"][0] is run
+        out.append(
+            {
+                "folder": run.path.name,
+                "seed": run.seed,
+                "rounds": run.lines[-1]["round"],
+                "asked": run.facts.get("run", {}).get("rounds"),
+                **_curves(run, keys, points),
+                "clients": _place(clients, _clients(run)),
+                **_values(run, share),
+                "features": _features(run) if first and run.who.get("client") else [],
+            }
+        )
+    return {
+        **_headline(begun, groups),
+        "metrics": [_metric(key) for key in keys],
+        "groups": [{"label": g["label"], "runs": [begun.index(run) for run in g["members"]]} for g in groups],
+        "summary": _summary(groups),
+        "settings": _settings(groups),
+        "commands": [{"run": run.path.name, "command": command(run.config)} for run in begun],
+        "idle": [run.path.name for run in runs if not run.lines],
+        "runs": out,
+        "clients": clients,
+    }
+
+
+class RunFiles:
+    """One folder, as it is now: a run in progress is read up to its last whole line."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self.config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UnalikeError(f"{path / 'config.toml'} cannot be read: {str(error).splitlines()[0]}.") from error
+        self.facts = self.config.get("facts", self.config)
+        self.lines = read_rounds(path / "rounds.jsonl")
+        self.record = {line["round"]: line for line in read_rounds(path / record.FOLDER / record.ROUNDS)}
+        self.last = _json(path / record.FOLDER / record.LAST) or {}
+        self.who = _json(path / record.FOLDER / record.CLIENTS) or {}
+        for line in self.lines:
+            line |= {k: v for k, v in self.record.get(line["round"], {}).items() if k.startswith("drift_")}
+
+    @property
+    def method(self) -> str:
+        table = self.config.get("method", {})
+        return str(table.get("name") or self.facts.get("method", {}).get("name") or "fedavg")
+
+    @property
+    def seed(self) -> int | None:
+        return self.facts.get("run", {}).get("seed")
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The last line that has a result."""
+        return next((line for line in reversed(self.lines) if _results(line)), self.lines[-1])
+
+    @property
+    def bytes(self) -> int:
+        return sum(_bytes(line) for line in self.lines)
+
+    @property
+    def seconds(self) -> float:
+        return sum(line.get("seconds") or 0.0 for line in self.lines)
+
+    def settings(self) -> dict[str, Any]:
+        """All settings, flat, less those that make no other run of it."""
+        recipe: dict[str, Any] = {
+            t: self.config[t] for t in ("data", "model") if "facts" in self.config and t in self.config
+        }
+        flat = flatten(self.facts) | flatten(recipe)
+        return {k: v for k, v in flat.items() if not k.startswith("unalike.")}
+
+    def identity(self) -> str:
+        """What runs that differ in their seed alone have in common."""
+        free = (*FREE, "run.seed", "data.seed", "data.fingerprint", "model.fingerprint", "data.samples")
+        kept = {k: v for k, v in self.settings().items() if k not in free and not k.startswith("engine.")}
+        return json.dumps([self.method, kept], sort_keys=True, default=str)
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+# ---------------------------------------------------------------- curves
+
+
+def _bytes(line: dict[str, Any]) -> int:
+    names = ("bytes_down", "bytes_up", "setup_bytes_down", "setup_bytes_up")
+    return sum(int(line.get(name) or 0) for name in names)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _results(line: dict[str, Any]) -> list[str]:
+    """The metrics of a round's line that come from evaluating."""
+    return [k for k in _numbers(line) if not k.startswith(("train_", "drift_"))]
+
+
+def _numbers(line: dict[str, Any]) -> list[str]:
+    return [k for k, v in line.items() if _number(v) and not NOT_METRICS.match(k)]
+
+
+def _metrics(runs: list[RunFiles]) -> list[str]:
+    found: dict[str, None] = {}
+    for run in runs:
+        for line in (run.lines[0], run.final, run.lines[-1]):
+            found |= dict.fromkeys(_numbers(line))
+    order = [k for k in SHOWN_FIRST if k in found]
+    return order + [k for k in found if k not in order]
+
+
+def _metric(key: str) -> dict[str, Any]:
+    label = LABELS.get(key, key.replace("_", " "))
+    percent = "accuracy" in key and not key.endswith("_pp2")
+    return {"key": key, "label": label, "percent": percent, "drift": key.startswith("drift_")}
+
+
+def thin(count: int, most: int) -> np.ndarray:
+    """Which of `count` things to keep: evenly spaced, the first and the last among them."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, max(2, most))).round().astype(int))
+
+
+def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
+    lines = run.lines
+    sent = np.cumsum([_bytes(line) for line in lines]).tolist()
+    seconds = np.cumsum([line.get("seconds") or 0.0 for line in lines]).tolist()
+    evaluated = [k for k, line in enumerate(lines) if _results(line)]
+    kept = {int(k) for k in thin(len(lines), points)}
+    kept |= {evaluated[k] for k in thin(len(evaluated), points)}
+    rows = sorted(kept)
+    x = {
+        "rounds": [lines[k]["round"] for k in rows],
+        "bytes": [sent[k] for k in rows],
+        "seconds": [round(seconds[k], 3) for k in rows],
+    }
+    y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
+    return {"x": x, "y": {key: values for key, values in y.items() if any(v is not None for v in values)}}
+
+
+def _short(value: Any, digits: int = 5) -> float | None:
+    """Five digits of a number; what is none, or infinite, is left out."""
+    if not _number(value) or not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+# ---------------------------------------------------------------- clients
+
+
+def _clients(run: RunFiles) -> dict[str, Any] | None:
+    who = run.who
+    if not who.get("client"):
+        return None
+    labels, classes = who.get("labels"), None
+    if labels:
+        counts = np.asarray(labels)
+        classes = who.get("label_names") or [str(k) for k in range(counts.shape[1])]
+        if len(classes) > MOST_CLASSES:
+            order = np.sort(np.argsort(-counts.sum(0), kind="stable")[: MOST_CLASSES - 1])
+            rest = counts.sum(1) - counts[:, order].sum(1)
+            counts, classes = np.column_stack([counts[:, order], rest]), [*(classes[k] for k in order), "all others"]
+        labels = counts.tolist()
+    return {
+        "population": who.get("population"),
+        "ids": who["client"],
+        "names": who.get("name"),
+        "samples": who.get("samples"),
+        "labels": labels,
+        "classes": classes,
+    }
+
+
+def _place(known: list[dict[str, Any]], new: dict[str, Any] | None) -> int | None:
+    """The place of these clients in the list: runs on the same data share one entry."""
+    if new is None:
+        return None
+    if new not in known:
+        known.append(new)
+    return known.index(new)
+
+
+def _values(run: RunFiles, budget: int) -> dict[str, Any]:
+    """Every client's number after the last evaluated round, and over the rounds."""
+    last = run.lines[-1]["round"]
+    lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("loss"), str)]
+    if not lines or not run.who.get("client"):
+        return {"score": None, "values": None, "history": None}
+    names = [k for k, v in lines[-1].items() if isinstance(v, str) and k != "features"]
+    name = "accuracy" if "accuracy" in names else next((n for n in names if n != "loss"), "loss")
+    count = len(run.who["client"])
+    rows = [(line["round"], record.unpack(line[name])) for line in lines if isinstance(line.get(name), str)]
+    rows = [(t, v) for t, v in rows if len(v) == count]
+    if not rows:
+        return {"score": None, "values": None, "history": None}
+    kept = [rows[k] for k in thin(len(rows), min(HISTORY_ROUNDS, budget // count))]
+    table = np.stack([v for _, v in kept]).astype(np.float64)
+    table[~np.isfinite(table)] = np.nan
+    known = table[~np.isnan(table)]
+    low, high = (0.0, 1.0) if name == "accuracy" else (float(known.min(initial=0)), float(known.max(initial=1)))
+    steps = np.where(np.isnan(table), 255, np.round((table - low) / ((high - low) or 1) * 254)).astype(np.uint8)
+    return {
+        "score": name,
+        "values": [_short(float(v)) for v in rows[-1][1]],
+        "history": {
+            "rounds": [t for t, _ in kept],
+            "of": len(rows),
+            "low": low,
+            "high": high,
+            "bytes": base64.b64encode(steps.tobytes()).decode(),
+        },
+    }
+
+
+def _features(run: RunFiles) -> list[dict[str, Any]]:
+    """The clients' features on two axes, a picture for each recorded round; axes point the same way in all."""
+    lines = [line for line in run.record.values() if "features" in line]
+    if "features" in run.last and run.last["round"] not in {line["round"] for line in lines}:
+        lines.append(run.last)
+        lines.sort(key=lambda line: line["round"])  # it may be older than others: of a run that was continued
+    pictures = []
+    reference: np.ndarray | None = None
+    for line in reversed(lines):
+        points = record.unpack(line["features"]).reshape(-1, 2).astype(np.float64)
+        if reference is not None and reference.shape == points.shape:
+            points = points * np.where((points * reference).sum(0) < 0, -1, 1)
+        reference = points
+        pictures.append(
+            {
+                "round": line["round"],
+                "places": line["places"],
+                "points": [_short(v, 4) for v in points.ravel()],
+                "explained": [_short(v, 3) for v in line["explained"]],
+            }
+        )
+    pictures.reverse()
+    for picture in pictures[1:]:
+        if picture["places"] == pictures[0]["places"]:
+            picture["places"] = None  # as in the first
+    return pictures
+
+
+# ---------------------------------------------------------------- words
+
+
+def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
+    """Runs that differ in their seed alone, together and named: the method, and what tells it from its namesakes."""
+    found: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        found.setdefault(run.identity(), []).append(run)
+    groups = [{"label": "", "members": members} for members in found.values()]
+    for group in groups:
+        first: RunFiles = group["members"][0]  # type: ignore[assignment]
+        namesakes = [g["members"][0].settings() for g in groups if g["members"][0].method == first.method]  # type: ignore
+        own = first.settings()
+        skip = (*FREE, "run.seed", "data.fingerprint", "model.fingerprint")
+        differ = [k for k in own if k not in skip and any(other.get(k) != own[k] for other in namesakes)]
+        words = [f"{k.partition('.')[2] or k} = {own[k]}" for k in differ]
+        group["label"] = ", ".join([first.method, *words])
+    return groups
+
+
+def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    first = runs[0]
+    facts, settings = first.facts, first.settings()
+    data = str(settings.get("data.name") or Path(str(settings.get("data.folder", ""))).name)
+    who = groups[0]["label"] if len(groups) == 1 else f"{len(groups)} methods"
+    seeds = max(len(g["members"]) for g in groups)
+    clients, samples = (facts.get("data", {}).get(name) for name in ("clients", "samples"))
+    size = settings.get("model.parameters")
+    words = [
+        f"{clients:,} clients" if clients else "",
+        str(settings.get("data.partition", "")),
+        f"{samples:,} training samples" if samples else "",
+        f"{settings.get('model.name', settings.get('model.class'))}, {size:,} parameters" if size else "",
+        f"{max(run.lines[-1]['round'] for run in runs):,} rounds{_share(first)}",
+        f"{seeds} seeds" if seeds > 1 else "",
+    ]
+    return {"title": f"{who} on {data}" if data else who, "facts": [w for w in words if w]}
+
+
+def _share(run: RunFiles) -> str:
+    """How many clients a round has, in words."""
+    given = run.config.get("run", {}).get("clients_per_round", run.facts.get("participation", {}).get("fraction"))
+    if isinstance(given, float) and given < 1:
+        return f" with {given:.3g} of the clients in each"
+    return f" with {given} clients in each" if isinstance(given, int | str) and given != 1 else ""
+
+
+COLUMNS = (
+    ("accuracy", "test_accuracy", "percent"),
+    ("selected on validation", "selected", "percent"),
+    ("mean over clients", "clients_accuracy_mean", "percent"),
+    ("worst 20 %", "clients_accuracy_worst20", "percent"),
+    ("variance, pp²", "clients_accuracy_variance_pp2", "plain"),
+    ("loss", "test_loss", "plain"),
+    ("rounds", "rounds", "count"),
+    ("bytes", "bytes", "bytes"),
+    ("time", "seconds", "seconds"),
+)
+
+
+def _summary(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """After the last round: mean and standard deviation (n - 1) over the seeds of each method."""
+    rows = []
+    for group in groups:
+        members: list[RunFiles] = group["members"]
+        cells = {}
+        for _, key, _ in COLUMNS:
+            numbers = [n for n in (_final(run, key) for run in members) if n is not None]
+            if numbers:
+                spread = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
+                cells[key] = [float(np.mean(numbers)), spread]
+        rows.append({"label": group["label"], "seeds": len(members), "cells": cells})
+    shown = [c for c in COLUMNS if any(c[1] in row["cells"] for row in rows)]
+    if len(rows) > 1 and len({row["cells"]["rounds"][0] for row in rows}) == 1:
+        shown = [c for c in shown if c[1] != "rounds"]  # the headline says it
+    return {"columns": [{"label": a, "key": b, "kind": c} for a, b, c in shown], "rows": rows}
+
+
+def _final(run: RunFiles, key: str) -> float | None:
+    if key in ("bytes", "seconds"):
+        return float(getattr(run, key))
+    if key == "rounds":
+        return float(run.lines[-1]["round"])
+    if key == "selected":  # the test accuracy of the round that validation data would choose
+        lines = [line for line in run.lines if _number(line.get("validation_accuracy")) and "test_accuracy" in line]
+        return max(lines, key=lambda line: line["validation_accuracy"])["test_accuracy"] if lines else None
+    return _short(run.final.get(key), 12)
+
+
+def _settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Settings as a table: a column a method, the rows that differ first."""
+    columns = [g["members"][0].settings() for g in groups]
+    keys = list(dict.fromkeys(k for c in columns for k in c if "fingerprint" not in k and k != "run.seed"))
+    rows = []
+    for key in keys:
+        values = ["" if key not in c else _word(c[key]) for c in columns]
+        rows.append({"key": key, "values": values, "differs": len(set(values)) > 1})
+    rows.sort(key=lambda row: not row["differs"])
+    return {"columns": [g["label"] for g in groups], "rows": rows}
+
+
+def _word(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def command(config: dict[str, Any]) -> str | None:
+    """The command line that runs it again; None of a run that a Python program started."""
+    if "facts" not in config:
+        return None
+    from unalike import config as settings  # here: a report is read without the rest
+    from unalike.cli import flags
+
+    tables = {table: settings.every(table) for table in settings.TABLES}
+    words = ["unalike", "run"]
+    for table in settings.TABLES:
+        for name, value in config.get(table, {}).items():
+            if (table, name) in (("run", "folder"), ("run", "resume")):
+                continue
+            short = (table, name) in flags.SHORT.values() or [t for t in tables if name in tables[t]] == [table]
+            flag = flags.flag(table, name) if short else f"--{table}.{name.replace('_', '-')}"
+            flag = f"--{table}" if name == "file" and table in ("model", "method") else flag
+            text = value if isinstance(value, str) else json.dumps(value)
+            words += [flag, shlex.quote(text)]
+    return " ".join(words)
+
+
+def comparison(file: Path) -> dict[str, Any] | None:
+    """What `unalike compare` found, where it has left it."""
+    if not file.is_file():
+        return None
+    found = _json(file)
+    if found is None:
+        raise UnalikeError(f"{file} is not a JSON object: run the comparison again, or remove the file.")
+    return found

@@ -1,0 +1,149 @@
+"""What a report shows beyond rounds.jsonl, written by the run itself into its folder's `record/`.
+
+    clients.json    once: who the clients are, how many samples and which labels they have
+    rounds.jsonl    a line a round: drift; where clients were evaluated, each one's numbers (float32, base64); in the
+                    rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components
+    last.json       the same two components after the last round
+
+Lines after the checkpoint that a run continues from are dropped, as those of rounds.jsonl are: a resumed run leaves the
+same bytes as one that was never stopped. At most 2,000 clients are recorded.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike.callbacks import Callback
+from unalike.engines.base import BUFFERS, Outcome
+from unalike.errors import UnalikeError
+from unalike.metrics.drift import Drift
+from unalike.runs import _replace, read_rounds
+
+FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
+MOST_CLIENTS = 2000
+MOST_POINTS = 500  # clients in the picture of features
+MOST_SAMPLES = 4000  # that are looked at for it, and at most 20 of a client
+
+
+class Record(Callback):
+    """Records what `unalike report` shows of clients, drift and features. The run needs a folder."""
+
+    def on_start(self, run: Any) -> None:
+        if run.folder is None:
+            raise UnalikeError("Record writes into the run's folder, and this run has none: give folder=...")
+        self.path = run.folder.path / FOLDER
+        self.ids = _whom(run)
+        self.drift = Drift()
+        self.field = _field(run)
+        with run.folder.writing():
+            self.path.mkdir(exist_ok=True)
+            _replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
+            kept = [line for line in read_rounds(self.path / ROUNDS) if line["round"] <= run.rounds_done]
+            _replace(self.path / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        run.engine.watch = self._see
+
+    def _see(self, outcome: Outcome) -> None:
+        if self.field in outcome.up:
+            self.drift.add(outcome.up[self.field])
+
+    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+        round = line["round"]
+        out: dict[str, Any] = {"round": round, **self.drift.numbers()}
+        self.drift = Drift()
+        if run.evaluated(round) and run.client_values:
+            values = dict(run.client_values)
+            there = values.pop("client")
+            rows = np.searchsorted(there, self.ids).clip(max=len(there) - 1)
+            missing = there[rows] != self.ids
+            for name, column in values.items():
+                out[name] = pack(np.where(missing, np.nan, column[rows]))
+        if str(round).rstrip("0") in ("1", "3"):
+            out |= _features(run, self.ids)
+        with run.folder.writing(), (self.path / ROUNDS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(out) + "\n")
+
+    def on_end(self, run: Any) -> None:
+        run.engine.watch = None
+        with run.folder.writing():
+            last = {"round": run.rounds_done, **_features(run, self.ids)}
+            _replace(self.path / LAST, json.dumps(last).encode())
+
+
+def pack(values: np.ndarray) -> str:
+    """Numbers as text: float32, little-endian, base64."""
+    return base64.b64encode(values.astype("<f4").tobytes()).decode()
+
+
+def unpack(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<f4")
+
+
+def _whom(run: Any) -> np.ndarray:
+    """All clients, or of many those that are evaluated, or some."""
+    ids = np.arange(len(run.data))
+    if len(ids) > MOST_CLIENTS and len(run._evaluated_clients):
+        ids = run._evaluated_clients
+    return _some(ids, MOST_CLIENTS)
+
+
+def _some(ids: np.ndarray, most: int) -> np.ndarray:
+    """At most so many, evenly spaced."""
+    return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).round().astype(int)]
+
+
+def _clients(run: Any, ids: np.ndarray) -> dict[str, Any]:
+    data = run.data
+    labels = None
+    if data.classes is not None:
+        labels = [np.bincount(data.train.of(k)[1].cpu().numpy(), minlength=data.classes).tolist() for k in ids]
+    return {
+        "population": len(data),
+        "client": ids.tolist(),
+        "name": [data.names[k] for k in ids] if data.names else None,
+        "samples": data.train.sizes[ids].tolist(),
+        "labels": labels,
+        "label_names": data.label_names,
+    }
+
+
+def _field(run: Any) -> str | None:
+    """The field of a reply that is the client's update: `delta`, or the first of the model's shape."""
+    fields = [name for name, field in run.method.sends.items() if field.shape == "model"]
+    return "delta" if "delta" in fields else next(iter(fields), None)
+
+
+def _features(run: Any, recorded: np.ndarray) -> dict[str, Any]:
+    """The clients' mean features (the head's input, of the global model) as two principal components.
+
+    Of the Gram matrix, so that it costs as much for 4,096 features as for 32. Signs are arbitrary in principle: here
+    the client farthest out on an axis is on its positive side.
+    """
+    vector = next(iter(run._models()[0].values()), None)
+    columns, live, model = run.data.train, run._live, run._model
+    places = _some(np.flatnonzero(columns.sizes[recorded]), MOST_POINTS)
+    ids = recorded[places]
+    if vector is None or len(ids) < 3:
+        return {}
+    sizes = np.minimum(columns.sizes[ids], max(1, min(20, MOST_SAMPLES // len(ids))))
+    live.vector.copy_(vector)
+    live.buffers.copy_(run.server._values.get(BUFFERS, model.start_buffers))
+    starts = zip(columns.offsets[ids], sizes, strict=True)
+    rows = torch.from_numpy(np.concatenate([start + np.arange(n) for start, n in starts]))
+    owners = torch.from_numpy(np.repeat(np.arange(len(ids)), sizes))
+    total = torch.zeros(len(ids), model.features, dtype=torch.float64)
+    with torch.no_grad():
+        for some, who in zip(rows.split(2048), owners.split(2048), strict=True):
+            _, features = live(columns.x[some.to(columns.x.device)].to(model.device), train=False, want_features=True)
+            total.index_add_(0, who, features.double().cpu())
+    mean = (total / torch.from_numpy(sizes)[:, None]).numpy()
+    mean -= mean.mean(0)
+    values, vectors = np.linalg.eigh(mean @ mean.T)
+    scores = vectors[:, :-3:-1] * np.sqrt(values[:-3:-1].clip(min=0))
+    scores *= np.sign(scores[np.abs(scores).argmax(0), [0, 1]])
+    share = values[:-3:-1] / max(values.sum(), 1e-30)
+    return {"places": places.tolist(), "features": pack(scores.ravel()), "explained": share.tolist()}

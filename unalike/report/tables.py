@@ -1,0 +1,165 @@
+"""Runs as flat tables and final models as files, for other programs: `unalike export`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from unalike.errors import UnalikeError
+from unalike.report import record
+from unalike.report.read import RunFiles, find
+from unalike.runs import _join, _line, _replace
+
+Table = dict[str, list[Any]]
+
+
+def rounds(folders: list[Path]) -> Table:
+    """A row a round: run, method, seed, and every number of rounds.jsonl, with drift where it was recorded."""
+    rows = []
+    for run in map(RunFiles, find(folders)):
+        who = {"run": run.path.name, "method": run.method, "seed": run.seed}
+        rows += [{**who, **line} for line in run.lines]
+    return _columns(rows)
+
+
+def clients(folders: list[Path]) -> Table:
+    """A row a round and client: run, method, seed, round, client, its name and size, its loss and metrics."""
+    rows = []
+    for run in map(RunFiles, find(folders)):
+        ids = run.who.get("client") or []
+        names = run.who.get("name") or [None] * len(ids)
+        for line in run.record.values():
+            values = {k: record.unpack(v) for k, v in line.items() if isinstance(v, str) and k != "features"}
+            who = {"run": run.path.name, "method": run.method, "seed": run.seed, "round": line["round"]}
+            for k, client in enumerate(ids):
+                numbers = {name: float(column[k]) for name, column in values.items() if column[k] == column[k]}
+                whose = {"client": client, "name": names[k], "samples": run.who["samples"][k]}
+                rows += [{**who, **whose, **numbers}] if numbers else []
+    if not rows:
+        raise UnalikeError(
+            f"{folders[0]} has no records of single clients: run it with callbacks=[unalike.report.Record()] and give "
+            "clients a test share."
+        )
+    return _columns(rows)
+
+
+def _columns(rows: list[dict[str, Any]]) -> Table:
+    if not rows:
+        raise UnalikeError("There is no finished round yet: there is nothing to export.")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def write_csv(table: Table, file: Path) -> None:
+    """A header and a line a row; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    _replace(file, text.getvalue().encode())
+
+
+def write_parquet(table: Table, file: Path) -> None:
+    """Through pyarrow or polars, whichever is here."""
+    part = file.with_name(f".{file.name}.new")
+    try:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(pyarrow.table(table), part)
+        except ImportError:
+            import polars
+
+            polars.DataFrame(table, infer_schema_length=None).write_parquet(part)
+        os.replace(part, file)
+    except ImportError as error:
+        raise UnalikeError("Parquet needs pyarrow or polars: pip install pyarrow.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- models
+
+
+def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
+    """The module with the global weights of the last checkpoint, and one sample to try it on."""
+    from unalike import config
+
+    tree = config.load_toml(folder / "config.toml") if (folder / "config.toml").is_file() else {}
+    if not tree:
+        raise UnalikeError(f"{folder} holds no run: there is no {folder / 'config.toml'}.")
+    if config.FACTS not in tree:
+        raise UnalikeError(
+            f"{folder} was written by a Python program, which alone knows the model: save run.model.state_dict() there."
+        )
+    checkpoint = folder / "checkpoint"
+    try:
+        manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+        tensors = safetensors.torch.load_file(checkpoint / manifest["server"])
+    except FileNotFoundError as error:
+        raise UnalikeError(f"{folder} has no checkpoint yet: there is no model to export.") from error
+    except Exception as error:
+        raise UnalikeError(f"The checkpoint in {checkpoint} cannot be read: {_line(error)}.") from error
+    tables = config.read_tables(folder / "config.toml")
+    tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device")}
+    run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
+    run.server._values.update(_join(tensors), **manifest["numbers"])
+    return run.model, run.data.train.x[:2]
+
+
+def write_safetensors(folder: Path, file: Path) -> None:
+    """Parameters and buffers by name: `module.load_state_dict(safetensors.torch.load_file(file))` takes them."""
+    module, _ = model(folder)
+    _replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
+
+
+def write_onnx(folder: Path, file: Path) -> None:
+    """One input `x`, one output `output`, any number of samples."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        missing = f"ONNX needs onnx and onnxscript; {error.name} is missing: pip install onnx onnxscript."
+        raise UnalikeError(missing) from error
+    module, sample = model(folder)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of operators that this model does not have
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's own, about its own
+            batch = torch.export.Dim("batch")
+            program = torch.onnx.export(
+                module,
+                (sample,),
+                dynamo=True,
+                input_names=["x"],
+                output_names=["output"],
+                dynamic_shapes=({0: batch},),
+                verbose=False,
+            )
+            assert program is not None
+            _replace(file, program.model_proto.SerializeToString())
+    except UnalikeError:
+        raise
+    except OSError:
+        raise
+    except Exception as error:
+        raise UnalikeError(f"PyTorch cannot write this model as ONNX: {_line(error)}") from error
+    finally:
+        log.setLevel(level)
+
+
+TABLES: dict[str, Callable[[Table, Path], None]] = {"csv": write_csv, "parquet": write_parquet}
+MODELS: dict[str, Callable[[Path, Path], None]] = {"safetensors": write_safetensors, "onnx": write_onnx}
