@@ -165,6 +165,7 @@ def test_lists_are_a_grid_and_flags_go_to_the_methods_that_have_them(here, capsy
     both = labels(["feddyn", "feddc"], ("feddc.alpha", "0.5"))
     assert [g[2] for g in both] == [{"name": "feddyn"}, {"name": "feddc", "alpha": 0.5}]
     assert [g[2].get("alpha") for g in labels(["feddyn", "feddc"], ("alpha", "0.5"))] == [0.5, 0.5]
+    assert [g[2].get("alpha") for g in labels(["fedavg", "feddc"], ("method.alpha", "0.5"))] == [None, 0.5]
     cases = labels(["fedavg"], ("partition", "iid,dirichlet:0.1"), ("hidden", "16,8"), ("betas", "0.8,0.9"))
     assert [(g[0], g[1]) for g in cases] == [("fedavg", "partition=iid"), ("fedavg", "partition=dirichlet:0.1")]
     wide = arms.arms_of(["fedavg"], [("data", "digits"), ("hidden", "[16],[8,8]")], start, True)

@@ -177,6 +177,7 @@ def test_a_clear_winner():
     assert "p < 0.001" in text["Highest accuracy"]
     assert text["How sure"] == "paired t-tests over 5 seeds (df 4), corrected for all methods tried."
     assert text["Simplest that is not worse"] == "scaffold; it reads sums only."
+    assert text["In short"] == "scaffold, clearly better than fedavg by 0.102." and next(iter(text)) == "In short"
 
 
 def test_within_noise_is_said_and_the_simple_method_wins():
@@ -185,6 +186,7 @@ def test_within_noise_is_said_and_the_simple_method_wins():
     assert text["Highest accuracy"].startswith("no clear winner; feddc has 0.713 ± 0.0")
     assert "within noise (t(4) = 0.597, p = 0.58)" in text["Highest accuracy"]
     assert text["Simplest that is not worse"] == "fedavg; nothing is clearly better than it with this evidence."
+    assert text["In short"] == "fedavg; no other is shown to be better here."
 
 
 def test_ahead_in_every_seed_is_not_enough():
@@ -196,6 +198,7 @@ def test_ahead_in_every_seed_is_not_enough():
     assert text["Highest accuracy"].endswith("c is within noise of b.")
     assert text["Simplest that is not worse"].endswith("b is ahead in every seed: more seeds could show it.")
     assert text["How sure"].startswith("3 seeds are few")
+    assert text["In short"] == "fedavg, until more seeds decide; b leads it by 0.143, in every seed."
 
 
 def test_weak_evidence_is_called_weak():
@@ -224,6 +227,9 @@ def test_one_seed_says_nothing():
     assert text["Highest accuracy"] == "b has 0.900, fedavg 0.500 (one seed: untested)."
     assert text["Simplest that is not worse"] == "one seed cannot say; fedavg until more do."
     assert text["Is federating worth it"].endswith("(one seed: untested).")
+    assert text["In short"] == "one seed decides nothing; in it b is 0.400 ahead of fedavg."
+    text = say(method("fedavg", [0.5]), method("b", [0.4]))
+    assert text["In short"] == "one seed decides nothing; in it no method is ahead of fedavg."
 
 
 def test_the_baseline_may_be_the_best_and_others_clearly_worse():
@@ -242,6 +248,8 @@ def test_of_equals_the_simplest_is_recommended():
     assert text["Simplest that is not worse"] == (
         f"c, not clearly worse than a (p = {p_of(near, FAR)}); it keeps nothing on clients and reads sums only."
     )
+    assert text["In short"].startswith("c, clearly better than fedavg by 0.1")
+    assert text["In short"].endswith(" a has the best accuracy, not clearly better than c's.")
     text = say(method("fedavg", BASE), *rest[:2])
     assert text["Simplest that is not worse"].endswith("; it reads sums only.")
     text = say(method("fedavg", BASE), rest[0], method("d", [v - 0.02 for v in FAR], bytes=[9000] * 5))
@@ -337,12 +345,12 @@ def test_of_a_grid_validation_data_choose_the_setting():
     }
     (case,) = results.conclude(arms, [0], runs)
     assert case.judged == ["fedavg lr=2", "local-only"] and case.base.label == "fedavg lr=2"
-    assert case.target == 0.57 and case.lines[0].endswith("does best on validation data: fedavg lr=2.")
+    assert case.target == 0.57 and case.lines[1].endswith("does best on validation data: fedavg lr=2.")
     assert [row["method"] for row in results.rows(case)] == ["fedavg lr=1", "fedavg lr=2", "local-only"]
     for run in runs.values():
         run.lines[0].pop("validation_accuracy", None)
     (case,) = results.conclude(arms, [0], runs, target=0.8)
-    assert case.judged[0] == "fedavg lr=1" and "too good" in case.lines[0] and case.target == 0.8
+    assert case.judged[0] == "fedavg lr=1" and "too good" in case.lines[1] and case.target == 0.8
 
 
 def test_cases_are_judged_apart():

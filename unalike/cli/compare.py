@@ -270,7 +270,7 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
             kept = _fitting(rows, part)
             out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
             head = ""
-        out.append("\n".join(map(_filled, [f"Measured: {case.basis}.", *case.lines])))
+        out.append("\n".join(map(_filled, case.lines)))
     return "\n\n".join(out)
 
 

@@ -36,14 +36,14 @@ class Case:
     judged: list[str]
     lines: list[str]
 
-    @property
-    def basis(self) -> str:
-        """What the numbers are."""
-        chosen = any(e.validation for e in self.found)
-        when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
-        seeds = len(self.base.seeds)
-        mean = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-        return f"{self.score.words}, {when}; {mean}"
+
+def _basis(found: Sequence[Evidence], base: Evidence, score: Score) -> str:
+    """What the numbers are."""
+    chosen = any(e.validation for e in found)
+    when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
+    seeds = len(base.seeds)
+    mean = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return f"Measured: {score.words}, {when}; {mean}."
 
 
 def conclude(
@@ -80,7 +80,9 @@ def _case(name: str, found: list[Evidence], made: dict[str, list[Outcome]], scor
         evidence.aim(each, made[each.label], score, target)
     complete = [e for e in judged if e.complete and not e.reference]
     tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
-    lines = [*note, *verdict(judged, base, score, target)]
+    said = verdict(judged, base, score, target)
+    short = said[:1] if said[0].startswith("In short") else []
+    lines = [*short, _basis(found, base, score), *note, *said[len(short) :]]
     return Case(name, found, base, score, target, tests, [e.label for e in judged], lines)
 
 
@@ -170,10 +172,11 @@ def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]
 
 def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[str, Any]) -> dict[str, Any]:
     """comparison.json, .csv and .md; gives back what the first holds."""
-    lines = [*facts.get("notes", [])]
+    lines: list[str] = []
     for case in cases:
         head = [f"{case.name}:"] if case.name else []
-        lines += [*head, f"Measured: {case.basis}.", *case.lines]
+        lines += [*head, *case.lines]
+    lines += facts.get("notes", [])
     table = [({"data": case.name} if case.name else {}) | row for case in cases for row in rows(case)]
     content = {
         "verdict": lines,
@@ -244,7 +247,7 @@ def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
         out += ["", f"## {case.name}"] if case.name else []
         table = rows(case)
         titles = list(table[0])
-        out += ["", f"{case.basis[:1].upper()}{case.basis[1:]}.", "", f"| {' | '.join(titles)} |"]
+        out += ["", f"| {' | '.join(titles)} |"]
         out += [f"|{'|'.join('---' for _ in titles)}|"]
         out += [f"| {' | '.join(row[title].replace('|', chr(92) + '|') for title in titles)} |" for row in table]
         out += ["", *(f"- **{wish}**:{rest}" for wish, _, rest in (line.partition(":") for line in case.lines))]

@@ -52,7 +52,7 @@ def _word(test: stats.Paired | None, corrected: float | None, larger: bool) -> s
 
 
 def verdict(found: Sequence[Evidence], base: Evidence, score: Score, target: float | None) -> list[str]:
-    """The sentences, one a wish; each begins with what is wished for and a colon."""
+    """The sentences, one a wish; each begins with what is wished for and a colon. The first is the answer in short."""
     methods = [e for e in found if not e.reference and e.complete]
     references = {e.method: e for e in found if e.reference}
     lines = [_sure(len(base.seeds))]
@@ -60,6 +60,7 @@ def verdict(found: Sequence[Evidence], base: Evidence, score: Score, target: flo
     if base not in methods:
         return [*lines, f"No verdict: {base.label}, against which the others are tested, did not get through."]
     if len(methods) > 1:
+        lines.insert(0, _short(methods, base, score))
         lines.append(_accuracy(methods, base, score))
         lines.append(_worst(methods, base))
         lines += _target(methods, base, score, target)
@@ -222,20 +223,55 @@ def cost(method: Evidence) -> tuple[float, ...]:
     return (float(rarely), float(bool(kind.state)), float(sum(method.bytes)), float(method.method != "fedavg"))
 
 
+def _clear(methods: Sequence[Evidence], base: Evidence, score: Score) -> tuple[Evidence, Evidence] | None:
+    """Of the methods that are clearly better than the baseline the best, and the simplest that keeps up with it."""
+    tests = against(methods, base, lambda e: e.selected, score.larger)
+    better = [m for m in methods if m is not base and tests[m.label].word == "better"]
+    if not better:
+        return None
+    best = _best(better, lambda e: e.selected, score.larger)
+    keep_up = [m for m in better if m is best or not _clearly_worse(m, best, lambda e: e.selected, score.larger)]
+    return best, min(keep_up, key=cost)
+
+
+def _leading(methods: Sequence[Evidence], base: Evidence, score: Score) -> list[Evidence]:
+    """Those that are ahead of the baseline in every seed."""
+    return [m for m in methods if m is not base and _always(m, base, lambda e: e.selected, score.larger)]
+
+
+def _short(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+    lead = _leading(methods, base, score)
+    first = _best(lead or methods, lambda e: e.selected, score.larger)
+    gap = abs(stats.mean(first.selected) - stats.mean(base.selected))
+    if len(base.seeds) == 1:
+        ahead = f"{first.label} is {gap:.3f} ahead of {base.label}" if lead else f"no method is ahead of {base.label}"
+        return f"In short: one seed decides nothing; in it {ahead}."
+    clear = _clear(methods, base, score)
+    if clear is None:
+        if not lead:
+            return f"In short: {base.label}; no other is shown to be better here."
+        return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap:.3f}, in every seed."
+    best, simplest = clear
+    gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
+    also = (
+        ""
+        if best is simplest
+        else f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
+    )
+    return f"In short: {simplest.label}, clearly better than {base.label} by {gain:.3f}.{also}"
+
+
 def _simplest(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
     """Occam: the baseline unless something is clearly better; then the simplest that keeps up with the best."""
     title = "Simplest that is not worse: "
-    tests = against(methods, base, lambda e: e.selected, score.larger)
     if len(base.seeds) == 1:
         return f"{title}one seed cannot say; {base.label} until more do."
-    better = [m for m in methods if m is not base and tests[m.label].word == "better"]
-    if not better:
-        lead = [m.label for m in methods if m is not base and _always(m, base, lambda e: e.selected, score.larger)]
+    clear = _clear(methods, base, score)
+    if clear is None:
+        lead = [m.label for m in _leading(methods, base, score)]
         more = f" {listed(lead)} {plural('is', lead)} ahead in every seed: more seeds could show it." if lead else ""
         return f"{title}{base.label}; nothing is clearly better than it with this evidence.{more}"
-    best = _best(better, lambda e: e.selected, score.larger)
-    keep_up = [m for m in better if m is best or not _clearly_worse(m, best, lambda e: e.selected, score.larger)]
-    simplest = min(keep_up, key=cost)
+    best, simplest = clear
     why = [] if simplest.traits.state else ["keeps nothing on clients"]
     why += [] if simplest.traits.each or simplest.traits.peers else ["reads sums only"]
     near = ""

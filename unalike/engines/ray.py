@@ -15,6 +15,7 @@ import importlib
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import warnings
@@ -37,6 +38,7 @@ from unalike.store import ClientStore
 INNER = ("auto", "sequential", "workers", "batched")
 TRIES = 3  # how often a share is given to a new worker before its clients are blamed
 START_SECONDS = 120  # to wait for workers: a busy cluster may first have to free some cores
+KNOCK_SECONDS = 10
 QUIET = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 SPLITS = ("train", "validation", "test")
 
@@ -75,7 +77,7 @@ class Ray(Engine):
         self.states = job.states
         self.ray = load_ray()
         self.exchanges = 0
-        self._own = ExitStack()  # a Ray of our own, where nobody gave us one
+        self._own = ExitStack()  # what we opened: a Ray of our own, or a connection
         self.actors: list[Any] = []
         self.starts: list[Any] = []  # what each says when it has started
         parcel = pack(self.ray, job, inner, options)
@@ -103,7 +105,11 @@ class Ray(Engine):
             if address is None:
                 self._own.enter_context(local_ray(max(workers or 0, available_cores())))
             else:
+                knock(address)
                 self.ray.init(address=address, **QUIET)
+                self._own.callback(self.ray.shutdown)  # of the connection: the cluster goes on
+        except UnalikeError:
+            raise
         except Exception as error:
             where = f"There is no Ray cluster to join at {address!r}" if address else "Ray does not start here"
             raise UnalikeError(f"{where}: {_line(error)}.") from error
@@ -122,9 +128,12 @@ class Ray(Engine):
 
     def _hire(self, slot: int) -> None:
         """A new worker in this place, which is told the job first of all."""
-        actor = self.ray.remote(Worker).options(num_cpus=1, num_gpus=self._gpu, max_restarts=0).remote()
+        actor = self._new()
         self.actors[slot:] = [actor, *self.actors[slot + 1 :]]
         self.starts[slot:] = [actor.start.remote(self._parcel, self._data), *self.starts[slot + 1 :]]
+
+    def _new(self) -> Any:
+        return self.ray.remote(Worker).options(num_cpus=1, num_gpus=self._gpu, max_restarts=0).remote()
 
     def _started(self) -> tuple[str, int]:
         """Wait for all workers; which engine they run, and how many clients it takes in one go."""
@@ -299,6 +308,16 @@ def load_ray() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         raise UnalikeError("The ray engine needs Ray: pip install 'unalike[ray]'.") from error
+
+
+def knock(address: str) -> None:
+    """Whether anybody listens there: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdecimal():
+        raise UnalikeError(f"address={address!r} must be 'auto', 'host:port' or 'ray://host:port'.")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
 
 
 @contextmanager

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 from torch import Tensor
 
-from unalike.engines.base import Call, Engine, Job, Outcome, Solo
+from unalike.engines.base import Call, Engine, Job, Outcome, Solo, one_thread
+
+SMALL = 50_000  # parameters up to which a second thread costs more than it gives, much more on a busy machine
 
 
 class Sequential(Engine):
@@ -18,8 +21,11 @@ class Sequential(Engine):
         self.solo = Solo(job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        for position, client in enumerate(ids):
-            yield one(self.job, self.solo, call, position, int(client))
+        model = self.job.model
+        small = model.device.type == "cpu" and model.layout.size <= SMALL
+        with one_thread() if small else nullcontext():
+            for position, client in enumerate(ids):
+                yield one(self.job, self.solo, call, position, int(client))
 
 
 def one(job: Job, solo: Solo, call: Call, position: int, client: int) -> Outcome:

@@ -1,0 +1,210 @@
+"""What to run: a paper's TOML file as tables, rows and jobs.
+
+    [base]                     settings of every run: tables as in a config file
+    [method.feddc]             a method of the paper: label, and tables that it brings along
+    [part.mnist]               a piece of a row: label, target, tables; `only.feddc` are tables for that method alone
+    [[table]]                  id, title, methods, measures, rows, seeds
+    [numbers.table3."a-b"]     what the paper prints in row a-b: a value a measure for each method, and their origin
+    [quick]                    a table of minutes, with claims that can fail
+
+A table's rows are grids: lists of axes, an axis a list of parts or {set = "method.lam", values = [...]}. Every
+combination is a row, called by its parts. Later settings win: base, parts, method, what parts say for the method alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import fnmatch
+import functools
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from unalike import config
+from unalike.errors import UnalikeError, unknown
+
+Tables = dict[str, dict[str, Any]]
+
+# What may differ between two machines without making it another run; folders are where the data happen to lie.
+FREE_RUN = {"folder", "resume", "device", "engine", "deterministic", "checkpoint_every", "state_memory", *config.ENGINE}
+
+
+@dc.dataclass(frozen=True)
+class Row:
+    """One line of a table: the settings that its parts bring, and what the paper prints."""
+
+    id: str
+    label: str
+    parts: tuple[dict[str, Any], ...]
+    target: float | None
+    numbers: dict[str, Any]
+
+    def paper(self, method: str, measure: int) -> float | None:
+        """The printed number; None where it is not at hand."""
+        value = self.numbers.get(method)
+        values = value if isinstance(value, list) else [value]
+        return None if measure >= len(values) or not isinstance(values[measure], int | float) else values[measure]
+
+
+@dc.dataclass(frozen=True)
+class Table:
+    """A table, figure or study of a paper, or its quick check."""
+
+    id: str
+    title: str
+    methods: list[str]
+    measures: list[str]
+    rows: list[Row]
+    seeds: int
+    notes: str = ""
+    claims: tuple[dict[str, Any], ...] = ()
+    choose: bool = False
+    against: str | None = None  # the method that the others are tested against, over the seeds
+
+
+@dc.dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    paper: str
+    row: str
+    method: str
+    seed: int
+    tables: Tables
+    fold: int | None = None
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Twelve digits that stand for everything that decides the numbers."""
+        tables = plain(self.tables)
+        return hashlib.sha256(json.dumps([tables, self.fold], sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        fold = "" if self.fold is None else f"-fold{self.fold}"
+        return f"{self.row}-{self.method}-seed{self.seed}{fold}-{self.key}"
+
+    @property
+    def rounds(self) -> int:
+        return int(self.tables["run"]["rounds"])
+
+
+def plain(tables: Tables) -> Tables:
+    """The settings that decide what a run computes."""
+    out = {name: dict(table) for name, table in tables.items() if table}
+    out["data"].pop("folder", None)
+    out["run"] = {k: v for k, v in out["run"].items() if k not in FREE_RUN and (k, v) != ("precision", "highest")}
+    return out
+
+
+class Paper:
+    """A paper's file, read."""
+
+    def __init__(self, id: str, tree: dict[str, Any]):
+        self.id, self.tree = id, tree
+        self.name, self.title, self.cite = tree["name"], tree["title"], tree["cite"]
+        self.methods: dict[str, dict[str, Any]] = tree["method"]
+        self.local_models: bool = tree.get("local_models", False)
+        self.choices: dict[str, Any] = tree.get("choose", {})
+        self.tables = {table["id"]: self._table(table) for table in tree["table"]}
+        self.quick = self._table({"id": "quick", **tree["quick"]})
+
+    def _table(self, table: dict[str, Any]) -> Table:
+        for method in table["methods"]:
+            if method not in self.methods:
+                raise unknown(f"method of {self.id}", method, self.methods)
+        rows = [row for grid in table["rows"] for row in self._rows(table["id"], grid)]
+        known = {f.name for f in dc.fields(Table)}
+        more = {k: v for k, v in table.items() if k in known and k != "rows"}
+        return Table(**{"seeds": 1, **more, "rows": rows, "claims": tuple(table.get("claims", ()))})
+
+    def _rows(self, table: str, grid: Sequence[Any]) -> Iterator[Row]:
+        numbers = self.tree.get("numbers", {}).get(table, {})
+        for combination in itertools.product(*map(self._axis, grid)):
+            ids, parts = zip(*combination, strict=True)
+            labels = [part["label"] for part in parts if part["label"]]
+            targets = [part["target"] for part in parts if "target" in part]
+            id = "-".join(ids)
+            yield Row(id, ", ".join(labels), parts, targets[-1] if targets else None, numbers.get(id, {}))
+
+    def _axis(self, axis: Any) -> list[tuple[str, dict[str, Any]]]:
+        if isinstance(axis, list):
+            for name in axis:
+                if name not in self.tree["part"]:
+                    raise unknown(f"part of {self.id}", name, self.tree["part"])
+            return [(name, {"label": name, **self.tree["part"][name]}) for name in axis]
+        places = axis["set"] if isinstance(axis["set"], list) else [axis["set"]]
+        out = []
+        for given in axis["values"]:
+            values = given if isinstance(axis["set"], list) else [given]
+            word = axis.get("label", places[0].rpartition(".")[2])
+            sweep = [place.split(".") + [value] for place, value in zip(places, values, strict=True)]
+            out.append((f"{word}={values[0]}", {"label": f"{word} = {values[0]}", "sweep": sweep}))
+        return out
+
+    def settings(self, row: Row, method: str) -> Tables:
+        """The config of this row with this method, without a seed."""
+        brought = self.methods[method]
+        layers = [self.tree.get("base", {}), *row.parts, brought, *(p.get("only", {}).get(method, {}) for p in row.parts)]
+        tables: Tables = {name: {} for name in config.TABLES}
+        for layer in layers:
+            for name in config.TABLES:
+                tables[name] |= layer.get(name, {})
+        for table, setting, value in (change for part in row.parts for change in part.get("sweep", ())):
+            if setting in config.SETTINGS[table](tables[table]):  # FedAvg has no λ: its run is the same in every row
+                tables[table][setting] = value
+        if "steps" in tables["local"]:
+            tables["local"].pop("epochs", None)
+        return tables
+
+    def job(self, row: Row, method: str, seed: int, tables: Tables | None = None, fold: int | None = None) -> Job:
+        """With a seed: the run's is the seed itself, the data's counts from the paper's own."""
+        tables = tables or self.settings(row, method)
+        data = dict(tables["data"])
+        if "seed" in config.data_settings(data):
+            data["seed"] = data.get("seed", 0) + seed
+        tables = {**tables, "data": data, "run": {**tables["run"], "seed": seed}}
+        return Job(self.id, row.id, method, seed, tables, fold)
+
+
+def names() -> list[str]:
+    return sorted(file.name.removesuffix(".toml") for file in files("unalike.reproduce").joinpath("papers").iterdir())
+
+
+@functools.cache
+def paper(name: str) -> Paper:
+    if name not in names():
+        raise unknown("paper", name, names())
+    text = files("unalike.reproduce").joinpath("papers", f"{name}.toml").read_text(encoding="utf-8")
+    return Paper(name, tomllib.loads(text))
+
+
+def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[Table, list[Row]]]:
+    """The tables and rows that were asked for; a row may be a pattern, as cifar10-*."""
+    if table is not None and table not in paper.tables:
+        raise unknown(f"table of {paper.id}", table, paper.tables)
+    tables = [paper.tables[table]] if table else [*paper.tables.values()]
+    patterns = [*rows]
+    out = []
+    for one in tables:
+        for pattern in patterns:
+            if not fnmatch.filter([row.id for row in one.rows], pattern):
+                raise unknown(f"row of {paper.id} {one.id}", pattern, [row.id for row in one.rows])
+        found = [row for pattern in patterns or ["*"] for row in one.rows if fnmatch.fnmatch(row.id, pattern)]
+        out.append((one, [*{row.id: row for row in found}.values()]))
+    return out
+
+
+def seeds_of(text: str) -> list[int]:
+    """ "3" is 0, 1, 2; "4,7" is 4 and 7; "5," is 5 alone."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+        raise UnalikeError(f"--seeds must be how many (3) or which (0,1,2), each once; got {text!r}.")
+    seeds = list(range(int(parts[0]))) if "," not in text else [int(part) for part in parts]
+    if not seeds:
+        raise UnalikeError("--seeds 0 runs nothing: give at least 1.")
+    return seeds

@@ -1,0 +1,107 @@
+"""Means of local models, as FedDyn's and FedDC's programs evaluate them beside the global model.
+
+    sel   the mean of this round's participants' models
+    all   the mean of every client's last model; of one that never took part, the initial model
+
+Weighted as the method weighs updates (by samples, or not at all). A simulation sees every reply on its way, so neither
+the method nor its messages change, and bytes stay what they are; it costs a model a client of memory, and their
+evaluation. The numbers go to locals.jsonl in the run's folder; the models lie beside each checkpoint, so that a resumed
+run goes on with them. A method whose reply is no difference of models (q-FedAvg, FedNova, FL+HC) has none.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from unalike.callbacks import Callback
+from unalike.engines.base import BUFFERS, Outcome
+from unalike.errors import UnalikeError
+from unalike.metrics import evaluate_set
+from unalike.runs import _replace, read_rounds
+
+FILE = "locals.jsonl"
+METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
+
+
+class LocalModels(Callback):
+    """Evaluates the two means on the global test set. The run needs a folder."""
+
+    def on_start(self, run: Any) -> None:
+        self.path = run.folder.path
+        server, population = run.server, run.population
+        weighted = run.method.sends["delta"].weight == "samples"
+        sizes = torch.from_numpy(run.data.train.sizes).double() if weighted else torch.ones(population).double()
+        self.weights = sizes.to(server.w.device)
+        self.moved = torch.zeros(population, len(server.w), dtype=server.w.dtype, device=server.w.device)
+        self.initial = run._model.start.to(server.w)
+        if run.rounds_done:
+            self._load(run)
+        kept = [line for line in read_rounds(self.path / FILE) if line["round"] <= run.rounds_done]
+        with run.folder.writing():
+            _replace(self.path / FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        self._begin(run)
+        run.engine.watch = self._see
+
+    def _begin(self, run: Any) -> None:
+        self.sent = run.server.w.clone()
+        self.ids: list[torch.Tensor] = []
+
+    def _see(self, outcome: Outcome) -> None:
+        ids = torch.from_numpy(outcome.ids).to(self.moved.device)
+        self.moved[ids] = self.sent - self.initial + outcome.up["delta"].to(self.moved)
+        self.ids.append(ids)
+
+    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+        round, ids = line["round"], torch.cat(self.ids)
+        if run.evaluated(round):
+            buffers = run.server._values.get(BUFFERS, run._model.start_buffers)
+            out: dict[str, Any] = {"round": round}
+            for name, rows in (("sel", ids), ("all", None)):
+                scores = evaluate_set(run._model, run._live, self._mean(rows), buffers, run.data.global_test)
+                out |= {f"test_{name}_{key}": value for key, value in scores.items()}
+            with run.folder.writing(), (self.path / FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(out) + "\n")
+        self._begin(run)
+        if round % run._checkpoint_every == 0 or round == run.rounds:
+            self.save(run)
+
+    def _mean(self, ids: torch.Tensor | None) -> torch.Tensor:
+        weights, rows = (self.weights, self.moved) if ids is None else (self.weights[ids], self.moved[ids])
+        share = (weights / weights.sum()).to(rows.dtype)
+        return self.initial + share @ rows
+
+    def save(self, run: Any) -> None:
+        """Before the checkpoint of the same round; the one before is kept until this one counts."""
+        if run.rounds_done == run.rounds:
+            for old in self.path.glob("locals-*.safetensors"):  # nothing is left to be continued
+                old.unlink()
+            return
+        with run.folder.writing():
+            _replace(self._file(run.rounds_done), safetensors.torch.save({"moved": self.moved.cpu()}))
+        for old in sorted(self.path.glob("locals-*.safetensors"))[:-2]:
+            old.unlink()
+
+    def _file(self, round: int) -> Any:
+        return self.path / f"locals-{round:06d}.safetensors"
+
+    def _load(self, run: Any) -> None:
+        if run.rounds_done == run.rounds:
+            return
+        try:
+            moved = safetensors.torch.load_file(self._file(run.rounds_done))["moved"]
+        except (OSError, KeyError) as error:
+            raise UnalikeError(
+                f"{self.path} lacks the local models of round {run.rounds_done}: delete the folder, and the run starts anew."
+            ) from error
+        self.moved.copy_(moved)
+
+    def on_end(self, run: Any) -> None:
+        run.engine.watch = None
+
+
+def possible(run: Any) -> bool:
+    return type(run.method).__name__ in METHODS and run.data.global_test is not None
