@@ -18,13 +18,26 @@ from torch import Tensor, nn
 from unalike.errors import EngineRefused
 from unalike.layers import PureLSTM
 
-TWICE = "a gradient is differentiated again, which the fast layers cannot do: use fast=False"
 NOBODY = 4  # among the four places of a pooling window: none wins, the ReLU is off
 
 
 def kernels() -> Any:
     """The module of kernels, imported where there is a GPU: it needs Triton."""
     return importlib.import_module("unalike.engines.kernels")
+
+
+class Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated again: said instead of being silently wrong."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise EngineRefused("a gradient is differentiated again, which the fast layers cannot do: use fast=False")
 
 
 def _stacked(op, out: int):
@@ -104,20 +117,10 @@ def _channels(x: Tensor) -> Tensor:
     return x.permute(1, 0, 4, 2, 3).reshape(b, c * i, h, w)
 
 
-class _ConvPoolBackward(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _ConvPoolBackward(Once):
     @staticmethod
     def forward(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
         return conv_pool_backward(g, won, x, weight, inward)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise EngineRefused(TWICE)
 
 
 class _ConvPool(torch.autograd.Function):
@@ -240,20 +243,10 @@ def _(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -
     return inner.new_empty(inner.shape), weight.new_empty(weight.shape)
 
 
-class _LSTMBackward(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _LSTMBackward(Once):
     @staticmethod
     def forward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return lstm_backward(g, hidden, cells, inner, weight)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise EngineRefused(TWICE)
 
 
 class _LSTM(torch.autograd.Function):
