@@ -5,9 +5,11 @@ importing torch once more.
 """
 
 import contextlib
+import dataclasses as dc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,12 +25,28 @@ from toys import FeatureMean, ScalarsFirst, SharedBody
 
 import unalike as ua
 from unalike import config, testing
-from unalike.engines.ray import QUIET, Exchange, Ray, deal, load_ray
+from unalike.contract import Field, Method
+from unalike.engines.ray import QUIET, Exchange, Ray, Worker, deal, load_ray
 
 pytest.importorskip("ray")
 ray = load_ray()
 METHODS = (ua.FedAvg(), ua.Scaffold(), ua.FedDC(alpha=0.1), ua.RFedAvgPlus(lam=0.3), ua.FedFa())
-TOYS = (ScalarsFirst(), SharedBody())  # state of a round, and personal models that are evaluated by the workers
+
+
+@dc.dataclass(frozen=True)
+class Fleeting(Method):
+    """State that must be gone when a new round begins."""
+
+    keeps = {"mark": Field("scalar", life="round")}
+
+    def client(self, me, s, m):
+        return me.train(m.w).then(self.marked)
+
+    def marked(self, me, s, m, theta):
+        return {"mark": s.mark + 1}, {"delta": (theta - m.w) / (1 + s.mark)}
+
+
+TOYS = (Fleeting(), ScalarsFirst(), SharedBody())  # the last's personal models are evaluated by the workers
 SERVE = """
 import sys
 from unalike.engines.ray import load_ray, local_ray
@@ -38,14 +56,15 @@ with local_ray(2):
 """
 
 
-def processes(word):
-    """The processes whose command line has this word."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found += [int(file.parent.name)] if word.encode() in file.read_bytes() else []
-        except OSError:  # it has just ended
-            continue
+def family(pid):
+    """The processes that this one started, and those that they started."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            parents.setdefault(int(file.read_text().rpartition(")")[2].split()[1]), []).append(int(file.parent.name))
+    found = list(parents.get(pid, []))
+    for child in found:
+        found.extend(parents.get(child, []))
     return found
 
 
@@ -64,9 +83,10 @@ def cluster():
     address = process.stdout.readline().strip()
     assert address, "Ray did not start"
     yield address
+    started = family(process.pid)
     process.communicate("")
     assert process.returncode == 0
-    assert gone(processes(f"_{process.pid}/"))
+    assert len(started) > 4 and gone(started)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +98,8 @@ def joined(cluster):
 
 @pytest.fixture(scope="module")
 def crew(joined):
-    """Workers for many runs: `start` makes a new one of an old one."""
-    idle, new = [], Ray._new
+    """Workers for many runs, which take no cores from others: `start` makes a new one of an old one."""
+    idle, new = [], ray.remote(Worker).options(num_cpus=0).remote
 
     def dismiss(engine):
         for actor in engine.actors:
@@ -89,7 +109,7 @@ def crew(joined):
         engine.actors.clear()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ray, "_new", lambda engine: idle.pop() if idle else new(engine))
+        patch.setattr(Ray, "_new", lambda engine: idle.pop() if idle else new())
         patch.setattr(Ray, "close", dismiss)
         yield
     for actor in idle:
@@ -122,8 +142,24 @@ def test_is_sequential_bit_for_bit(method, crew):
     assert dealt.engine.inner.startswith(("workers", "sequential")) and dealt.engine.at_once == 1
     assert testing.difference(alone, dealt) == 0
     for mine, yours in zip(alone.history, dealt.history, strict=True):
-        assert {k: v for k, v in mine.items() if "seconds" not in k} == {k: yours[k] for k in mine if "seconds" not in k}
+        assert mine.keys() == yours.keys()
+        assert all(mine[name] == yours[name] for name in mine if not name.startswith("seconds"))
     assert sorted(alone.clients.known()) == sorted(dealt.clients.known())
+
+
+class Personal(ua.FedAvg):
+    """Each client's own model is the global one, trained a little more: with an optimizer that it keeps."""
+
+    def personal(self, me, s, m):
+        return me.train(m.w, steps=1).then(lambda me, s, m, theta: theta)
+
+
+def test_evaluation_leaves_nothing(crew):
+    local = ua.LocalTraining(steps=2, batch_size=5, lr=0.05, momentum=0.9, keep_optimizer=True)
+    settings = {"local": local, "rounds": 3, "clients_per_round": 1.0}
+    alone, dealt = (testing.run(Personal(), "cnn", engine=engine, **settings) for engine in ("sequential", "ray"))
+    assert testing.difference(alone, dealt) == 0
+    assert alone.history[-1]["clients_loss"] == dealt.history[-1]["clients_loss"]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
@@ -161,9 +197,8 @@ def test_rows_stay_with_their_worker(crew, sent):
 def test_rows_move_when_their_worker_is_busy(crew, sent):
     """Clients 1 and 3 meet on different workers than those that ran them with others."""
     data = ua.Federation.from_arrays([(torch.randn(4, 5), torch.arange(4) % 3) for _ in range(4)], classes=3)
-    cohorts = {"clients_per_round": [[0, 1, 2, 3], [0, 2], [0, 1], [1, 3]], "rounds": 8, "data": data, "inner": "sequential"}
-    dealt = run(ua.Scaffold(), engine="ray", **cohorts)
-    del cohorts["inner"]
+    cohorts = {"clients_per_round": [[0, 1, 2, 3], [0, 2], [0, 1], [1, 3]], "rounds": 8, "data": data}
+    dealt = run(ua.Scaffold(), engine="ray", inner="sequential", **cohorts)
     assert 0 < len(sent) < 8 * 4
     assert testing.difference(run(ua.Scaffold(), **cohorts), dealt) == 0
 
@@ -231,69 +266,98 @@ def test_a_killed_worker_changes_nothing(method, crew, tmp_path, sent):
     assert testing.difference(testing.run(method, "cnn", engine="sequential", **many), killed) == 0
 
 
-def test_clients_that_kill_every_worker(crew):
+def test_clients_that_kill_every_worker(crew, monkeypatch):
+    monkeypatch.setattr("unalike.engines.ray.TRIES", 1)
+
     def deadly(output, y):
         if os.getppid() != parent and os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.nn.functional.cross_entropy(output, y, reduction="none")
 
     here, parent = os.getpid(), os.getppid()
-    with refused("4 Ray workers died one after another with client 0"):
+    with refused("Round 1: 2 Ray workers died one after another with client 0"):
         testing.run(ua.FedAvg(), "cnn", engine="ray", workers=1, inner="sequential", loss=deadly)
 
 
 # ---------------------------------------------------------------- a Ray of its own, or somebody's
 
 SCRIPT = """
-import json, os, sys, time
-import ray, torch
+import json, os, sys
+import torch
+from test_ray import family
 import unalike as ua
 from unalike import testing
-from unalike.contract import Method
+from unalike.engines.ray import load_ray
+
+ray = load_ray()
 
 class Mine(ua.FedAvg):
     def client(self, me, s, m):
         return me.train(m.w).then(self.halved)
+
     def halved(self, me, s, m, theta):
         return {}, {"delta": (theta - m.w) / 2}
 
-class Wrong(ua.FedAvg):
-    def client(self, me, s, m):
-        return me.train(m.w + m.nothing).then(self.done)
-
-class Look(ua.Callback):
+class Stop(ua.Callback):
     def on_start(self, run):
+        self.run = run
         self.pids = ray.get([a.__ray_call__.remote(lambda worker: os.getpid()) for a in run.engine.actors])
 
-def main():
-    torch.set_num_threads(1)
-    look = Look()
-    alone = testing.run(Mine(), "cnn", engine="sequential", loss=lambda o, y: torch.nn.functional.nll_loss(o.log_softmax(-1), y, reduction="none"))
-    mine = testing.run(Mine(), "cnn", engine="ray", workers=2, callbacks=[look], loss=lambda o, y: torch.nn.functional.nll_loss(o.log_softmax(-1), y, reduction="none"))
-    left = ray.is_initialized()
-    try:
-        testing.run(Wrong(), "cnn", engine="ray", workers=1)
-    except ua.UnalikeError as error:
-        said = str(error)
-    print(json.dumps({"difference": testing.difference(alone, mine), "pids": look.pids, "left": left or ray.is_initialized(), "said": said}))
+    def on_round(self, run, line):
+        if line["round"] == 2:  # the workers commit the first round when the second begins
+            look = lambda worker: worker.rows.mapped and worker.folder.exists()
+            self.started = family(os.getpid())
+            self.mapped = ray.get([a.__ray_call__.remote(look) for a in run.engine.actors])
+            raise KeyboardInterrupt
 
-main()
+torch.set_num_threads(1)
+loss = lambda output, y: torch.nn.functional.nll_loss(output.log_softmax(-1), y, reduction="none")
+local = ua.LocalTraining(steps=2, batch_size=5, lr=0.05, momentum=0.9, keep_optimizer=True)
+settings = {"loss": loss, "local": local, "state_memory": 0}
+alone = testing.run(Mine(), "cnn", engine="sequential", **settings)
+stop = Stop()
+try:
+    testing.run(Mine(), "cnn", engine="ray", workers=2, callbacks=[stop], **settings)
+except KeyboardInterrupt:
+    left = ray.is_initialized()
+joined = testing.run(Mine(), "cnn", engine="ray", address=sys.argv[1], **settings)
+print(json.dumps({
+    "differences": [testing.difference(alone, other) for other in (stop.run, joined)],
+    "pids": stop.pids,
+    "mapped": stop.mapped,
+    "started": stop.started,
+    "left": [left, ray.is_initialized()],
+}))
 """
 
 
-def test_a_ray_of_its_own(tmp_path):
-    """With a method and a loss of the script's own; after it, and after an error, nothing of Ray is left."""
+def test_a_ray_of_its_own_and_one_that_it_joins(cluster, tmp_path):
+    """With a method and a loss of the script's own. An interrupted run leaves nothing; one that joined leaves Ray."""
     (tmp_path / "script.py").write_text(SCRIPT)
     process = subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, tmp_path / "script.py", cluster],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     out, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
+    assert process.returncode == 0 and error == "", error
     said = json.loads(out)
-    assert error == "" and said["difference"] == 0 and not said["left"]
-    assert "Wrong.client failed for client 0" in said["said"] and "\n" not in said["said"]
-    assert len(said["pids"]) == 2 and gone(said["pids"], 0) and not processes(f"_{process.pid}/")
+    assert said["differences"] == [0, 0] and said["left"] == [False, False]
+    assert len(said["pids"]) == 2 and set(said["pids"]) <= set(said["started"]) and gone(said["started"])
+    assert said["mapped"] == [True, True]
+    assert not [pid for pid in said["pids"] if Path(tempfile.gettempdir(), f"unalike-ray-rows-{pid}").exists()]
     assert not list(Path(tempfile.gettempdir()).glob(f"unalike-ray-*/session_*_{process.pid}"))
+    host, port = cluster.split(":")
+    socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def test_a_failing_client_is_named(crew):
+    class Wrong(ua.FedAvg):
+        def client(self, me, s, m):
+            return me.train(m.w @ m.w[:3]).then(self.done)
+
+    with refused(r"Wrong\.client failed for client 0 \(given m\.w .*RuntimeError"):
+        testing.run(Wrong(), "cnn", engine="ray")
 
 
 def test_a_method_of_a_file(crew, tmp_path):

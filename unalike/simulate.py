@@ -73,8 +73,8 @@ def simulate(
     clients_per_round: a fraction, a count, a list of client lists, or one of `ua.sampling`.
     loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy.
     buffers: what happens to BatchNorm's statistics: "average", "local" (each client keeps its own) or "freeze".
-    engine: "auto", "sequential", "workers", "batched" or "loopback"; engine options are `workers`,
-      `clients_at_once`, `memory` (bytes for a stack of clients) and `compile`.
+    engine: "auto", "sequential", "workers", "batched", "loopback" or "ray"; engine options are `workers`,
+      `clients_at_once`, `memory` (bytes for a stack of clients) and `compile`; of "ray" also `address` and `inner`.
     precision: "highest", or on a GPU "tf32" or "bf16"; "bf16" also on a CPU that has it (twice as fast on a CNN).
     folder: where the run is written; with resume=True it continues after its last checkpoint.
     evaluate_clients: "auto", "all", "none" or a number of clients (the same ones each time).

@@ -1,5 +1,5 @@
-"""Many workers of one owner, on this machine or on several: the cohort is dealt to Ray actors, one a CPU core or GPU, and
-each runs the fastest engine of its device on its share.
+"""Many workers of one owner, on this machine or on several: the cohort is dealt to Ray actors, one a CPU core or GPU,
+and each runs the fastest engine of its device on its share.
 
 A worker keeps the rows of the clients it has run, so that a client's state does not travel down again; what clients
 keep also comes back with their replies, into the same store that every engine uses. From there it is committed and
@@ -21,6 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ INNER = ("auto", "sequential", "workers", "batched")
 TRIES = 3  # how often a share is given to a new worker before its clients are blamed
 START_SECONDS = 120  # to wait for workers: a busy cluster may first have to free some cores
 KNOCK_SECONDS = 10
+STOP_SECONDS = 5
 QUIET = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 SPLITS = ("train", "validation", "test")
 
@@ -50,7 +52,6 @@ Rows = list[tuple[np.ndarray, Arrays]]  # some clients and their rows by name
 class Piece:
     """Clients that one worker runs in one go, by their positions in the cohort, and the answer to come."""
 
-    slot: int
     positions: np.ndarray
     answer: Any = None
     tries: int = 0
@@ -119,7 +120,9 @@ class Ray(Engine):
         resource, word = ("GPU", "GPUs") if self._gpu else ("CPU", "cores")
         there = int(self.ray.cluster_resources().get(resource, 0))
         if (asked or 1) > there:
-            raise UnalikeError(f"Ray has {there} {word} here and {asked or 1} are asked for: give workers={there or 1}.")
+            raise UnalikeError(
+                f"Ray has {there} {word} here and {asked or 1} are asked for: give workers={there or 1}."
+            )
         return asked or there
 
     @property
@@ -138,19 +141,23 @@ class Ray(Engine):
     def _started(self) -> tuple[str, int]:
         """Wait for all workers; which engine they run, and how many clients it takes in one go."""
         try:
-            return self.ray.get(self.starts, timeout=START_SECONDS)[0]
+            reasons, sizes = zip(*self.ray.get(self.starts, timeout=START_SECONDS), strict=True)
+            return reasons[0], min(sizes)
         except self.ray.exceptions.RayTaskError as error:
             raise _theirs(error) from error
         except self.ray.exceptions.GetTimeoutError as error:
             raise UnalikeError(
-                f"Ray did not give {len(self.actors)} workers within {START_SECONDS} s: others use the cluster; ask for "
-                "fewer with workers=..."
+                f"Ray did not give {len(self.actors)} workers within {START_SECONDS} s: others use the cluster; ask "
+                "for fewer with workers=..."
             ) from error
         except self.ray.exceptions.RayError as error:
             raise UnalikeError(f"A Ray worker died while it was started: {_line(error)}.") from error
 
     def close(self) -> None:
         """Stop the workers; Ray itself only where it is our own."""
+        if self.job.states.shapes:
+            with suppress(Exception):  # dead, or still busy with a round that failed elsewhere
+                self.ray.get([actor.stop.remote() for actor in self.actors], timeout=STOP_SECONDS)
         for actor in self.actors:
             with suppress(Exception):  # one that is dead already, or a cluster that is
                 self.ray.kill(actor)
@@ -204,7 +211,7 @@ class Exchange:
         for slot in range(len(engine.actors)):
             positions = np.flatnonzero(slots == slot)
             parts = [positions[a : a + engine.at_once] for a in range(0, len(positions), engine.at_once)]
-            self.pieces[slot] = collections.deque(Piece(slot, part) for part in parts)
+            self.pieces[slot] = collections.deque(Piece(part) for part in parts)
         self.slots = slots
         self.orders: dict[int, Any] = {}
 
@@ -253,17 +260,17 @@ class Exchange:
                 if piece.tries > TRIES:
                     raise UnalikeError(
                         f"Round {self.call.round + 1}: {TRIES + 1} Ray workers died one after another with client "
-                        f"{self.ids[piece.positions[0]]}: {_line(error)}."
+                        f"{self.ids[piece.positions[0]]} ({_line(error)}): see that their memory suffices."
                     ) from error
                 self.engine.replace(slot)
                 self.send([slot])
         self.pieces[slot].popleft()
         for ids, rows in kept:
-            self.engine.states.stage(ids, self._tensors(rows))
+            self.engine.states.stage(ids, tensors(rows, self.job.model.device))
         found: dict[int, Outcome] = {}
         place = {int(self.ids[p]): int(p) for p in piece.positions}
         for ids, up, samples, loss, trained in outcomes:
-            sent = self._tensors(up)
+            sent = tensors(up, self.job.model.device)
             for k, client in enumerate(ids):
                 one = slice(k, k + 1)
                 up_one = {name: value[one] for name, value in sent.items()}
@@ -276,9 +283,6 @@ class Exchange:
             self.ray.get(list(earlier))
         except self.ray.exceptions.RayTaskError as error:
             raise _theirs(error) from error
-
-    def _tensors(self, rows: Arrays) -> dict[str, Tensor]:
-        return {name: value.to(self.job.model.device) for name, value in tensors(rows).items()}
 
 
 def deal(cost: np.ndarray, owner: np.ndarray, workers: int) -> np.ndarray:
@@ -370,8 +374,8 @@ def _array(value: Tensor) -> np.ndarray:
     return value.detach().cpu().contiguous().numpy()
 
 
-def tensors(values: Arrays) -> dict[str, Tensor]:
-    return {name: _tensor(value) for name, value in values.items()}
+def tensors(values: Arrays, device: torch.device) -> dict[str, Tensor]:
+    return {name: _tensor(value).to(device) for name, value in values.items()}
 
 
 def _tensor(value: np.ndarray) -> Tensor:
@@ -432,9 +436,12 @@ class Worker:
         method, model, local, seed, mean, shapes, classes, deterministic, inner, options = cloudpickle.loads(inside)
         _numerics(model.precision, deterministic).__enter__()  # for this process's whole life
         torch.set_num_threads(1)
-        splits = {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
+        splits: dict[str, Any] = {
+            name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()
+        }
         data = Federation(splits.pop("train"), **splits, classes=classes).to(model.device, model.dtype)
-        self.rows = Held(shapes, len(data), model.device, budget)
+        self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
+        self.rows = Held(shapes, len(data), model.device, budget, self.folder)
         self.job = Job(method, model, data, local, seed, self.rows, mean)
         self.engine, reason = choose(inner, self.job, 2, {"workers": 1, **options})  # 2: several, a worker never knows
         self.round: int | None = None
@@ -453,7 +460,7 @@ class Worker:
         elif isinstance(fn, tuple):
             fn = self._score(*fn)
         self.number, self.keep = number, keep
-        self.call = Call(fn, self._tensors(shared), {}, round, exchange, trained)
+        self.call = Call(fn, tensors(shared, self.job.model.device), {}, round, exchange, trained)
 
     def _score(self, split: str) -> Callable[..., Any]:
         if split not in self.scores:
@@ -466,9 +473,9 @@ class Worker:
         if number != self.number:
             raise UnalikeError("A Ray worker did not get what it was to do.")
         for whose, values in missing:
-            self.rows.stage(whose, self._tensors(values))
+            self.rows.stage(whose, tensors(values, self.job.model.device))
         self.rows.noted = []
-        call = dc.replace(self.call, rows=self._tensors(rows))
+        call = dc.replace(self.call, rows=tensors(rows, self.job.model.device))
         outcomes = [(o.ids, arrays(o.up), o.samples, o.loss, o.trained) for o in self.engine.call(call, ids)]
         kept, self.rows.noted = self.rows.noted, []
         if not self.keep:
@@ -476,5 +483,6 @@ class Worker:
             return outcomes, []
         return outcomes, kept
 
-    def _tensors(self, values: Arrays) -> dict[str, Tensor]:
-        return {name: value.to(self.job.model.device) for name, value in tensors(values).items()}
+    def stop(self) -> None:
+        """Take the rows off the disk, if they are there: an actor is not given time to leave by itself."""
+        shutil.rmtree(self.folder, ignore_errors=True)
