@@ -135,3 +135,8 @@ def test_what_is_missing_is_named(home, tmp_path, monkeypatch, capsys):
         assert main(["export", str(home / "fedavg"), kind, "--out", str(tmp_path / "x")]) == 2
         assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_looks_like_a_formula_is_text_in_a_csv(tmp_path):
+    tables.write_csv({"name": ["=1+1", "@x", "-3 degrees", "plain"], "n": [-1, 2, 3, 4]}, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == "name,n\n'=1+1,-1\n'@x,2\n'-3 degrees,3\nplain,4\n"

@@ -525,3 +525,37 @@ def test_a_broken_config_is_named(tmp_path):
 
 def test_timeless_leaves_only_times_out():
     assert timeless([{"round": 1, "seconds": 2.0, "seconds_evaluation": 1.0}]) == [{"round": 1}]
+
+
+def test_one_process_at_a_time_writes_to_a_folder(tmp_path):
+    """A second writer would trim the rounds of the first under its hands."""
+    folder = tmp_path / "run"
+    holder = (
+        "import sys, small\n"
+        "class Wait(small.ua.Callback):\n"
+        "    def on_round(self, run, line):\n"
+        "        if line['round'] == 2:\n"
+        "            print('here', flush=True)\n"
+        "            sys.stdin.read()\n"
+        f"small.run(folder={str(folder)!r}, callbacks=[Wait()])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    other = subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert other.stdout.readline() == "here\n"
+        with refused("is being written by another process: wait for it, or choose another"):
+            run(folder=folder, resume=True)
+    finally:
+        other.kill()
+        other.communicate()
+    assert_same(run(), run(folder=folder, resume=True))  # the lock went with its process
+
+
+def test_a_folder_that_lacks_rounds_is_not_continued(tmp_path):
+    run(folder=tmp_path / "run")
+    file = tmp_path / "run" / "rounds.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with refused("has 2 of the 3 rounds before the checkpoint"):
+        run(folder=tmp_path / "run", resume=True, rounds=5)

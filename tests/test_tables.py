@@ -100,7 +100,7 @@ def test_numbers_sort_as_numbers(table):
 
 def test_latin_1(table):
     text = GOOD.replace("north", "nørd")
-    with says("is not utf-8 text", "encoding='latin-1'"):
+    with says("is not utf-8 text", "encoding"):
         from_table(table(text, encoding="latin-1"), "hospital", "outcome", ["age"])
     fed = from_table(table(text, encoding="latin-1"), "hospital", "outcome", ["age"], encoding="latin-1")
     assert fed.names == ["nørd", "south"]
@@ -110,7 +110,7 @@ WRONG = [
     ("", "a.csv is empty"),
     ("\n\n", "a.csv is empty"),
     ("hospital,outcome,age,dose,sex\n", "column names but no rows"),
-    (GOOD.replace(",", " "), "a single column 'hospital outcome age dose sex'", "delimiter="),
+    (GOOD.replace(",", " "), "a single column 'hospital outcome age dose sex'", "delimiter"),
     (GOOD.replace("dose", "age"), "two columns called 'age'"),
     (GOOD.replace("hospital", "hospitol"), "no column 'hospital'. Did you mean 'hospitol'"),
     (GOOD.replace("33", "old"), "'age' of", "is a number but has 'old' in line 4", "categorical"),
@@ -137,15 +137,15 @@ def test_what_is_wrong_with_a_table(table, wrong):
 
 
 def test_text_in_a_feature(table):
-    with says("'sex' of", "is a number but has 'f' in line 2", "give categorical=", "or leave the column out"):
+    with says("'sex' of", "is a number but has 'f' in line 2", "in `categorical`", "or leave it out"):
         from_table(table(), "hospital", "outcome")
 
 
 def test_labels_that_are_no_classes(table):
     rows = "".join(f"{'ab'[i % 2]},{i},1\n" for i in range(10))
-    with says("'y' of", "another value in each of 10 rows", "regression=True"):
+    with says("'y' of", "another value in each of 10 rows", "regression"):
         from_table(table("c,y,x\n" + rows), "c", "y")
-    with says("'y' of", "fractions such as 0.5", "regression=True"):
+    with says("'y' of", "fractions such as 0.5", "regression"):
         from_table(table("c,y,x\na,0.5,1\na,0.5,2\nb,1,3\n"), "c", "y")
     with says("client column 'y' has another value in each of 10 rows"):
         from_table(table("c,y,x\n" + rows), "y", "c")
@@ -159,7 +159,7 @@ def test_wrong_requests(table):
     file = table()
     for given_, pieces in [
         ({"features": "age"}, ("features='age' must be a list", "write .'age'.")),
-        ({"features": ["age", "age"]}, ("each once",)),
+        ({"features": ["age", "age"]}, ("each column once",)),
         ({"features": []}, ("one column or more",)),
         ({"features": ["outcome"]}, ("'outcome' is the label or the client",)),
         ({"features": ["age"], "categorical": ["sex"]}, ("'sex' is categorical but not a feature",)),
@@ -371,3 +371,17 @@ def test_damaged_tables(table, data):
         from_table(table(good[:place] + noise + kept), "hospital", "outcome", categorical=["sex"])
     except (UnalikeError, UserWarning) as error:  # a warning is an error in tests
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("c,y,x\na,ill,1\nb,nan,2\n", ("'y' of", "has nan in line 3", "remove the row")),
+        ("c,y\na,ill\nb,well\n", ("one column or more must be features", "'y' and 'c'")),
+        ("c,y,x\na,0,1\nb,1,1_000\n", ("'x' of", "'1_000' in line 3")),
+        ("c,y,x\na,0,1\nb,1,٣\n", ("'x' of", "in line 3")),
+    ],
+)
+def test_what_only_looks_right(table, text, pieces):
+    with says(*pieces):
+        from_table(table(text), "c", "y")

@@ -77,6 +77,8 @@ TABLE: Known = {
     "features": (list[str], None),
     "categorical": (list[str], None),
     "regression": (bool, False),
+    "delimiter": (str, None),
+    "encoding": (str, "utf-8-sig"),
 }
 MODEL: Known = {"loss": (str, None), "metrics": (list[str], None), "head": (str, None)}
 ENGINE: Known = {
@@ -113,6 +115,8 @@ MEANING: dict[tuple[str, str], str] = {
     ("data", "features"): "the table's columns to learn from; without it, all others",
     ("data", "categorical"): "features that are words or codes: one 0/1 feature a value",
     ("data", "regression"): "the label is a number, not a class",
+    ("data", "delimiter"): "what divides the table's columns, where it is not found",
+    ("data", "encoding"): "of the table's text, such as latin-1",
     ("data", "partition"): "how samples are dealt to clients: iid, dirichlet:0.1, natural (unalike list partitions)",
     ("data", "clients"): "how many clients; of data that come with their clients, the largest",
     ("data", "seed"): "of the split, apart from the run's",

@@ -50,6 +50,16 @@ class RunFolder:
         self.manifest: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
             raise UnalikeError(f"{self.path} is a file: a run needs a folder.")
+        with self.writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path)
+        try:
+            self._open(config, written, resume)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _open(self, config: dict[str, Any], written: dict[str, Any], resume: bool) -> None:
         if (self.path / "config.toml").exists():
             self._compare(config)
             self.manifest = self._read_manifest()
@@ -60,10 +70,9 @@ class RunFolder:
                 )
             if self.manifest is None and self.history():
                 raise UnalikeError(f"{self.path} has rounds and no checkpoint to continue from: choose another folder.")
-        elif self.path.exists() and any(f.name != ".config.toml.new" for f in self.path.iterdir()):
+        elif any(f.name != ".config.toml.new" for f in self.path.iterdir()):
             raise UnalikeError(f"{self.path} is not empty and holds no run: choose another folder.")
         with self.writing():
-            self.path.mkdir(parents=True, exist_ok=True)
             _replace(self.path / "config.toml", dump_toml(written).encode())  # first: it makes the folder a run's
             self.checkpoints.mkdir(exist_ok=True)
             self._trim_rounds()
@@ -72,6 +81,12 @@ class RunFolder:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a line that a full disk refused was reported when it was written
             self._log.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -118,6 +133,11 @@ class RunFolder:
         """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
         last = self.manifest["round"] if self.manifest else 0
         keep = [json.dumps(line) + "\n" for line in self.history() if line["round"] <= last]
+        if len(keep) != last:
+            raise UnalikeError(
+                f"{self.path / 'rounds.jsonl'} has {len(keep)} of the {last} rounds before the checkpoint: it "
+                "was changed; run again in another folder."
+            )
         _replace(self.path / "rounds.jsonl", "".join(keep).encode())
 
     # ---- checkpoints
@@ -293,6 +313,23 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return out
+
+
+def _locked(folder: Path) -> int | None:
+    """A handle that keeps other processes from writing to this folder; it goes with its process, whatever happens."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise UnalikeError(f"{folder} is being written by another process: wait for it, or choose another.") from None
+    except OSError:  # a file system without locks
+        pass
+    return handle
 
 
 def dump_toml(tree: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ MAPPED_FORMAT = "unalike-columns-1"
 MAPPED_INDEX = "columns.json"
 FILE_KEYS = ("x", "y", "x_test", "y_test", "x_validation", "y_validation")
 SUFFIXES = (".npz", ".safetensors")
+MOST_CLASSES = 1 << 20  # found in labels: beyond this they are numbers of something else
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:
@@ -206,7 +207,10 @@ class Federation:
                 )
             return None
         if given is None:
-            return max((int(y.max()) + 1 for _, _, y, _ in self._parts() if len(y)), default=0)
+            found = max((int(y.max()) + 1 for _, _, y, _ in self._parts() if len(y)), default=0)
+            if found > MOST_CLASSES:
+                raise UnalikeError(f"The largest label is {found - 1}: number the classes 0, 1, 2, …, or give classes.")
+            return found
         if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
             raise UnalikeError(
                 f"classes={given!r} must be a positive integer; leave it out to find it from the labels."

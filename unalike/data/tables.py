@@ -10,6 +10,7 @@ import contextlib
 import csv
 import importlib
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -230,6 +231,12 @@ def _labels(
     values, codes = _coded(raw, label, texts, None if like is None else like.label_names)
     if like is not None:
         return codes, values
+    endless = next((value for value in values if (n := _number(value)) is not None and not math.isfinite(n)), None)
+    if endless is not None:
+        place = raw.place(texts.index(endless))
+        raise UnalikeError(
+            f"The label column {label!r} of {raw.what} has {endless} in {place}: fill it in or remove the row."
+        )
     fractions = [value for value in values if _number(value) is not None and not _number(value).is_integer()]  # type: ignore[union-attr]
     if fractions or len(values) == len(texts) > 2:
         why = (
@@ -237,7 +244,7 @@ def _labels(
         )
         raise UnalikeError(
             f"The label column {label!r} of {raw.what} {why}: it looks like a regression target or a row's own number; "
-            "give regression=True, or name the column of classes."
+            "set `regression`, or name the column of classes."
         )
     if len(values) == 1:
         raise UnalikeError(f"The label column {label!r} of {raw.what} is {values[0]!r} in every row: nothing to learn.")
@@ -294,6 +301,8 @@ def _number(text: str) -> float | None:
 def _as_numbers(raw: _Csv | _Frame, name: str, values: Any, role: str) -> np.ndarray:
     """float32 of a column, or the line that says which row is no number."""
     try:
+        if any(isinstance(value, str) and not _plain(value) for value in values):
+            raise ValueError  # 1_000 and digits of other scripts are numbers to Python and a slip in a table
         with np.errstate(over="ignore"):
             numbers = np.asarray(values, np.float64).astype(np.float32)
     except (ValueError, TypeError):
@@ -304,12 +313,18 @@ def _as_numbers(raw: _Csv | _Frame, name: str, values: Any, role: str) -> np.nda
         value = value.item() if isinstance(value, np.generic) else value
         if _missing(value):
             raise UnalikeError(f"The column {name!r} of {raw.what} is empty in {place}: fill it in or remove the row.")
-        cure = "mend it, give categorical=[…] for text, or leave the column out with features=[…]"
+        cure = "mend it, name the column in `categorical` if it holds words, or leave it out of `features`"
         raise UnalikeError(f"The column {name!r} of {raw.what} {role} but has {short(value)} in {place}: {cure}.")
     return numbers
 
 
+def _plain(text: str) -> bool:
+    return text.isascii() and "_" not in text
+
+
 def _finite(value: Any) -> bool:
+    if isinstance(value, str) and not _plain(value):
+        return False
     try:
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.asarray(value, np.float64).astype(np.float32)).all())
@@ -359,8 +374,11 @@ def _check_features(
     for name in categorical:
         if name not in features:
             raise UnalikeError(f"The column {name!r} is categorical but not a feature: add it to features.")
-    if not features or len(set(features)) < len(features):
-        raise UnalikeError(f"features={short(list(features))} must name one column or more, each once.")
+    if not features:
+        beside = " and ".join(map(repr, others))
+        raise UnalikeError(f"Of {raw.what} one column or more must be features, besides {beside}.")
+    if len(set(features)) < len(features):
+        raise UnalikeError(f"features={short(list(features))} must name each column once.")
 
 
 # ---- where the columns come from
@@ -380,7 +398,7 @@ class _Csv:
             raise UnalikeError(f"{path} is empty: its first line must name the columns.")
         if len(self.names) == 1:
             raise UnalikeError(
-                f"{path} has a single column {short(self.names[0])}: give delimiter='…' if another sign divides them."
+                f"{path} has a single column {short(self.names[0])}: set `delimiter` if another sign divides them."
             )
 
     @contextlib.contextmanager
@@ -390,7 +408,9 @@ class _Csv:
                 yield
             except UnicodeDecodeError:
                 kind = self.encoding.removesuffix("-sig")
-                raise UnalikeError(f"{self.what} is not {kind} text: save it so, or give encoding='latin-1'.") from None
+                raise UnalikeError(
+                    f"{self.what} is not {kind} text: save it so, or set `encoding`, such as latin-1 or utf-16."
+                ) from None
             except csv.Error as error:
                 raise UnalikeError(f"{self.what}, line {self.reader.line_num} is no CSV ({error}): mend it.") from None
 
@@ -438,7 +458,7 @@ class _Csv:
             if len(cells) != len(self.names):
                 raise UnalikeError(
                     f"{self.what} has {len(cells)} cells in {self.place(i)} and {len(self.names)} column names: "
-                    "mend the line, or give delimiter='…'."
+                    "mend the line, or set `delimiter`."
                 )
         columns = dict(zip(self.names, zip(*rows, strict=True), strict=True))
         found = {name: _as_numbers(self, name, columns[name], "is a number") for name in numbers}

@@ -60,12 +60,17 @@ def _columns(rows: list[dict[str, Any]]) -> Table:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
+def _inert(cell: Any) -> Any:
+    """A name that a spreadsheet would take for a formula, with the mark that makes it text."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
 def write_csv(table: Table, file: Path) -> None:
     """A header and a line a row; what is not known is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
+    writer.writerows([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
     _replace(file, text.getvalue().encode())
 
 

@@ -35,7 +35,7 @@ def parse(text: str) -> Partition:
     if kind is None:
         raise unknown("partition", name, PARTITIONS)
     fields = dataclasses.fields(kind)
-    usage = ":".join([name.lower(), *(f.name for f in fields)])
+    usage = ":".join([name.lower(), *("true" if str(f.type) == "bool" else f.name for f in fields)])
     if len(values) > len(fields):
         raise UnalikeError(f"The partition {text!r} has {len(values)} arguments: write at most {usage!r}.")
     needed = [f for f in fields if f.default is dataclasses.MISSING][len(values) :]
