@@ -84,6 +84,14 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     assert len({facts[n]["model"]["fingerprint"] for n in names if n.endswith("4")}) == 1
     assert len({facts[n]["data"]["fingerprint"] for n in names}) == 2
 
+    rows, table, _ = found("out")
+    title = json.loads(Path("out/comparison.json").read_text())["title"]
+    assert title == "2 methods on digits" and f"<title>{title} " in Path("out/report.html").read_text()
+    for row in rows:  # what a reference line would send is nobody's traffic, as the table has it
+        sent = row["method"] in ("fedavg", "scaffold")
+        assert bool(row["bytes"]) == sent and (sent or row["rounds_to"] == row["bytes_to"] == "")
+    assert [row["all bytes"] == "–" for row in table] == [False, False, True, True]
+
     before, stamps = found("out"), {p: p.stat().st_mtime_ns for p in Path("out").glob("*/rounds.jsonl")}
     assert do(capsys, "report out --out again.html")[0] == 0
     code, again, said = do(capsys, line)
@@ -147,9 +155,21 @@ def test_one_that_diverges_does_not_stop_the_others(here, capsys):
     assert code == 0 and "fedprox-seed0: diverged in round 1" in said
     assert "\nDiverged: fedprox in 2 of 2 seeds (round 1)" in out
     rows, table, _ = found("a")
+    assert all(row["bytes"] for row in rows)
     assert [row["diverged_in_round"] for row in rows] == ["", "1", "", "1"]
     assert table[1]["accuracy"] == "diverged"
     assert do(capsys, line)[1] == out
+
+
+def test_where_all_diverge_at_once_there_is_a_verdict_and_no_page(here, capsys):
+    Path("my.csv").write_text(patients())
+    line = "compare fedavg --table my.csv --client hospital --label outcome --lr 1e30 --rounds 2 --seeds 1 --folder a"
+    code, out, said = do(capsys, line)
+    assert code == 0 and "\nNo verdict: fedavg" in out and "there is no page" in said
+    assert [row["accuracy"] for row in found("a")[1]] == ["diverged"] * 3
+    assert not Path("a/report.html").exists()
+    code, out, _ = do(capsys, f"{line} --json")
+    assert code == 0 and json.loads(out)["report"] is None and json.loads(out)["title"] == "fedavg on my"
 
 
 def test_lists_are_a_grid_and_flags_go_to_the_methods_that_have_them(here, capsys):
@@ -212,7 +232,9 @@ def test_a_csv_goes_through_without_python(here, capsys):
     )
     assert code == 0 and "accuracy on clients' own test samples" in out and "my; mlp; 4 rounds of all clients" in said
     assert all((Path("a") / name).stat().st_size > 100 for name in FILES)
-    assert "north" in Path("a/report.html").read_text()
+    page = Path("a/report.html").read_text()
+    assert "north" in page and "<title>2 methods on my " in page
+    assert "\nFew samples: rounds were chosen on 8 validation samples" in out  # 2 of each hospital's 24
 
 
 def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
@@ -229,6 +251,21 @@ def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
     np.savez("clients/a.npz", x=x, y=(x[:, 0] > 0).astype(int))
     code, _, said = do(capsys, f"{line} a")  # the data changed: what was run is of others
     assert code == 2 and "was run on other data than these: choose another --folder" in said
+
+
+@pytest.mark.parametrize("kind", ["0 and 1", "one-hot", "fractions", "integers"])
+def test_classes_saved_as_floats_are_a_regression_and_told(here, kind):
+    truth = np.arange(20) % 2
+    y = {"0 and 1": truth.astype(float), "one-hot": np.eye(2)[truth], "fractions": truth + 0.5, "integers": truth}[kind]
+    Path("clients").mkdir()
+    np.savez("clients/a.npz", x=np.ones((20, 2), np.float32), y=y)
+    notes = []
+    watch = run.Watch()
+    watch.note = notes.append
+    made = arms.arms_of(["fedavg"], [("data-folder", "clients")], compare._defaults([]), True)
+    run.settle(made, 0, watch)
+    told = "y is float: taken as regression; save it as integers for classes." in notes
+    assert told == (kind in ("0 and 1", "one-hot"))
 
 
 def test_a_number_to_predict_is_compared_by_its_loss(here, capsys):
@@ -328,6 +365,8 @@ MISTAKES = [
     ("fedavg --data-folder rows", "unalike: The data have 11 different labels in 11 samples: labels must be classes "
      "that repeat; give floats for regression."),
     ("fedavg --data-folder hole", "unalike: *a.npz* NaN *"),
+    ("fedavg --data-folder same", "unalike: The label is 0 in every sample: nothing to learn."),
+    ("fedavg --data-folder same-floats", "unalike: The label is 0.0 in every sample: nothing to learn."),
 ]  # fmt: skip
 
 
@@ -341,6 +380,9 @@ def test_mistakes_are_one_line_and_code_2_before_anything_is_run(here, capsys, l
     for folder, x in (("rows", 1.0), ("hole", np.nan)):
         Path(folder).mkdir()
         np.savez(f"{folder}/a.npz", x=np.full((16, 2), x, np.float32), y=np.arange(16))
+    for folder, kind in (("same", np.int64), ("same-floats", np.float32)):
+        Path(folder).mkdir()
+        np.savez(f"{folder}/a.npz", x=np.ones((16, 2), np.float32), y=np.zeros(16, kind))
     code, out, said = do(capsys, f"compare {line} --folder out")
     assert (code, out) == (2, ""), said
     start, *rest = expected.replace("HERE", str(here)).split("*")

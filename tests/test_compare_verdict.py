@@ -1,5 +1,6 @@
 """The verdict as a pure function: fabricated rounds in, sentences out; and the statistics under it."""
 
+import dataclasses as dc
 import json
 import math
 import random
@@ -85,7 +86,9 @@ def test_the_paired_test_is_scipy_s():
     same = stats.paired([0.5, 0.25], [0.5, 0.25])
     assert (same.t, same.p) == (0, 1)
     always = stats.paired([0.75, 0.5], [0.5, 0.25])  # the same difference, exactly
-    assert always.t == math.inf and always.p == pytest.approx(0, abs=1e-12)
+    assert always.t == math.inf and always.p == scipy.stats.binomtest(2, 2).pvalue  # the sign test's
+    nine = stats.paired([0.25] * 9, [0.5] * 9)
+    assert nine.t == -math.inf and nine.p == pytest.approx(scipy.stats.binomtest(0, 9).pvalue)
 
 
 def test_holm():
@@ -104,13 +107,27 @@ def test_spread():
 
 
 def test_the_round_is_chosen_on_validation_data_and_never_on_test_data():
-    rounds = lines(0.5, 0.9, 0.6, validation=[0.3, 0.4, 0.4])
+    rounds = lines(0.5, 0.9, 0.6, validation=[0.3, 0.4, 0.35])
     found = evidence.gather("a", "a", [Outcome(0, rounds)], ACCURACY, Traits())
     assert (found.selected, found.selected_round, found.final, found.validation) == ([0.9], [2], [0.6], [0.4])
     rounds[2]["validation_accuracy"] = 0.5  # the best on test data is passed over
     assert evidence.gather("a", "a", [Outcome(0, rounds)], ACCURACY, Traits()).selected == [0.6]
     plain = evidence.gather("a", "a", [Outcome(0, lines(0.5, 0.9, 0.6))], ACCURACY, Traits())
     assert (plain.selected, plain.validation) == ([0.6], [])
+
+
+def test_of_rounds_with_the_same_validation_accuracy_the_least_loss_and_then_the_last_is_chosen():
+    """30 samples know 30 accuracies: the first of equals would be the least trained round."""
+    rounds = lines(0.5, 0.6, 0.7, 0.8, 0.9, validation=[0.3, 0.4, 0.4, 0.4, 0.1])
+    assert evidence.choose(rounds, ACCURACY)["round"] == 4
+    for line, loss in zip(rounds, (0.1, 0.9, 0.5, 0.6, 0.1), strict=True):
+        line["validation_loss"] = loss
+    assert evidence.choose(rounds, ACCURACY)["round"] == 3
+    rounds[3]["validation_loss"] = 0.5
+    assert evidence.choose(rounds, ACCURACY)["round"] == 4
+    rounds[3]["validation_loss"] = float("nan")
+    assert evidence.choose(rounds, ACCURACY)["round"] == 3
+    assert evidence.choose(rounds, LOSS)["round"] == 5
 
 
 def test_own_data_worst_and_variance_are_of_the_chosen_round():
@@ -142,6 +159,41 @@ def test_a_loss_counts_downwards():
     assert text["Lowest loss"].startswith("b, 0.550 ± 0.056 against fedavg's 1.050 ± 0.050 (t(2) = -")
 
 
+@pytest.mark.parametrize(
+    "size,b,base,target",
+    [
+        (1e-4, "0.000055 ± 0.000006", "0.000105 ± 0.000005", 0.000111),
+        (1e4, "5500 ± 557", "10500 ± 500", 11100),
+    ],
+)
+def test_a_loss_of_any_size_is_told_in_digits_that_it_needs(size, b, base, target):
+    """As the losses above, in other units: the verdict must not depend on these."""
+    fedavg = method("fedavg", [v * size for v in (1.0, 1.1, 1.05)], own=[])
+    other = method("b", [v * size for v in (0.5, 0.61, 0.54)], own=[])
+    text = say(fedavg, other, score=LOSS)
+    assert text["Lowest loss"].startswith(f"b, {b} against fedavg's {base} (t(2) = -")
+    assert text["In short"].startswith("b, clearly better than fedavg by ")
+    assert evidence.target_of(fedavg, LOSS) == pytest.approx(target)
+    case = results.Case(
+        "",
+        [fedavg, other],
+        fedavg,
+        LOSS,
+        None,
+        verdict.against([fedavg, other], fedavg, lambda e: e.selected, False),
+        [],
+        [],
+    )
+    rows = results.rows(case)
+    assert rows[1]["loss"] == b.replace(" ± 0.", " ±.").replace("± ", "±")
+    assert float(rows[1]["to fedavg"]) == pytest.approx(-0.5 * size, rel=0.01)
+    gain = [
+        method("centralized", [v * share * size for v in (1.0, 1.1, 1.05)], reference=True) for share in (0.7, 0.999)
+    ]
+    little = [say(method("fedavg", [v * size for v in (1.0, 1.1, 1.0501)]), g, score=LOSS) for g in gain]
+    assert ["gain little" in text["Against all data in one place"] for text in little] == [False, True]
+
+
 def test_the_score_is_the_first_that_all_have():
     own = [{k: v for k, v in line.items() if k != "test_accuracy"} for line in lines(0.5)]
     assert evidence.score_of([Outcome(0, lines(0.5))]) is ACCURACY
@@ -166,6 +218,12 @@ def test_what_methods_ask_for_comes_from_their_declarations():
 
 
 # ---------------------------------------------------------------- the verdict, branch by branch
+
+
+def varied(values, shift):
+    """All shifted by as much on average, and not by the same."""
+    return [v + shift + 1e-3 * k for v, k in zip(values, (1, -1, 0, 1, -1), strict=True)]
+
 
 BASE = [0.70, 0.72, 0.71, 0.73, 0.69]
 FAR = [0.80, 0.83, 0.81, 0.82, 0.80]
@@ -252,7 +310,8 @@ def test_of_equals_the_simplest_is_recommended():
     assert text["In short"].endswith(" a has the best accuracy, not clearly better than c's.")
     text = say(method("fedavg", BASE), *rest[:2])
     assert text["Simplest that is not worse"].endswith("; it reads sums only.")
-    text = say(method("fedavg", BASE), rest[0], method("d", [v - 0.02 for v in FAR], bytes=[9000] * 5))
+    less = [v - d for v, d in zip(FAR, (0.02, 0.021, 0.019, 0.02, 0.022), strict=True)]
+    text = say(method("fedavg", BASE), rest[0], method("d", less, bytes=[9000] * 5))
     assert text["Simplest that is not worse"] == "a; it keeps nothing on clients."  # d is simpler, and clearly worse
 
 
@@ -293,7 +352,7 @@ def test_what_they_ask_for():
 
 
 def test_against_the_reference_lines():
-    pooled = method("centralized", [v + 0.05 for v in FAR], reference=True)
+    pooled = method("centralized", varied(FAR, 0.05), reference=True)
     alone = method("local-only", [], reference=True, own=[v - 0.2 for v in BASE])
     text = say(method("fedavg", BASE), method("b", FAR), pooled, alone)
     assert text["Against all data in one place"] == (
@@ -304,8 +363,56 @@ def test_against_the_reference_lines():
     assert text["Against all data in one place"].endswith("(fedavg) is 0.143 below in every seed, yet not shown.")
     text = say(method("fedavg", [0.5, 0.6, 0.7]), method("centralized", [0.9, 0.62, 0.69], reference=True))
     assert text["Against all data in one place"].endswith("(fedavg) is 0.137 below, within noise.")
-    text = say(method("fedavg", BASE), method("centralized", [v - 0.05 for v in BASE], reference=True))
+    text = say(method("fedavg", BASE), method("centralized", varied(BASE, -0.05), reference=True))
     assert text["Against all data in one place"].endswith("0.050 above. All data in one place would gain little.")
+
+
+def test_a_difference_that_is_not_shown_is_not_called_little():
+    def little(pooled, base=BASE, **more):
+        found = say(method("fedavg", base), method("centralized", pooled, reference=True, **more))
+        return "would gain little" in found["Against all data in one place"]
+
+    noisy = [v + d for v, d in zip(BASE, (0.10, -0.11, 0.12, -0.13, 0.03), strict=True)]  # + 0.002 on average
+    assert abs(stats.mean(noisy) - stats.mean(BASE)) < verdict.LITTLE and not little(noisy)
+    assert not little([v - 2 * d for v, d in zip(BASE, (0.10, -0.11, 0.12, -0.13, 0.03), strict=True)])
+    assert little(varied(BASE, 0.002)) and not little(varied(BASE, 0.02))
+    assert not little(varied(BASE, 0.002), final=varied(BASE, 0.05))  # the last round says otherwise
+    assert not little([0.5], base=[0.5]) and not little([0.5, 0.6], base=[0.5, 0.6])  # untested; two seeds
+
+
+def test_the_best_of_several_is_corrected_for_all_of_them():
+    """p = 0.03 of one method is clear; of the best of four it is not."""
+    shift = (0.02, 0.04, 0.03)
+    low = [0.5, 0.51, 0.5]
+    best = method("b", [v + d for v, d in zip(low, shift, strict=True)])
+    p = stats.paired(best.own, low).p
+    assert 0.025 < p < 0.05
+    alone, pooled = method("local-only", [], reference=True, own=low), method("centralized", low, reference=True)
+    text = say(best, alone, pooled)
+    assert text["Is federating worth it"].startswith("yes; ") and text["Is federating worth it"].endswith(
+        f"p = {verdict.p_word(p)})."
+    )
+    others = [method(name, [0.51, 0.5, 0.5]) for name in "cde"]
+    text = say(best, *others, alone, pooled)
+    assert text["Is federating worth it"].startswith("yes, weakly shown; on clients' own test data b has")
+    assert text["Is federating worth it"].endswith(f"p = {verdict.p_word(p)}, corrected {verdict.p_word(4 * p)}).")
+    assert "0.030 above, weakly shown." in text["Against all data in one place"]
+    text = say(*others, best, method("local-only", [], reference=True, own=[v + 0.1 for v in best.own]))
+    assert text["Is federating worth it"].startswith("not shown; ")  # the same difference in each of three seeds
+
+
+def test_the_same_difference_in_every_seed_is_at_most_weak():
+    """One test sample more in each of some seeds is no certainty: t is infinite, and says nothing."""
+    few = say(method("fedavg", [0.5, 0.625, 0.75]), method("b", [0.53125, 0.65625, 0.78125]))
+    assert few["In short"] == "fedavg, until more seeds decide; b leads it by 0.031, in every seed."
+    assert few["Highest accuracy"].endswith(
+        "3 seeds do not show it (the same difference in every seed, sign test p = 0.25)."
+    )
+    many = say(method("fedavg", [0.5] * 9), method("b", [0.53125] * 9))
+    assert many["Highest accuracy"].startswith("b, weakly: ") and many["Highest accuracy"].endswith(
+        "sign test p = 0.004)."
+    )
+    assert many["Simplest that is not worse"].startswith("fedavg; ")
 
 
 def test_local_only_may_be_better_or_not_shown_to_be_worse():
@@ -358,6 +465,31 @@ def test_cases_are_judged_apart():
     runs = {("iidfedavg", 0): Outcome(0, lines(0.9)), ("skewedfedavg", 0): Outcome(0, lines(0.5))}
     cases = results.conclude(arms, [0], runs)
     assert [(c.name, c.base.selected) for c in cases] == [("iid", [0.9]), ("skewed", [0.5])]
+
+
+def test_a_grid_names_settings_that_diverged_and_the_setting_of_a_reference_line():
+    names = ("fedavg", "centralized", "local-only")
+    arms = [arm(f"{name} lr={lr}", name) for name in names for lr in (1, 2)]
+    runs = {}
+    for a in arms:
+        good = Outcome(0, lines(0.5, validation=[0.5]))
+        runs[a.name, 0] = good if a.label.endswith("1") else Outcome(0, [], 1)
+    (case,) = results.conclude(arms, [0], runs)
+    text = {line.partition(":")[0]: line for line in case.lines}
+    assert case.judged == [f"{name} lr=1" for name in names]
+    assert "fedavg lr=2 in 1 of 1 seeds" in text["Diverged"] and "local-only lr=2 in 1" in text["Diverged"]
+    assert "centralized lr=1 has 0.500" in text["Against all data in one place"]
+    assert "every client by itself (local-only lr=1) 0.500" in text["Is federating worth it"]
+
+
+def test_few_validation_samples_are_said():
+    def said(samples, **more):
+        one = dc.replace(arm("fedavg"), validation=samples)
+        (case,) = results.conclude([one], [0], {("fedavg", 0): Outcome(0, lines(0.5, **more))})
+        return [line for line in case.lines if line.startswith("Few samples: ")]
+
+    assert "rounds were chosen on 29 validation samples" in said(29, validation=[0.5])[0]
+    assert not said(100, validation=[0.5]) and not said(29) and not said(None)
 
 
 def test_all_runs_diverged():

@@ -16,7 +16,7 @@ import torch
 import unalike as ua
 from unalike import config, report
 from unalike.cli import flags, main
-from unalike.errors import UnalikeError
+from unalike.errors import Diverged, UnalikeError
 from unalike.metrics import Drift
 from unalike.report import page, read, record
 
@@ -210,6 +210,48 @@ def test_namesakes_are_told_apart(tmp_path):
         table["method"]["mu"] = mu
         config.run(table)
     assert [g["label"] for g in content(report.write(tmp_path))["groups"]] == ["fedprox, mu = 0.1", "fedprox, mu = 1.0"]
+
+
+def test_one_that_has_no_round_still_tells_its_namesakes_apart_and_is_named(tmp_path):
+    """A grid of which one setting diverged at once: the page says whose curve it shows."""
+    for lr in (0.1, 1e30):
+        table = settings(tmp_path / f"lr={lr:g}")
+        table["local"]["lr"], table["model"] = lr, {"name": "mlp", "hidden": [8]}
+        try:
+            config.run(table)
+        except Diverged:
+            assert lr == 1e30
+    case = {"case": "iid", "methods": [{"label": "fedavg lr=1e+30", "diverged": {"0": 1}}]}
+    data = content(report.write(tmp_path, comparison={"cases": [case]}))
+    assert [g["label"] for g in data["groups"]] == ["fedavg, lr = 0.1"] and data["idle"] == ["lr=1e+30"]
+    assert data["comparison"]["diverged"] == ["iid, fedavg lr=1e+30, seed 0 (round 1)"]
+    assert content(report.write(tmp_path, comparison={"cases": ["?"]}))["comparison"]["diverged"] == []
+
+
+def test_reference_lines_are_no_methods_and_send_nothing(tmp_path):
+    for method in ("fedavg", "centralized", "local-only"):
+        config.run(settings(tmp_path / method, method, rounds=1))
+    data = content(report.write(tmp_path))
+    assert data["title"] == "fedavg on digits"
+    sent = {row["label"]: "bytes" in row["cells"] for row in data["summary"]["rows"]}
+    assert sent == {"centralized": False, "fedavg": True, "local-only": False}
+    assert ["bytes" in run["x"] for run in data["runs"]] == [False, True, False]
+
+
+def test_a_table_gives_the_page_its_name(tmp_path):
+    rows = [f"{c},{'a' if k % 2 else 'b'},{k}" for c in "xyz" for k in range(8)]
+    (tmp_path / "my.csv").write_text("\n".join(["who,what,age", *rows]) + "\n")
+    table = settings(tmp_path / "run", rounds=1)
+    table["data"] = {"table": str(tmp_path / "my.csv"), "client": "who", "label": "what"}
+    config.run(table)
+    assert content(report.write(tmp_path / "run"))["title"] == "fedavg on my"
+
+
+def test_the_selected_round_is_the_one_that_a_comparison_chooses(compared):
+    run = read.RunFiles(compared / "fedavg-0")
+    for line, value in zip(run.lines, (0.4, 0.5, 0.5, 0.3), strict=True):
+        line |= {"validation_accuracy": value, "validation_loss": 1.0}
+    assert read._final(run, "selected") == run.lines[2]["test_accuracy"]
 
 
 def test_bytes_and_seconds_add_up(compared):

@@ -475,8 +475,8 @@ class Run:
         chosen = None
         lines = [line for line in self.history if "validation_loss" in line]
         if lines:
-            name = "validation_accuracy" if "validation_accuracy" in lines[0] else None
-            chosen = max(lines, key=lambda v: v[name]) if name else min(lines, key=lambda v: v["validation_loss"])
+            # of rounds with the same accuracy the one with the least loss, then the last: the first is least trained
+            chosen = max(lines, key=lambda v: (v.get("validation_accuracy", 0), -v["validation_loss"], v["round"]))
         setup_down, setup_up = self.server._values.get(SETUP_BYTES, (0, 0))
         return {
             "final": final,

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
     board = Scoreboard(show.console(args.quiet or args.json))
     arms = run.settle(arms, seeds[0], board, validation=bool(args.tune))
     facts: dict[str, Any] = {
-        "title": f"{len({a.method for a in arms if not a.reference})} methods on {_source(arms[0].tables['data'])}",
+        "title": f"{_who(arms)} on {_source(arms[0].tables['data'])}",
         "command": _command(args),
         "settings": describe(arms, seeds),
         "seeds": seeds,
@@ -124,14 +124,18 @@ def _conduct(
     board.stop()
     cases = results.conclude(arms, seeds, outcomes, args.target)
     content = results.write(folder, cases, jobs, facts)
-    page = report.write([job.folder for job in jobs], folder / "report.html", comparison=content)
+    if not args.json:
+        print(text(cases, facts))
+    begun = any(outcome.lines for outcome in outcomes.values())
+    folders = [job.folder for job in jobs]
+    page = report.write(folders, folder / "report.html", comparison=content) if begun else None
     if args.json:
-        show.document({"folder": str(folder), "report": str(page), **content})
+        show.document({"folder": str(folder), "report": page and str(page), **content})
         return 0
-    print(text(cases, facts))
     if not args.quiet:
+        look = f"Look at {show.near(page)};" if page else "No run got through a round: there is no page;"
         board.say(
-            f"{show.span(time.perf_counter() - began)} in all. Look at {show.near(page)};\n"
+            f"{show.span(time.perf_counter() - began)} in all. {look}\n"
             f"comparison.md, .csv and .json and the {len(jobs)} runs are in {show.near(folder)}."
         )
     return 0
@@ -195,6 +199,11 @@ def _folder(start: dict[str, Any], given: Sequence[flags.Given], args: argparse.
     what = [start, sorted((n, t or "") for n, t in given), args.tune, args.tune_rounds, str(Path.cwd())]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:6]
     return str(Path("runs") / f"compare-{_source(tables['data'])}-{digest}")
+
+
+def _who(arms: Sequence[run.Arm]) -> str:
+    methods = dict.fromkeys(arm.method for arm in arms if not arm.reference) or dict.fromkeys(a.method for a in arms)
+    return f"{len(methods)} methods" if len(methods) > 1 else next(iter(methods))
 
 
 def _source(data: dict[str, Any]) -> str:

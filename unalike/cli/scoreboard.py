@@ -111,13 +111,13 @@ class Scoreboard(Watch):
             scores = self.scores.get(label, [])
             known = [s for s in scores if s is not None]
             bad = len(scores) - len(known)
-            mean = f"{sum(known) / len(known):.3f}" if known else ""
+            mean = _figure(sum(known) / len(known)) if known else ""
             mean += f"  {bad} diverged" if bad else ""
             table.add_row(
                 Text(label),
                 f"{len(scores)}/{counts[label]}",
                 ProgressBar(total=total[label], completed=self.rounds.get(label, 0), width=16),
-                f"{self.now[label]:.3f}" if label in self.now else "",
+                _figure(self.now[label]) if label in self.now else "",
                 mean,
             )
         spent = show.span(time.perf_counter() - self.began)
@@ -144,9 +144,14 @@ def _score(line: dict[str, Any]) -> float | None:
     return next((line[s.key] for s in SCORES if line.get(s.key) is not None), None)
 
 
+def _figure(value: float) -> str:
+    """Three decimals, or what a loss of another size needs."""
+    return f"{value:.{SCORES[-1].places([value])}f}"
+
+
 def _words(line: dict[str, Any] | None) -> str:
     for score in SCORES:
         if line is not None and line.get(score.key) is not None:
             whose = " on own data" if score.key.startswith("clients") else ""
-            return f"{score.name} {line[score.key]:.3f}{whose}"
+            return f"{score.name} {_figure(line[score.key])}{whose}"
     return "done"

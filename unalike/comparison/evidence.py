@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 from unalike.comparison import stats
 from unalike.contract import Method
 
+REFERENCES = ("centralized", "local-only")
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
 
 
@@ -28,6 +29,14 @@ class Score:
     @property
     def validation(self) -> str:
         return f"validation_{self.name}"
+
+    def places(self, values: Sequence[float]) -> int:
+        """Decimals to show of such values: three of an accuracy; of a loss, whose size may be any, what three or four
+        digits of the mean need."""
+        size = abs(stats.mean(values)) if values else 0.0
+        if self.larger or not size:
+            return 3
+        return max(0, (3 if size >= 1 else 2) - math.floor(math.log10(size)))
 
 
 SCORES = (
@@ -143,18 +152,24 @@ def gather(
 
 
 def choose(lines: Sequence[dict[str, Any]], score: Score) -> dict[str, Any] | None:
-    """The round that validation data choose, the first of equals; None without such data. Never by test data."""
-    evaluated = [line for line in lines if _number(line.get(score.validation))]
-    best: Callable[..., Any] = max if score.larger else min
-    return best(evaluated, key=lambda line: line[score.validation]) if evaluated else None
+    """The round that validation data choose; None without such data. Never by test data. Few validation samples leave
+    many rounds with the same accuracy: of these the one with the least validation loss, then the last, since the first
+    would be the least trained."""
+    sign = 1 if score.larger else -1
+
+    def rank(line: dict[str, Any]) -> tuple[float, float, int]:
+        loss = line.get("validation_loss")
+        return sign * line[score.validation], -loss if _number(loss) else -math.inf, line["round"]
+
+    return max((line for line in lines if _number(line.get(score.validation))), key=rank, default=None)
 
 
 def target_of(base: Evidence, score: Score) -> float | None:
-    """95 % of the baseline's mean accuracy (or its loss over 95 %), to three digits."""
+    """95 % of the baseline's mean accuracy, to three decimals, or its loss over 95 %, to three digits."""
     if not base.selected:
         return None
     value = stats.mean(base.selected)
-    return round(value * TARGET_SHARE if score.larger else value / TARGET_SHARE, 3)
+    return round(value * TARGET_SHARE, 3) if score.larger else float(f"{value / TARGET_SHARE:.3g}")
 
 
 def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Score, target: float | None) -> None:
@@ -181,5 +196,5 @@ def last(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return next((line for line in reversed(lines) if any(_number(line.get(s.key)) for s in SCORES)), None)
 
 
-def _number(value: Any) -> bool:
+def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

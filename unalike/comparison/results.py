@@ -20,6 +20,7 @@ from unalike.comparison.words import listed
 from unalike.errors import UnalikeError
 
 NOTHING = "–"
+FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
 
 
 @dc.dataclass
@@ -46,6 +47,15 @@ def _basis(found: Sequence[Evidence], base: Evidence, score: Score) -> str:
     return f"Measured: {score.words}, {when}; {mean}."
 
 
+def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
+    """A word of doubt where the round was chosen on few samples."""
+    if samples is None or samples >= FEW_SAMPLES or not any(e.validation for e in found):
+        return []
+    return [
+        f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
+    ]
+
+
 def conclude(
     arms: Sequence[Arm], seeds: Sequence[int], outcomes: dict[tuple[str, int], Outcome], target: float | None = None
 ) -> list[Case]:
@@ -67,11 +77,18 @@ def conclude(
             )
             for arm in mine
         ]
-        out.append(_case(name, found, made, score, target))
+        out.append(_case(name, found, made, score, target, mine[0].validation))
     return out
 
 
-def _case(name: str, found: list[Evidence], made: dict[str, list[Outcome]], score: Score, target: float | None) -> Case:
+def _case(
+    name: str,
+    found: list[Evidence],
+    made: dict[str, list[Outcome]],
+    score: Score,
+    target: float | None,
+    samples: int | None,
+) -> Case:
     judged, note = _judged(found, score)
     first = [e for e in judged if not e.reference] or judged
     base = next((e for e in first if e.method == "fedavg"), first[0])
@@ -80,9 +97,9 @@ def _case(name: str, found: list[Evidence], made: dict[str, list[Outcome]], scor
         evidence.aim(each, made[each.label], score, target)
     complete = [e for e in judged if e.complete and not e.reference]
     tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
-    said = verdict(judged, base, score, target)
+    said = verdict(judged, base, score, target, found)
     short = said[:1] if said[0].startswith("In short") else []
-    lines = [*short, _basis(found, base, score), *note, *said[len(short) :]]
+    lines = [*short, _basis(found, base, score), *_few(found, samples), *note, *said[len(short) :]]
     return Case(name, found, base, score, target, tests, [e.label for e in judged], lines)
 
 
@@ -112,6 +129,8 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     base, score = case.base, case.score
     to = "no target" if case.target is None else f"{case.target:g}"
 
+    places = score.places(base.selected)
+
     def mean(values: Sequence[float], show: Callable[[float], str] = "{:.3f}".format) -> str:
         return show(stats.mean(values)) if values else NOTHING
 
@@ -128,16 +147,16 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     chosen = any(e.validation for e in case.found)
     out: dict[str, Callable[[Evidence], str]] = {
         "method": lambda e: e.label,
-        score.name: lambda e: _diverged(e) or (_narrow(e.selected) if e.selected else NOTHING),
+        score.name: lambda e: _diverged(e) or (_narrow(e.selected, places) if e.selected else NOTHING),
     }
     if chosen:
-        out["last round"] = lambda e: _narrow(e.final) if e.final else NOTHING
+        out["last round"] = lambda e: _narrow(e.final, places) if e.final else NOTHING
     if case.tests:
-        out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.3f}" if (t := test(e)) and t.test else ""
+        out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.{places}f}" if (t := test(e)) and t.test else ""
         out["p"] = lambda e: p_word(t.test.p) if (t := test(e)) and t.test else ""
         out["corrected"] = lambda e: p_word(t.corrected) if (t := test(e)) and t.corrected is not None else ""
     return out | {
-        "own data": lambda e: mean(e.own),
+        "own data": lambda e: mean(e.own, f"{{:.{score.places(base.own)}f}}".format),
         "worst 20 %": lambda e: mean(e.worst),
         "variance pp²": lambda e: mean(e.variance, "{:.0f}".format),
         f"rounds to {to}": lambda e: reach(e, e.rounds_to, "{:.0f}".format),
@@ -149,9 +168,9 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     }
 
 
-def _narrow(values: Sequence[float]) -> str:
+def _narrow(values: Sequence[float], places: int) -> str:
     """0.838 ±.012, for a table."""
-    return spread(values).replace(" ± 0.", " ±.")
+    return spread(values, places).replace(" ± 0.", " ±.").replace(" ± ", " ±")
 
 
 def _diverged(e: Evidence) -> str:
@@ -232,7 +251,9 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
             got = getattr(e, name)
             there = job.seed in through and len(got) == len(through)
             values.append(got[through.index(job.seed)] if there else "")
-        values += ["" if (v := getattr(e, name)[k]) is None else v for name in whole]
+        # what a reference line would send is nobody's traffic
+        none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
+        values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]
         out.writerow(
             [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, ""), *values, job.folder.name]
         )

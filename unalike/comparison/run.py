@@ -18,14 +18,13 @@ import numpy as np
 from unalike import config, report, runs
 from unalike.callbacks import Callback
 from unalike.comparison import tune
-from unalike.comparison.evidence import SCORES, Outcome, score_of
+from unalike.comparison.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.data.federation import Columns, Federation
 from unalike.data.tables import remarks
 from unalike.engines.base import one_thread
 from unalike.errors import Diverged, UnalikeError
 from unalike.sampling import sampling
 
-REFERENCES = ("centralized", "local-only")
 TEST, VALIDATION = 0.2, 0.1  # shares of every client's samples that are held out where the data have no such split
 COHORT = 10  # clients a round, where nothing is said
 TRIAL_SHARE = 0.5  # of the rounds, in a trial of --tune
@@ -38,7 +37,7 @@ class Arm:
     """A method with its settings: a line of the comparison, run once a seed.
 
     name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
-    learning rate, so that --tune may.
+    learning rate, so that --tune may; validation: how many samples of all clients choose the round.
     """
 
     label: str
@@ -46,6 +45,7 @@ class Arm:
     case: str
     tables: Tables
     free_rate: bool = False
+    validation: int | None = None
 
     @property
     def method(self) -> str:
@@ -115,7 +115,7 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
                 raise UnalikeError("--tune chooses on validation data, and there are none: give --validation 0.1.")
             if not said and not arm.tables["data"].get("name"):  # data of one's own
                 said = True
-                for line in remarks(fed):
+                for line in [*remarks(fed), *_float_classes(arm.tables["data"], fed)]:
                     watch.note(line)
             data[arm.case] = table, fed
         table, fed = data[arm.case]
@@ -127,7 +127,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         tables = {**arm.tables, "data": table, "model": model, "run": run}
         if arm.method == "centralized":
             tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(fed))
-        settled.append(dc.replace(arm, tables=tables))
+        chosen_on = None if fed.validation is None else len(fed.validation.y)
+        settled.append(dc.replace(arm, tables=tables, validation=chosen_on))
         _try(settled[-1], fed, seed)
     return settled
 
@@ -146,13 +147,24 @@ def held_out(table: dict[str, Any]) -> tuple[dict[str, Any], Federation]:
 
 
 def _check_labels(fed: Federation) -> None:
-    if fed.classes is not None and len(fed.train.y) > 2:
-        distinct = len(np.unique(fed.train.y.cpu().numpy()))
-        if distinct == len(fed.train.y):
+    y = fed.train.y.cpu().numpy()
+    if len(y) and (y == y[0]).all():
+        raise UnalikeError(f"The label is {y[0]} in every sample: nothing to learn.")
+    if fed.classes is not None and len(y) > 2:
+        distinct = len(np.unique(y))
+        if distinct == len(y):
             raise UnalikeError(
                 f"The data have {distinct} different labels in {distinct} samples: labels must be classes that "
                 "repeat; give floats for regression."
             )
+
+
+def _float_classes(table: dict[str, Any], fed: Federation) -> list[str]:
+    """A word where files hold what looks like classes and is taken as numbers to predict; a table says which it is."""
+    y = fed.train.y
+    if "folder" not in table or fed.classes is not None or not bool((y == y.round()).all()):
+        return []
+    return ["y is float: taken as regression; save it as integers for classes."]
 
 
 def pooled_work(local: dict[str, Any], clients_per_round: Any, population: int) -> dict[str, Any]:

@@ -12,7 +12,8 @@ ALPHA = 0.05  # below it a difference is called clear
 
 @dc.dataclass(frozen=True)
 class Paired:
-    """What a paired t-test found: the mean difference, t, the degrees of freedom and the two-sided p."""
+    """What a paired t-test found: the mean difference, t, the degrees of freedom and the two-sided p. Where the
+    difference is the same in every seed, t is infinite and p is the sign test's."""
 
     difference: float
     t: float
@@ -30,16 +31,20 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Paired | None:
-    """Student's paired t-test of a against b; None with fewer than two pairs, of which nothing can be said."""
+    """Student's paired t-test of a against b; None with fewer than two pairs, of which nothing can be said.
+
+    The same difference in every seed is how small test sets look (one sample more, three times), and no certainty:
+    there the sign test takes its place, p = 2 / 2^n."""
     differences = [x - y for x, y in zip(a, b, strict=True)]
     if len(differences) < 2:
         return None
     difference, df = mean(differences), len(differences) - 1
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     if error <= 1e-12 * max(abs(difference), 1e-300):  # the same difference in every seed
-        t = 0.0 if difference == 0 else math.copysign(math.inf, difference)
-    else:
-        t = difference / error
+        if difference == 0:
+            return Paired(0.0, 0.0, df, 1.0)
+        return Paired(difference, math.copysign(math.inf, difference), df, 2.0**-df)
+    t = difference / error
     return Paired(difference, t, df, two_sided(t, df))
 
 

@@ -7,6 +7,7 @@ methods that were tried; what the plain test alone says is called weak; the rest
 from __future__ import annotations
 
 import dataclasses as dc
+import math
 from collections.abc import Callable, Sequence
 
 from unalike.cli.show import size
@@ -14,7 +15,7 @@ from unalike.comparison import stats
 from unalike.comparison.evidence import Evidence, Score
 from unalike.comparison.words import listed, number, plural
 
-LITTLE = 0.01  # of accuracy
+LITTLE = 0.01  # of accuracy; of a loss, this share of it
 FEW = 5  # seeds below which a paired test sees large differences only
 
 Values = Callable[[Evidence], Sequence[float]]
@@ -48,15 +49,20 @@ def _word(test: stats.Paired | None, corrected: float | None, larger: bool) -> s
     if test.p >= stats.ALPHA:
         return "within noise"
     direction = "better" if (test.difference > 0) == larger else "worse"
-    return direction if corrected < stats.ALPHA and test.df > 1 else f"weakly {direction}"  # two seeds show nothing
+    # two seeds show nothing; nor is the same difference in every seed more than a hint
+    sure = corrected < stats.ALPHA and test.df > 1 and math.isfinite(test.t)
+    return direction if sure else f"weakly {direction}"
 
 
-def verdict(found: Sequence[Evidence], base: Evidence, score: Score, target: float | None) -> list[str]:
-    """The sentences, one a wish; each begins with what is wished for and a colon. The first is the answer in short."""
+def verdict(
+    found: Sequence[Evidence], base: Evidence, score: Score, target: float | None, tried: Sequence[Evidence] = ()
+) -> list[str]:
+    """The sentences, one a wish; each begins with what is wished for and a colon. The first is the answer in short.
+    `tried`: settings that were run, where they are more than those that are judged."""
     methods = [e for e in found if not e.reference and e.complete]
     references = {e.method: e for e in found if e.reference}
     lines = [_sure(len(base.seeds))]
-    lines += _diverged(found)
+    lines += _diverged(tried or found)
     if base not in methods:
         return [*lines, f"No verdict: {base.label}, against which the others are tested, did not get through."]
     if len(methods) > 1:
@@ -137,7 +143,10 @@ def _always(method: Evidence, other: Evidence, values: Values, larger: bool) -> 
 
 def _numbers(found: Against) -> str:
     assert found.test is not None and found.corrected is not None
-    t = f"t({found.test.df}) = {number(found.test.t, 3)}, {p_is(found.test.p)}"
+    if math.isinf(found.test.t):
+        t = f"the same difference in every seed, sign test {p_is(found.test.p)}"
+    else:
+        t = f"t({found.test.df}) = {number(found.test.t, 3)}, {p_is(found.test.p)}"
     changed = p_word(found.corrected) != p_word(found.test.p)
     return t + (f", corrected {p_word(found.corrected)}" if changed else "")
 
@@ -168,7 +177,8 @@ def _clearly_worse(method: Evidence, best: Evidence, values: Values, larger: boo
 
 def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
     title = "Highest accuracy" if score.larger else "Lowest loss"
-    return f"{title}: " + _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected), score.larger)
+    places = score.places(base.selected)
+    return f"{title}: " + _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected, places), score.larger)
 
 
 def _worst(methods: Sequence[Evidence], base: Evidence) -> str:
@@ -242,15 +252,16 @@ def _leading(methods: Sequence[Evidence], base: Evidence, score: Score) -> list[
 def _short(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
     lead = _leading(methods, base, score)
     first = _best(lead or methods, lambda e: e.selected, score.larger)
-    gap = abs(stats.mean(first.selected) - stats.mean(base.selected))
+    places = score.places(base.selected)
+    gap = f"{abs(stats.mean(first.selected) - stats.mean(base.selected)):.{places}f}"
     if len(base.seeds) == 1:
-        ahead = f"{first.label} is {gap:.3f} ahead of {base.label}" if lead else f"no method is ahead of {base.label}"
+        ahead = f"{first.label} is {gap} ahead of {base.label}" if lead else f"no method is ahead of {base.label}"
         return f"In short: one seed decides nothing; in it {ahead}."
     clear = _clear(methods, base, score)
     if clear is None:
         if not lead:
             return f"In short: {base.label}; no other is shown to be better here."
-        return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap:.3f}, in every seed."
+        return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap}, in every seed."
     best, simplest = clear
     gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
     also = (
@@ -258,7 +269,7 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
         if best is simplest
         else f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
     )
-    return f"In short: {simplest.label}, clearly better than {base.label} by {gain:.3f}.{also}"
+    return f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{places}f}.{also}"
 
 
 def _simplest(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
@@ -313,50 +324,78 @@ def _singly(method: Evidence) -> bool:
 
 
 def _worth(methods: Sequence[Evidence], references: dict[str, Evidence], score: Score) -> list[str]:
-    """Where all methods stand between no cooperation and all data in one place."""
+    """Where all methods stand between no cooperation and all data in one place. The best of them is picked on the same
+    test data, so that its p is corrected for all of them."""
     lines = []
-    best = _best(methods, lambda e: e.selected, score.larger)
     pooled, alone = references.get("centralized"), references.get("local-only")
     if pooled is not None and pooled.complete:
-        test = stats.paired(best.selected, pooled.selected)
-        gap = stats.mean(pooled.selected) - stats.mean(best.selected)
-        behind = gap > 0 if score.larger else gap < 0
-        clear = test is not None and test.p < stats.ALPHA
-        first, second = (pooled, best) if behind else (best, pooled)
-        steady = _always(first, second, lambda e: e.selected, score.larger)
-        noise = "" if clear or test is None else " in every seed, yet not shown" if steady else ", within noise"
-        relation = f"{abs(gap):.3f} {'below' if gap > 0 else 'above'}{noise}"
-        close = " All data in one place would gain little." if not behind or abs(gap) < LITTLE else ""
-        lines.append(
-            f"Against all data in one place: centralized has {spread(pooled.selected)}, the best method "
-            f"({best.label}) is {relation}.{close}"
-        )
-    if alone is not None and not alone.diverged and alone.own and all(len(m.own) == len(m.seeds) for m in methods):
+        lines.append(_pooled(methods, pooled, score))
+    known = [*methods] if alone is None else [*methods, alone]
+    if alone is not None and not alone.diverged and all(len(m.own) == len(methods[0].seeds) for m in known):
         lines.append(_alone(methods, alone, score))
     return lines
 
 
+def _pooled(methods: Sequence[Evidence], pooled: Evidence, score: Score) -> str:
+    best = _best(methods, lambda e: e.selected, score.larger)
+    word = against(methods, pooled, lambda e: e.selected, score.larger)[best.label].word
+    gap = stats.mean(pooled.selected) - stats.mean(best.selected)
+    first, second = (pooled, best) if (gap > 0) == score.larger else (best, pooled)
+    places = score.places(pooled.selected)
+    relation = f"{abs(gap):.{places}f} {'below' if gap > 0 else 'above'}{_doubt(word, first, second, score)}"
+    little = " All data in one place would gain little." if _little(methods, best, pooled, score) else ""
+    return (
+        f"Against all data in one place: {pooled.label} has {spread(pooled.selected, places)}, the best method "
+        f"({best.label}) is {relation}.{little}"
+    )
+
+
+def _doubt(word: str, first: Evidence, second: Evidence, score: Score) -> str:
+    """What to add to a difference that is not clear."""
+    if word.startswith("weakly"):
+        return ", weakly shown"
+    if word != "within noise":
+        return ""
+    return (
+        " in every seed, yet not shown"
+        if _always(first, second, lambda e: e.selected, score.larger)
+        else ", within noise"
+    )
+
+
+def _little(methods: Sequence[Evidence], best: Evidence, pooled: Evidence, score: Score) -> bool:
+    """Whether the test shows that all data in one place gain less than LITTLE, and the last round does not contradict:
+    a difference that is merely not shown may be large."""
+    less = LITTLE if score.larger else -LITTLE * abs(stats.mean(pooled.selected))
+    reduced = dc.replace(pooled, selected=[v - less for v in pooled.selected])
+    shown = against(methods, reduced, lambda e: e.selected, score.larger)[best.label].word == "better"
+    last = stats.mean(pooled.final) - less - stats.mean(best.final)
+    return shown and (last < 0) == score.larger
+
+
 def _alone(methods: Sequence[Evidence], alone: Evidence, score: Score) -> str:
     best = _best(methods, lambda e: e.own, score.larger)
-    test = stats.paired(best.own, alone.own)
-    ahead = (stats.mean(best.own) > stats.mean(alone.own)) == score.larger
+    found = against(methods, alone, lambda e: e.own, score.larger)[best.label]
+    places, setting = score.places(alone.own), f" ({alone.label})" if alone.label != alone.method else ""
     own = (
-        f"on clients' own test data {best.label} has {spread(best.own)} and every client by itself {spread(alone.own)}"
+        f"on clients' own test data {best.label} has {spread(best.own, places)} and every client by itself{setting} "
+        f"{spread(alone.own, places)}"
     )
-    if test is None:
+    if found.word == "untested":
         return f"Is federating worth it: {own} (one seed: untested)."
-    p = p_is(test.p)
-    if test.p >= stats.ALPHA:
-        return f"Is federating worth it: not shown; {own}, within noise ({p})."
-    if ahead:
-        return f"Is federating worth it: yes; {own} ({p})."
+    weakly = ", weakly shown" if found.word.startswith("weakly") else ""
+    numbers = _numbers(found)
+    if found.word == "within noise":
+        return f"Is federating worth it: not shown; {own}, within noise ({numbers})."
+    if found.word.endswith("better"):
+        return f"Is federating worth it: yes{weakly}; {own} ({numbers})."
     return (
-        f"Is federating worth it: not for clients that only meet data like their own; {own} ({p}). A global model "
-        "serves clients, and samples, of other kinds too."
+        f"Is federating worth it: not for clients that only meet data like their own{weakly}; {own} ({numbers}). A "
+        "global model serves clients, and samples, of other kinds too."
     )
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], places: int = 3) -> str:
     """0.838 ± 0.012; of a single value without the ±."""
     deviation = stats.deviation(values)
-    return f"{stats.mean(values):.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
+    return f"{stats.mean(values):.{places}f}" + ("" if deviation is None else f" ± {deviation:.{places}f}")

@@ -258,7 +258,7 @@ function seriesOf(group, color, key, axis) {
   for (const r of group.runs) {
     const run = data.runs[r];
     const ys = run.y[key];
-    if (!ys) continue;
+    if (!ys || !run.x[axis]) continue; // a reference line sends nothing
     run.x.rounds.forEach((t, k) => {
       if (ys[k] === null) return;
       if (!byRound.has(t)) byRound.set(t, { x: [], y: [] });
@@ -295,6 +295,8 @@ function header() {
     words.append(el("p", { class: "badge" }, `${which}not finished, ${FORMAT.count(r.rounds)} of ${FORMAT.count(r.asked)} rounds`));
   } else if (unfinished.length) words.append(el("p", { class: "badge" }, `${unfinished.length} of ${data.runs.length} runs are not finished`));
   if (data.idle.length) words.append(el("p", { class: "badge" }, `without a finished round: ${data.idle.join(", ")}`));
+  const lost = data.comparison.diverged;
+  if (lost.length) words.append(el("p", { class: "badge" }, `diverged: ${lost.join("; ")}`));
   page.append(el("header", { class: "top" }, words, theme));
 }
 
@@ -335,7 +337,7 @@ function numbers() {
   const uneven = rows.some(r => r.seeds !== rows[0].seeds);
   const body = rows.map((row, k) => {
     const cells = columns.map(c => {
-      if (!row.cells[c.key]) return el("td", {}, "");
+      if (!row.cells[c.key]) return el("td", {}, "–");
       const [value, spread] = row.cells[c.key];
       const format = short[c.kind];
       const all = known(rows.map(r => r.cells[c.key]?.[0]));

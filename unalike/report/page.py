@@ -82,7 +82,7 @@ def _palette() -> str:
 
 
 def _comparison(given: dict[str, Any]) -> dict[str, Any]:
-    """Verdict, table and command as plain text, whatever the file said."""
+    """Verdict, table, command and the runs that diverged, as plain text, whatever the file said."""
     verdict = given.get("verdict") or []
     lines = [verdict] if isinstance(verdict, str) else [str(line) for line in verdict]
     rows = given.get("table") or []
@@ -91,7 +91,21 @@ def _comparison(given: dict[str, Any]) -> dict[str, Any]:
         rows = [columns, *([row.get(key, "") for key in columns] for row in rows)]
     table = [[_cell(cell) for cell in row] for row in rows if isinstance(row, list | tuple)]
     command = given.get("command")
-    return {"verdict": lines, "table": table, "command": str(command) if command else None}
+    command = str(command) if command else None
+    return {"verdict": lines, "table": table, "command": command, "diverged": _diverged(given)}
+
+
+def _diverged(given: dict[str, Any]) -> list[str]:
+    """Every run that diverged, by its method, setting and seed."""
+    try:
+        return [
+            f"{', '.join(filter(None, [case['case'], method['label']]))}, seed {seed} (round {round})"
+            for case in given.get("cases") or []
+            for method in case["methods"]
+            for seed, round in method["diverged"].items()
+        ]
+    except (AttributeError, KeyError, TypeError):
+        return []  # no cases of ours
 
 
 def _cell(value: Any) -> str:

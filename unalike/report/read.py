@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from unalike.comparison.evidence import REFERENCES, SCORES, choose
 from unalike.errors import UnalikeError
 from unalike.report import record
 from unalike.runs import FREE, flatten, read_rounds
@@ -65,7 +66,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
     begun = [run for run in runs if run.lines]
     if not begun:
         raise UnalikeError(f"{folders[0]} has no finished round yet: there is nothing to report.")
-    groups = _groups(begun)
+    groups = _groups(runs)
     keys = _metrics(begun)
     points = max(20, min(CURVE_POINTS, CURVE_NUMBERS // (len(begun) * max(1, len(keys)))))
     share = HISTORY_BYTES // len(begun)
@@ -211,9 +212,10 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     rows = sorted(kept)
     x = {
         "rounds": [lines[k]["round"] for k in rows],
-        "bytes": [sent[k] for k in rows],
         "seconds": [round(seconds[k], 3) for k in rows],
     }
+    if run.method not in REFERENCES:  # what these would send is nobody's traffic
+        x["bytes"] = [sent[k] for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
     return {"x": x, "y": {key: values for key, values in y.items() if any(v is not None for v in values)}}
 
@@ -324,7 +326,8 @@ def _features(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
-    """Runs that differ in their seed alone, together and named: the method, and what tells it from its namesakes."""
+    """Runs that differ in their seed alone, together and named: the method, and what tells it from its namesakes, also
+    from those that have no finished round and are not shown."""
     found: dict[str, list[RunFiles]] = {}
     for run in runs:
         found.setdefault(run.identity(), []).append(run)
@@ -337,14 +340,25 @@ def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
         differ = [k for k in own if k not in skip and any(other.get(k) != own[k] for other in namesakes)]
         words = [f"{k.partition('.')[2] or k} = {own[k]}" for k in differ]
         group["label"] = ", ".join([first.method, *words])
-    return groups
+    for group in groups:
+        group["members"] = [run for run in group["members"] if run.lines]  # type: ignore[attr-defined]
+    return [group for group in groups if group["members"]]
 
 
 def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, Any]:
     first = runs[0]
     facts, settings = first.facts, first.settings()
-    data = str(settings.get("data.name") or Path(str(settings.get("data.folder", ""))).name)
-    who = groups[0]["label"] if len(groups) == 1 else f"{len(groups)} methods"
+    path = Path(str(settings.get("data.table") or settings.get("data.folder", "")))
+    data = str(settings.get("data.name") or (path.stem if "data.table" in settings else path.name))
+    methods = dict.fromkeys(g["members"][0].method for g in groups)
+    methods = {name: None for name in methods if name not in REFERENCES} or methods
+    who = (
+        f"{len(methods)} methods"
+        if len(methods) > 1
+        else groups[0]["label"]
+        if len(groups) == 1
+        else next(iter(methods))
+    )
     seeds = max(len(g["members"]) for g in groups)
     clients, samples = (facts.get("data", {}).get(name) for name in ("clients", "samples"))
     size = settings.get("model.parameters")
@@ -399,13 +413,16 @@ def _summary(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _final(run: RunFiles, key: str) -> float | None:
+    if key == "bytes" and run.method in REFERENCES:
+        return None
     if key in ("bytes", "seconds"):
         return float(getattr(run, key))
     if key == "rounds":
         return float(run.lines[-1]["round"])
     if key == "selected":  # the test accuracy of the round that validation data would choose
         lines = [line for line in run.lines if _number(line.get("validation_accuracy")) and "test_accuracy" in line]
-        return max(lines, key=lambda line: line["validation_accuracy"])["test_accuracy"] if lines else None
+        chosen = choose(lines, SCORES[0])
+        return chosen["test_accuracy"] if chosen else None
     return _short(run.final.get(key), 12)
 
 
