@@ -1,8 +1,11 @@
 """A real federation on loopback: Flower's SuperLink, a process for every client, TLS and keys."""
 
+import argparse
 import contextlib
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +22,7 @@ from test_network_messages import tables
 
 import unalike as ua
 from unalike import config, wire
-from unalike.cli import main
+from unalike.cli import main, serve
 from unalike.errors import UnalikeError
 from unalike.network import client as clients
 from unalike.network import keys, local, server
@@ -151,6 +154,32 @@ def test_a_client_that_is_killed_in_the_middle_of_a_round():
     close(real.server.control * 4, sum(state.values()))  # SCAFFOLD's mean: no reply counted at one end alone
 
 
+def test_a_local_federation_that_is_resumed_computes_what_an_uninterrupted_one_does(tmp_path):
+    """SCAFFOLD's clients keep state: with other keys, or without the state, it would not go on at all."""
+    fed, folder = data(2), tmp_path / "run"
+    settings = tables("scaffold", rounds=4, run={"folder": str(folder), "evaluate_clients": "none"})
+
+    class Stop(ua.Callback):
+        def on_round(self, run, line):
+            if line["round"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        local.run(settings, fed, deadline=SECONDS, callbacks=[Stop()])
+    homes = [folder / "federation" / f"client-{k:04d}" for k in range(2)]
+    assert all((home / "key").stat().st_mode & 0o777 == 0o600 for home in homes)
+    assert all(list((home / "state").glob("*/state.safetensors")) for home in homes)
+    with refused("holds a run on other data"):
+        local.run(settings, federation(sizes=(8, 5)), resume=True)
+    real = local.run(settings, fed, deadline=SECONDS, resume=True)
+    whole = {k: v for k, v in settings["run"].items() if k != "folder"}
+    assert [line["round"] for line in real.history] == [1, 2, 3, 4]
+    close(real.server.w, simulated({**settings, "run": whole}, fed).server.w)
+    shutil.rmtree(folder / "federation")
+    with refused("lacks the clients' keys and state"):
+        local.run(settings, fed, resume=True)
+
+
 def log(here, name):
     return (here.folder / f"{name}.log").read_text()
 
@@ -158,7 +187,7 @@ def log(here, name):
 def read_state(here, k):
     import safetensors.torch
 
-    (file,) = (here.folder / f"client-{k:04d}" / "state").glob("*/state.safetensors")
+    (file,) = (here.homes / f"client-{k:04d}" / "state").glob("*/state.safetensors")
     return safetensors.torch.load_file(file)["control"]
 
 
@@ -191,12 +220,18 @@ def test_who_may_come_in(tmp_path):
                 answer = http.post(f"https://{here.superlink.address}/v1/control/list-nodes", headers=headers)
                 assert answer.status_code == 404
         keys.make_node(tmp_path / "stranger")
+        said = []
         stranger = flower.FlowerClient(
-            here.address, Path(ca).read_bytes(), tmp_path / "stranger", tmp_path / "node", patience=1.0
-        )
+            here.address, Path(ca).read_bytes(), tmp_path / "stranger", tmp_path / "node", patience=1.0,
+            say=said.append,
+        )  # fmt: skip
         with refused("does not let this key in"):
             stranger.join()
         stranger.leave()
+        assert [text.partition(" (")[0] for text in said] == [
+            f"joining {here.address}",
+            f"{here.address} refuses this key",
+        ]
         keys.make_server(tmp_path / "other", [])
         doubter = flower.FlowerClient(
             here.address, (tmp_path / "other" / "ca.crt").read_bytes(), tmp_path / "stranger", tmp_path / "node"
@@ -204,6 +239,20 @@ def test_who_may_come_in(tmp_path):
         with refused("certificate is not to be trusted"):
             doubter.join()
         doubter.leave()
+
+
+def test_a_server_that_is_not_there_is_waited_for_aloud(tmp_path):
+    keys.make_server(tmp_path / "server", [])
+    keys.make_node(tmp_path / "a")
+    with local.listen("127.0.0.1", 0) as door:
+        address = f"127.0.0.1:{door.getsockname()[1]}"  # free again after the block
+    said = []
+    ca = (tmp_path / "server" / "ca.crt").read_bytes()
+    client = local.flower().FlowerClient(address, ca, tmp_path / "a", tmp_path / "node", wait=1.0, say=said.append)
+    with refused("out of reach"):
+        client.join()
+    client.leave()
+    assert [text.partition(" (")[0] for text in said] == [f"joining {address}", f"waiting for {address}"]
 
 
 def _context(ca):
@@ -273,7 +322,7 @@ def test_a_local_federation_that_is_stopped_leaves_nothing(how, nobody_left, tmp
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = unalike(
-        "local-federation", 2, *RUN, "--rounds", 100000, "--folder", tmp_path / "run",
+        "local-federation", 2, *RUN, "--rounds", 100000, "--folder", tmp_path / "run", "--deadline", 90,
         env={**os.environ, "TMPDIR": str(scratch)},
     )  # fmt: skip
     rounds = tmp_path / "run" / "rounds.jsonl"
@@ -287,7 +336,32 @@ def test_a_local_federation_that_is_stopped_leaves_nothing(how, nobody_left, tmp
     assert wait_for(lambda: not marked(nobody_left), 20), marked(nobody_left)
     assert wait_for(lambda: not list(scratch.glob("unalike-federation-*")), 20)
     if how is signal.SIGINT:
-        assert f"unalike local-federation 2 --resume {tmp_path / 'run'}" in out.replace("\n", "")
+        assert "stopping ..." in out
+        assert f"unalike local-federation 2 --deadline 90 --resume {tmp_path / 'run'}" in out.replace("\n", "")
+
+
+def test_the_command_to_go_on_has_what_was_given():
+    parser = argparse.ArgumentParser()
+    serve.arguments(parser)
+    for given in (
+        ["--keys", "my keys"],
+        [
+            "--keys",
+            "k",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "9000",
+            "--deadline",
+            "30.5",
+            "--wait",
+            "7",
+            "--test-set",
+            "a b",
+        ],
+    ):
+        said = serve.command(parser.parse_args(given), ["serve", *given[:2]], serve.DEFAULTS)
+        assert shlex.split(said) == ["serve", *given]
 
 
 def test_serve_and_join_by_command(tmp_path):

@@ -161,6 +161,7 @@ def test_an_answer_that_is_lost_counts_at_neither_end(evaluated, people, tmp_pat
     run = served(settings, Direct(people, meddle), said)
     assert any("site-2 is left out" in text and "no answer within 5 s" in text for text in said)
     assert [line.get("lost") for line in run.history] == [None, 1, None, None]
+    assert said[-1] == "clients lost: 1, in 1 of 4 rounds"
     means_agree(run, tmp_path)
     lists = [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
     close(run.server.w, simulated(settings, clients_per_round=lists).server.w)

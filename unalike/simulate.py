@@ -164,7 +164,8 @@ def _numerics(precision: str, deterministic: bool):
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv
         torch.backends.cudnn.benchmark = search
-        torch.use_deterministic_algorithms(before)
+        if torch.are_deterministic_algorithms_enabled() != before:  # the call alone imports the compiler: 1.7 s
+            torch.use_deterministic_algorithms(before)
 
 
 class Run:

@@ -1,6 +1,7 @@
 """A real federation on this machine: Flower's SuperLink and a process for every
 client, with certificates and keys made for the occasion. When it is over,
-stopped or killed, none of them is left.
+stopped or killed, none of the processes is left. The clients' keys and state
+are kept in the run's folder, under federation/, for --resume.
 
   unalike local-federation 4 --data digits --partition dirichlet:0.3 \\
                              --method scaffold --rounds 5
@@ -13,12 +14,10 @@ those of a simulation with the same seed. Needs pip install 'unalike[flower]'.
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 from typing import Any
 
 from unalike import config
-from unalike.cli import run
+from unalike.cli import run, serve
 from unalike.errors import UnalikeError
 
 
@@ -26,7 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, metavar="N", help="how many clients")
     run.arguments(parser)
     parser.usage = "unalike local-federation N [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--deadline SECONDS]"
-    parser.add_argument("--deadline", type=float, default=600.0, metavar="SECONDS", help="for an exchange [600]")
+    parser.add_argument(
+        "--deadline", type=float, default=serve.DEFAULTS["deadline"], metavar="SECONDS", help="for an exchange [600]"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -40,14 +41,14 @@ def main(args: argparse.Namespace) -> int:
     data = config.make_data(settings["data"])
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
+    serve.answer_signals()
     return run.conduct(
         args,
         settings,
         lambda live, resume: local.run(
             settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say
         ),
-        f"local-federation {args.number}",
+        serve.command(args, ["local-federation", args.number], {"deadline": serve.DEFAULTS["deadline"]}),
     )
 
 

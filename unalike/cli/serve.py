@@ -17,6 +17,8 @@ Flower's SuperLink. Settings and --resume are those of `unalike run`.
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -26,18 +28,40 @@ from unalike import config
 from unalike.cli import run
 from unalike.errors import UnalikeError
 
+DEFAULTS: dict[str, Any] = {"host": "127.0.0.1", "port": 8443, "deadline": 600.0, "wait": 3600.0, "test_set": None}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     run.arguments(parser)
     parser.usage = "unalike serve [FILE] --keys FOLDER [--host NAME] [--port N] [--SETTING VALUE ...] [--resume FOLDER]"
     parser.add_argument("--keys", metavar="FOLDER", required=True, help="certificates and clients' keys (unalike keys)")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0 is every one [127.0.0.1]"
-    )
-    parser.add_argument("--port", type=int, default=8443, help="the port to listen on [8443]")
-    parser.add_argument("--deadline", type=float, default=600.0, metavar="SECONDS", help="for an exchange [600]")
-    parser.add_argument("--wait", type=float, default=3600.0, metavar="SECONDS", help="until all have joined [3600]")
+    parser.add_argument("--host", help="the address to listen on; 0.0.0.0 is every one [127.0.0.1]")
+    parser.add_argument("--port", type=int, help="the port to listen on [8443]")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for an exchange [600]")
+    parser.add_argument("--wait", type=float, metavar="SECONDS", help="until all have joined [3600]")
     parser.add_argument("--test-set", metavar="FILE", help="x and y of the server's own, to test the global model on")
+    parser.set_defaults(**DEFAULTS)
+
+
+def command(args: argparse.Namespace, words: list[Any], defaults: dict[str, Any]) -> str:
+    """A command with these words and the flags that were given another value than the default."""
+    for name, default in defaults.items():
+        value = getattr(args, name)
+        if value != default:
+            words = [*words, f"--{name.replace('_', '-')}", f"{value:.12g}" if isinstance(value, float) else value]
+    return shlex.join(map(str, words))
+
+
+def answer_signals() -> None:
+    """SIGTERM too stops what was started, and Ctrl-C is answered at once: the stopping may take seconds."""
+
+    def interrupt(*_: Any) -> None:
+        os.write(2, b"\nstopping ...\n")  # a stream may be in the middle of a write
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored by whoever started us
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = {**checked, "data": {"name": "federation"}}
     public = keys.roster(Path(args.keys))
     test = join.read_client(Path(args.test_set)).train if args.test_set else None
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    answer_signals()
 
     def go(live: Any, resume: bool) -> Any:
         live.say(f"waiting for {len(public)} clients on {args.host}:{args.port}")
@@ -72,4 +96,4 @@ def main(args: argparse.Namespace) -> int:
                 check=processes.check,
             )
 
-    return run.conduct(args, settings, go, f"serve --keys {args.keys}")
+    return run.conduct(args, settings, go, command(args, ["serve", "--keys", args.keys], DEFAULTS))

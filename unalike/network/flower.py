@@ -86,6 +86,7 @@ with warnings.catch_warnings():
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 FIRST_WAIT = 0.05  # for an object still on its way up; Flower's own first wait is a second
+FIRST_RETRY = 0.2  # seconds; doubled from time to time
 BEAT = 10.0  # seconds between a client's signs of life, Flower's least; it counts as gone after two
 SECRET, SECRET_HEADER = "UNALIKE_ADMIN_SECRET", "x-unalike-secret"
 
@@ -157,9 +158,15 @@ class Refused(Exception):
         self.status = status
 
 
-def _call(fn: Callable[[Any], Any], request: Any, stop: threading.Event, patience: float) -> Any:
-    """One request of Flower's; waits out a server that is away, up to `patience` seconds."""
-    wait, end = 0.2, time.monotonic() + patience
+def _call(
+    fn: Callable[[Any], Any],
+    request: Any,
+    stop: threading.Event,
+    patience: float,
+    waiting: Callable[[str], None] = lambda reason: None,
+) -> Any:
+    """One request of Flower's; waits out a server that is away, up to `patience` seconds. waiting: told why, once."""
+    wait, end = FIRST_RETRY, time.monotonic() + patience
     while True:
         try:
             return fn(request)
@@ -176,6 +183,8 @@ def _call(fn: Callable[[Any], Any], request: Any, stop: threading.Event, patienc
                 ) from None
         if time.monotonic() > end or stop.wait(wait):
             raise Away(f"The server is out of reach ({reason}).")
+        if wait == FIRST_RETRY:
+            waiting(reason)
         wait = min(wait * 2, 5.0)
 
 
@@ -292,11 +301,18 @@ class FlowerClient:
 
     address, ca: of the SuperLink's outer door; key: the private key's file; memory: a file for the name that the
     SuperLink gave; wait: seconds for a server that is away; patience: seconds for a server that thinks this key is
-    still there, or does not know it.
+    still there, or does not know it; say: what a person should hear.
     """
 
     def __init__(
-        self, address: str, ca: bytes, key: Path, memory: Path, wait: float = float("inf"), patience: float = 60.0
+        self,
+        address: str,
+        ca: bytes,
+        key: Path,
+        memory: Path,
+        wait: float = float("inf"),
+        patience: float = 60.0,
+        say: Callable[[str], None] = lambda text: None,
     ):
         try:
             private = load_ssh_private_key(key.read_bytes(), None)
@@ -305,6 +321,7 @@ class FlowerClient:
             reason = str(error).splitlines()[0]
             raise UnalikeError(f"The key {key} cannot be read ({reason}): make one with `unalike keys node`.") from None
         self._memory, self._wait, self._patience = memory, wait, patience
+        self._address, self._say = address, say
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         signed = NodeAuthHttpInterceptor(private, private.public_key())  # type: ignore[arg-type]
         self._http = FleetHttpClient.from_server_address(address, False, ca, [version, signed])
@@ -315,9 +332,12 @@ class FlowerClient:
     def join(self) -> None:
         end = time.monotonic() + self._patience
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
+        waiting = lambda reason: self._say(f"waiting for {self._address} ({reason})")  # noqa: E731
+        self._say(f"joining {self._address}")
+        refused = False
         while True:
             try:
-                answer = _call(self._http.ActivateNode, request, self._stop, self._wait)
+                answer = _call(self._http.ActivateNode, request, self._stop, self._wait, waiting)
                 break
             except Away as error:
                 raise UnalikeError(f"{error} Start it, or see the address.") from None
@@ -327,6 +347,9 @@ class FlowerClient:
                         f"The server does not let this key in ({error}): its .pub must be among the server's keys, and "
                         "no other process may use it."
                     ) from None
+                if not refused:
+                    self._say(f"{self._address} refuses this key ({error}); trying again for {self._patience:g} s")
+                refused = True
                 self._leave_as_before()
                 self._stop.wait(0.5)
         self._node = Node(node_id=answer.node_id)

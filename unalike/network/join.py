@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         ca = Path(args.ca).read_bytes()
     except OSError as error:
         raise UnalikeError(f"The certificate {args.ca} cannot be read: {error.strerror}.") from None
-    link = flower().FlowerClient(args.server, ca, Path(args.key), Path(args.state) / "node", args.wait)
+    link = flower().FlowerClient(args.server, ca, Path(args.key), Path(args.state) / "node", args.wait, say=say)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave politely: the server hears of it at once
     attend(link, client, args.once)
     return 0

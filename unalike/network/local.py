@@ -1,11 +1,13 @@
 """The processes around a server: Flower's SuperLink beside it, and for a federation on one machine all clients too.
 
-Certificates and keys are as in a real federation; here they are made for the occasion and go with it.
+Certificates and keys are as in a real federation; here they are made for the occasion. The clients' keys and state are
+kept with the run, where it has a folder, so that it can be resumed; everything else goes at the end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import socket
@@ -25,6 +27,7 @@ from unalike.network.processes import Processes
 from unalike.simulate import Run
 
 LOCAL = "127.0.0.1"
+KEPT = "federation"  # in a run's folder: the clients' keys and state
 
 
 @contextlib.contextmanager
@@ -89,52 +92,94 @@ def flower() -> Any:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, certificates: Path, public: Mapping[str, bytes], outer: socket.socket) -> Iterator[Any]:
+def serving(
+    folder: Path, certificates: Path, public: Mapping[str, bytes], outer: socket.socket
+) -> Iterator[tuple[Any, Processes]]:
     """(link, processes) of a SuperLink that runs as long as the block does."""
     flower()
     processes = Processes(folder)
     try:
-        superlink = Superlink(processes, folder, certificates, outer)
-        yield from _linked(superlink, public, processes)
+        with _linked(Superlink(processes, folder, certificates, outer), public) as link:
+            yield link, processes
     finally:
         processes.stop()
 
 
-def _linked(superlink: Superlink, public: Mapping[str, bytes], processes: Processes) -> Iterator[Any]:
+@contextlib.contextmanager
+def _linked(superlink: Superlink, public: Mapping[str, bytes]) -> Iterator[Any]:
     link, done = superlink.link(public), False
     try:
-        yield link, processes
+        yield link
         done = True
     finally:
         link.close(done)
 
 
 class Local:
-    """A federation on this machine: a SuperLink and a process for every client, each with its own file of data."""
+    """A federation on this machine: a SuperLink and a process for every client, each with its own file of data.
 
-    def __init__(self, data: Federation, folder: Path, processes: Processes):
+    kept: keys and state of an earlier federation of these clients; without, they are made anew.
+    """
+
+    def __init__(self, data: Federation, folder: Path, processes: Processes, kept: Path | None = None):
         self.data, self.folder, self.processes = data, folder, processes
         self.names = [f"client-{k:04d}" for k in range(len(data))]
+        self.homes = folder / KEPT
+        if kept is None:
+            self._make()
+        else:
+            self._check(kept)
+            self.homes.symlink_to(kept.resolve())
         keys.make_server(folder / "outer", [])
         for k, name in enumerate(self.names):
-            home = folder / name
-            home.mkdir(mode=0o700)
-            public = keys.make_node(home / "key")
-            shutil.copy(public, folder / "outer" / "clients" / f"{name}.pub")
-            write_client(data, k, home / "data.safetensors")
+            shutil.copy(self.homes / name / "key.pub", folder / "outer" / "clients" / f"{name}.pub")
+            write_client(data, k, folder / f"{name}.safetensors")
         self.public = keys.roster(folder / "outer")
         outer = listen(LOCAL, 0)
         self.address = f"{LOCAL}:{outer.getsockname()[1]}"
         self.superlink = Superlink(processes, folder, folder / "outer", outer)
 
+    def _make(self) -> None:
+        self.homes.mkdir(mode=0o700)
+        (self.homes / "data").write_text(self.data.fingerprint())
+        for name in self.names:
+            (self.homes / name).mkdir(mode=0o700)
+            keys.make_node(self.homes / name / "key")
+
+    def _check(self, kept: Path) -> None:
+        """The server knows clients by their keys; that their data are still the same is for us to see."""
+        try:
+            same = (kept / "data").read_text() == self.data.fingerprint()
+            complete = all((kept / name / "key").is_file() for name in self.names)
+        except OSError:
+            complete = False
+        if not complete:
+            raise UnalikeError(
+                f"{kept} lacks the clients' keys and state, without which the run cannot go on: put them back, or "
+                "begin in another folder."
+            )
+        if not same:
+            raise UnalikeError(f"{kept.parent} holds a run on other data: give its data, or choose another folder.")
+
+    def keep(self, run: Path) -> None:
+        """Move keys and state to the run's folder. That is possible only when it has become one, and then the clients
+        are there already: they are idle, and find their state through a link."""
+        new, old = run / f".{KEPT}.new", self.folder / "before"
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(self.homes, new, ignore=shutil.ignore_patterns("lock"))
+        os.rename(new, run / KEPT)
+        os.rename(self.homes, old)
+        self.homes.symlink_to((run / KEPT).resolve())
+
     def start(self, name: str) -> None:
         """The process of one client; its state is where an earlier one left it."""
-        home = self.folder / name
+        home = self.homes / name
         self.processes.start(
             name,
             [
                 *("unalike.network.join", self.address, "--ca", str(self.folder / "outer" / "ca.crt")),
-                *("--key", str(home / "key"), "--data", str(home / "data.safetensors"), "--state", str(home / "state")),
+                *("--key", str(home / "key"), "--data", str(self.folder / f"{name}.safetensors")),
+                *("--state", str(home / "state")),
                 *("--device", "cpu", "--wait", "60", "--repeatable"),
             ],
             OMP_NUM_THREADS="1",
@@ -142,19 +187,31 @@ class Local:
 
 
 @contextlib.contextmanager
-def federation(data: Federation) -> Iterator[tuple[Local, Any]]:
-    """A running federation of these clients and the server's link to it; nothing is left of it after the block."""
+def federation(data: Federation, kept: Path | None = None) -> Iterator[tuple[Local, Any]]:
+    """A running federation of these clients and the server's link to it; nothing is left of it after the block but
+    what `Local.keep` was told to keep. kept: where an earlier one did."""
     flower()
     with scratch() as folder:
         processes = Processes(folder)
         try:
-            local = Local(data, folder, processes)
+            local = Local(data, folder, processes, kept)
             for name in local.names:
                 local.start(name)
-            for link, _ in _linked(local.superlink, local.public, processes):
+            with _linked(local.superlink, local.public) as link:
                 yield local, link
         finally:
             processes.stop()
+
+
+class Keep(Callback):
+    """Keys and state go to the run's folder as soon as there is one."""
+
+    def __init__(self, local: Local):
+        self.local = local
+
+    def on_start(self, run: Run) -> None:
+        if run.folder is not None:
+            self.local.keep(run.folder.path)
 
 
 def run(
@@ -166,9 +223,13 @@ def run(
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Run:
-    """A config on a real federation on this machine, one process for every client of `data`."""
+    """A config on a real federation on this machine, one process for every client of `data`. A run with a folder keeps
+    the clients' keys and state there, and can be resumed."""
     data.check()
-    with federation(data) as (local, link):
+    where = tables.get("run", {}).get("folder")
+    begun = where is not None and (Path(where) / "config.toml").exists()
+    kept = Path(where) / KEPT if begun else None
+    with federation(data, kept) as (local, link):
         return server.run(
             tables,
             link,
@@ -177,7 +238,7 @@ def run(
             wait=60.0,
             test=data.global_test,
             classes=data.classes,
-            callbacks=callbacks,
+            callbacks=callbacks if begun else [Keep(local), *callbacks],
             resume=resume,
             say=say,
             check=local.processes.check,

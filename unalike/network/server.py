@@ -196,6 +196,8 @@ def run(
         remote=clients,
     )
     clients.end(done)
+    if lost := [line["lost"] for line in done.history if "lost" in line]:
+        say(f"clients lost: {sum(lost)}, in {len(lost)} of {len(done.history)} rounds")
     return done
 
 
