@@ -1,4 +1,5 @@
-"""`python -m unalike.core run.toml [--resume]`: a run from a file, where only torch, numpy and safetensors exist."""
+"""`python -m unalike.core run.toml [--resume]`: a run from a file, where only torch, numpy and safetensors exist.
+`python -m unalike.core reproduce ...` is `unalike reproduce` there."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ from unalike.errors import UnalikeError
 
 
 def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["reproduce"]:
+        return _reproduce(given[1:])
     parser = argparse.ArgumentParser(prog="python -m unalike.core", description="Run a federated learning config.")
     parser.add_argument("config", help="a TOML file with [data], [model], [method], [local] and [run]")
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder")
@@ -36,6 +40,25 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(value, float):
             print(f"{name:<32}{value:.4f}")
     return 0
+
+
+def _reproduce(given: list[str]) -> int:
+    from unalike.reproduce import command
+
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m unalike.core reproduce", description=command.__doc__, formatter_class=layout
+    )
+    command.arguments(parser)
+    for flag in ("--json", "--quiet", "--debug"):
+        parser.add_argument(flag, action="store_true")
+    args = parser.parse_args(given)
+    try:
+        return command.main(args)
+    except (Exception, KeyboardInterrupt) as error:
+        if args.debug:
+            raise
+        return complain(error)
 
 
 def complain(error: BaseException, again: str = "") -> int:

@@ -15,6 +15,7 @@ from unalike.errors import UnalikeError, did_you_mean
 COMMANDS = {
     "run": "run a method on a federation, from flags or a TOML file",
     "compare": "compare methods on your data, and say which one for which wish",
+    "reproduce": "run the papers' tables again, beside the papers' own numbers",
     "demo": "compare three methods on skewed digits, in under a minute",
     "report": "one page that shows a run, or compares several",
     "export": "rounds as CSV or parquet, the model as safetensors or ONNX",

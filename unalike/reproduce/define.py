@@ -22,6 +22,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from unalike import config
@@ -29,8 +30,8 @@ from unalike.errors import UnalikeError, unknown
 
 Tables = dict[str, dict[str, Any]]
 
-# What may differ between two machines without making it another run; folders are where the data happen to lie.
-FREE_RUN = {"folder", "resume", "device", "engine", "deterministic", "checkpoint_every", "state_memory", *config.ENGINE}
+# How it is computed, not what: kept with the result. Folders are where runs and data happen to lie.
+HOW = {"folder", "resume", "device", "precision", "engine", "deterministic", "checkpoint_every", "state_memory"}
 
 
 @dc.dataclass(frozen=True)
@@ -96,8 +97,9 @@ class Job:
 def plain(tables: Tables) -> Tables:
     """The settings that decide what a run computes."""
     out = {name: dict(table) for name, table in tables.items() if table}
-    out["data"].pop("folder", None)
-    out["run"] = {k: v for k, v in out["run"].items() if k not in FREE_RUN and (k, v) != ("precision", "highest")}
+    if "name" in out["data"]:  # a named set is the same wherever it lies
+        out["data"].pop("folder", None)
+    out["run"] = {k: v for k, v in out["run"].items() if k not in HOW and k not in config.ENGINE}
     return out
 
 
@@ -142,14 +144,19 @@ class Paper:
         for given in axis["values"]:
             values = given if isinstance(axis["set"], list) else [given]
             word = axis.get("label", places[0].rpartition(".")[2])
-            sweep = [place.split(".") + [value] for place, value in zip(places, values, strict=True)]
+            sweep = [[*place.split("."), value] for place, value in zip(places, values, strict=True)]
             out.append((f"{word}={values[0]}", {"label": f"{word} = {values[0]}", "sweep": sweep}))
         return out
 
     def settings(self, row: Row, method: str) -> Tables:
         """The config of this row with this method, without a seed."""
         brought = self.methods[method]
-        layers = [self.tree.get("base", {}), *row.parts, brought, *(p.get("only", {}).get(method, {}) for p in row.parts)]
+        layers = [
+            self.tree.get("base", {}),
+            *row.parts,
+            brought,
+            *(p.get("only", {}).get(method, {}) for p in row.parts),
+        ]
         tables: Tables = {name: {} for name in config.TABLES}
         for layer in layers:
             for name in config.TABLES:
@@ -177,10 +184,21 @@ def names() -> list[str]:
 
 @functools.cache
 def paper(name: str) -> Paper:
+    """One of ours by its name, or one of your own: path/to/paper.toml."""
+    if name.endswith(".toml"):
+        return _own(Path(name))
     if name not in names():
         raise unknown("paper", name, names())
     text = files("unalike.reproduce").joinpath("papers", f"{name}.toml").read_text(encoding="utf-8")
     return Paper(name, tomllib.loads(text))
+
+
+def _own(file: Path) -> Paper:
+    tree = config.load_toml(file)
+    try:
+        return Paper(file.stem, tree)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UnalikeError(f"{file} is no paper: {config.line_of(error)}. docs/reproduce.md has the form.") from error
 
 
 def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[Table, list[Row]]]:

@@ -6,7 +6,8 @@
 Weighted as the method weighs updates (by samples, or not at all). A simulation sees every reply on its way, so neither
 the method nor its messages change, and bytes stay what they are; it costs a model a client of memory, and their
 evaluation. The numbers go to locals.jsonl in the run's folder; the models lie beside each checkpoint, so that a resumed
-run goes on with them. A method whose reply is no difference of models (q-FedAvg, FedNova, FL+HC) has none.
+run goes on with them. Nothing is done for a
+method whose reply is no difference of models (q-FedAvg, FedNova, FL+HC), or without a global test set.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ class LocalModels(Callback):
     """Evaluates the two means on the global test set. The run needs a folder."""
 
     def on_start(self, run: Any) -> None:
+        self.there = type(run.method).__name__ in METHODS and run.data.global_test is not None
+        if not self.there:
+            return
         self.path = run.folder.path
         server, population = run.server, run.population
         weighted = run.method.sends["delta"].weight == "samples"
-        sizes = torch.from_numpy(run.data.train.sizes).double() if weighted else torch.ones(population).double()
+        sizes = torch.tensor(run.data.train.sizes).double() if weighted else torch.ones(population).double()
         self.weights = sizes.to(server.w.device)
         self.moved = torch.zeros(population, len(server.w), dtype=server.w.dtype, device=server.w.device)
         self.initial = run._model.start.to(server.w)
@@ -56,6 +60,8 @@ class LocalModels(Callback):
         self.ids.append(ids)
 
     def on_round(self, run: Any, line: dict[str, Any]) -> None:
+        if not self.there:
+            return
         round, ids = line["round"], torch.cat(self.ids)
         if run.evaluated(round):
             buffers = run.server._values.get(BUFFERS, run._model.start_buffers)
@@ -95,13 +101,12 @@ class LocalModels(Callback):
             moved = safetensors.torch.load_file(self._file(run.rounds_done))["moved"]
         except (OSError, KeyError) as error:
             raise UnalikeError(
-                f"{self.path} lacks the local models of round {run.rounds_done}: delete the folder, and the run starts anew."
+                f"{self.path} lacks the local models of round {run.rounds_done}: delete it and start anew."
             ) from error
         self.moved.copy_(moved)
 
     def on_end(self, run: Any) -> None:
-        run.engine.watch = None
-
-
-def possible(run: Any) -> bool:
-    return type(run.method).__name__ in METHODS and run.data.global_test is not None
+        if self.there:
+            run.engine.watch = None
+            if run.rounds_done < run.rounds:  # stopped on the way: there is a checkpoint of this round
+                self.save(run)

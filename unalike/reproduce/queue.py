@@ -6,6 +6,7 @@ bit-identical on a CPU, so an interrupted queue ends with the same numbers.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ SAY_EVERY = 10.0  # seconds between lines of progress
 
 class OutOfTime(Exception):
     """The budget is spent; everything is saved."""
+
+
+class NoData(UnalikeError):
+    """A data set is not here and cannot be fetched: its rows wait, the others go on."""
 
 
 class Clock:
@@ -82,26 +87,40 @@ class Queue:
         self._table: dict[str, Any] | None = None
         self._data: Federation | None = None
         self.made = 0
+        self.without: dict[str, NoData] = {}  # data sets that could not be had
 
     def make(self, jobs: Sequence[Job]) -> list[Result]:
-        """Every job's result. Those with the same data go one after another as they come."""
+        """The results of all jobs whose data can be had."""
         out = []
         for number, job in enumerate(jobs, 1):
             there = self.results.of(job)
             if there is None:
                 title = f"[{number}/{len(jobs)}] {job.row} {job.method} seed {job.seed}"
-                there = self._run(job, self.data(job), title)
+                try:
+                    fed = self.data(job)
+                except NoData:
+                    continue
+                there = self._run(job, fed, title)
                 self.results.add(job.name, there)
                 self.made += 1
+                gc.collect()  # a run holds itself in circles, and its tensors are large
             out.append(there)
         return out
 
     def data(self, job: Job) -> Federation:
         """The job's data; kept for the next one."""
         table = self.placed(job)["data"]
+        name = str(table.get("name") or table.get("folder") or table.get("table"))
+        if name in self.without:
+            raise self.without[name]
         if self._data is None or self._table != table:
             self._data = None  # two sets at once may be too much
-            self._table, self._data = table, config.make_data(config.check(self.placed(job))["data"])
+            checked = config.check(self.placed(job))["data"]
+            try:
+                self._table, self._data = table, config.make_data(checked)
+            except UnalikeError as error:
+                self.without[name] = NoData(str(error))
+                raise self.without[name] from error
         return self._data
 
     def placed(self, job: Job) -> dict[str, dict[str, Any]]:
@@ -110,20 +129,26 @@ class Queue:
         name = data.get("name", "")
         if name in self.data_folders:
             data["folder"] = self.data_folders[name]
-        run = {**job.tables["run"], **self.machine, "folder": str(self.folder / job.name)}
+        run = {**job.tables["run"], **self.machine, "folder": str(self.place(job))}
         return {**job.tables, "data": data, "run": run}
+
+    def place(self, job: Job) -> Path:
+        """A run's folder, found by its key whatever row it was made for; in another precision it is another run."""
+        precision = self.machine.get("precision", "highest")
+        ending = job.key if precision == "highest" else f"{job.key}-{precision}"
+        return next(self.folder.glob(f"*-{ending}"), self.folder / f"{job.name.removesuffix(job.key)}{ending}")
 
     def _run(self, job: Job, fed: Federation, title: str) -> Result:
         run = self.go(job, fed, title)
         if isinstance(run, Diverged):
-            return diverged(job, runs.read_rounds(self.folder / job.name / "rounds.jsonl"), run.round)
-        return collect(job, run, runs.read_rounds(self.folder / job.name / local_models.FILE))
+            return diverged(job, runs.read_rounds(self.place(job) / "rounds.jsonl"), run.round)
+        return collect(job, run, runs.read_rounds(self.place(job) / local_models.FILE))
 
     def go(self, job: Job, fed: Federation, title: str) -> Any:
         """The finished run, or how it diverged."""
         if self.clock.over:
             raise OutOfTime
-        callbacks: list[Callback] = [_Locals()] if self.local_models else []
+        callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []
         callbacks.append(Watch(self.clock, title, self.quiet))
         try:
             run = config.run(self.placed(job), callbacks=callbacks, resume=True, federation=fed)
@@ -134,25 +159,6 @@ class Queue:
         if not run.client_values and run.data.test is not None and len(run._evaluated_clients):
             run._evaluate(run.rounds_done - 1)  # a run that was finished before this process knows no clients' values
         return run
-
-
-class _Locals(local_models.LocalModels):
-    """Local models where the method has them."""
-
-    def on_start(self, run: Any) -> None:
-        self.there = local_models.possible(run)
-        if self.there:
-            super().on_start(run)
-
-    def on_round(self, run: Any, line: dict[str, Any]) -> None:
-        if self.there:
-            super().on_round(run, line)
-
-    def on_end(self, run: Any) -> None:
-        if self.there:
-            if run.rounds_done < run.rounds:
-                self.save(run)  # stopped by the clock: there will be a checkpoint of this round
-            super().on_end(run)
 
 
 def parse_budget(text: str) -> float:

@@ -1,10 +1,10 @@
 """What is kept of a run: a small JSON file with its settings, its numbers and how long it took; no data, no weights.
 
-    final, last5, last10   numbers of the last round; mean and deviation over the last rounds
-    records                every round that beat all before it, so that the best round and the first one to reach any
-                           target are exact though the curve is thinned
-    curve                  at most 200 rounds, evenly spaced
-    clients                how many clients have an accuracy of 0..5 %, 5..10 %, ..., after the last round
+final, last5, last10   numbers of the last round; mean and deviation over the last rounds
+records                every round that beat all before it, so that the best round and the first one to reach any
+                       target are exact though the curve is thinned
+curve                  at most 200 rounds, evenly spaced
+clients                how many clients have an accuracy of 0..5 %, 5..10 %, ..., after the last round
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
     return {
         **_head(job, lines),
         "device": _device(run),
+        "precision": run._model.precision,
         "engine": run.reason,
         "parameters": run._model.layout.size,
         "population": len(run.data),
@@ -84,7 +85,7 @@ def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
     metrics = sorted(n for n in names if not n.startswith(("bytes", "setup_")))
     shown = [line for line in lines if any(n.endswith(("accuracy", "accuracy_mean", "_loss")) for n in line)] or lines
     thin = sorted({*np.linspace(0, len(lines) - 1, min(POINTS, len(lines))).round().astype(int).tolist()})
-    final = next((line for line in reversed(shown)), {})
+    final = shown[-1] if shown else {}
     return {
         "key": job.key,
         "paper": job.paper,

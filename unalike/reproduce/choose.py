@@ -1,0 +1,108 @@
+"""Settings chosen by cross-validation inside the federation: every client holds a fold of its own samples out.
+
+A paper's [choose] has folds, rounds, and steps. A step tries the `values` of a setting with one method, the settings
+of `off` added, and gives the value with the best mean validation accuracy over the folds to all methods of `give`.
+Steps follow one another, so that a regulariser is chosen at the rate that an earlier step found; regularisers are
+chosen one at a time, the others off. The seed is not one of those reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from unalike import random
+from unalike.comparison import stats
+from unalike.data.federation import Federation
+from unalike.errors import Diverged
+from unalike.reproduce.define import Job, Paper, Row, Tables, plain
+from unalike.reproduce.queue import Queue
+from unalike.reproduce.results import Results
+
+SEED = 1000
+
+
+def fold(fed: Federation, k: int, folds: int, seed: int) -> Federation:
+    """Client by client, every `folds`-th of its shuffled samples is held out; the folds are disjoint and cover all."""
+    columns = fed.train
+    held = np.zeros(len(columns.x), bool)
+    for client in range(len(columns)):
+        rows = np.arange(columns.offsets[client], columns.offsets[client + 1])
+        held[random.generator(seed, "folds", client).permutation(rows)[k::folds]] = True
+    owners = columns.owners()
+
+    def part(mask: np.ndarray) -> Any:
+        return columns.take(np.flatnonzero(mask), np.bincount(owners[mask], minlength=len(columns)))
+
+    return Federation(part(~held), validation=part(held), classes=fed.classes, names=fed.names)
+
+
+def identity(paper: Paper, row: Row) -> str:
+    """Stands for what the choice depends on."""
+    methods = {step["method"]: plain(paper.settings(row, step["method"])) for step in paper.choices["steps"]}
+    for tables in methods.values():
+        tables["run"].pop("rounds")  # those of the choice are its own
+    return hashlib.sha256(json.dumps([paper.choices, methods], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def known(paper: Paper, row: Row, results: Results) -> dict[str, Any] | None:
+    """What was chosen for this row before."""
+    return results.found.get(identity(paper, row))
+
+
+def settings(paper: Paper, row: Row, method: str, choice: dict[str, Any] | None) -> Tables:
+    """A row's settings with what was chosen for the method."""
+    tables = {name: dict(table) for name, table in paper.settings(row, method).items()}
+    for step in (choice or {"steps": []})["steps"]:
+        if method in step["give"]:
+            _put(tables, step["set"], step["chosen"])
+    return tables
+
+
+def _put(tables: Tables, places: list[str], values: list[Any]) -> None:
+    for place, value in zip(places, values, strict=True):
+        table, setting = place.split(".")
+        tables[table][setting] = value
+
+
+def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
+    """What cross-validation prefers for this row; found once, and kept among the results."""
+    there = known(paper, row, queue.results)
+    if there is not None:
+        return there
+    folds, rounds = paper.choices["folds"], paper.choices["rounds"]
+    choice: dict[str, Any] = {"key": identity(paper, row), "paper": paper.id, "choice": row.id, "steps": []}
+    for step in paper.choices["steps"]:
+        places = step["set"] if isinstance(step["set"], list) else [step["set"]]
+        scores: list[float | None] = []
+        for given in step["values"]:
+            values = given if isinstance(step["set"], list) else [given]
+            tables = settings(paper, row, step["method"], choice)
+            for table, off in step.get("off", {}).items():
+                tables[table] |= off
+            _put(tables, places, values)
+            tables["run"] |= {"rounds": rounds, "evaluate_every": rounds, "checkpoint_every": rounds}
+            found = [_score(paper.job(row, step["method"], SEED, tables, k), k, folds, queue) for k in range(folds)]
+            scores.append(None if None in found else stats.mean([s for s in found if s is not None]))
+        best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)  # the first of equals
+        chosen = step["values"][best]
+        choice["steps"].append(
+            {
+                "set": places,
+                "give": step["give"],
+                "values": step["values"],
+                "scores": scores,
+                "chosen": chosen if isinstance(step["set"], list) else [chosen],
+            }
+        )
+    queue.results.add(f"choice-{row.id}-{choice['key']}", choice)
+    return choice
+
+
+def _score(job: Job, k: int, folds: int, queue: Queue) -> float | None:
+    whole = queue.data(job)
+    run = queue.go(job, fold(whole, k, folds, SEED), f"choosing for {job.row}: {job.method} fold {k + 1}/{folds}")
+    return None if isinstance(run, Diverged) else run.history[-1].get("validation_accuracy")

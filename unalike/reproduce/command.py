@@ -1,0 +1,239 @@
+"""Run the papers' tables again, and print the papers' numbers beside ours.
+
+  unalike reproduce --list                   papers, tables, rows
+  unalike reproduce feddc --quick            minutes: does the paper's claim hold?
+  unalike reproduce feddc table3 'cifar10-*' --full --budget 25m
+  unalike reproduce --resume                 go on with the last command
+  unalike reproduce feddc table3             what there is, what is missing
+  unalike reproduce --pages                  write docs/results from results
+
+Without --quick or --full nothing is trained. A run that has left its result is
+never made again, and one that was stopped or killed goes on: give the same
+command, or --resume. Results are small JSON files in experiments/PAPER/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from unalike import report
+from unalike.errors import UnalikeError
+from unalike.reproduce import choose, define, pages
+from unalike.reproduce.define import Job, Paper, Row, Table
+from unalike.reproduce.queue import Clock, NoData, OutOfTime, Queue, parse_budget
+from unalike.reproduce.results import Results
+from unalike.runs import _replace
+from unalike.simulate import PRECISIONS
+
+LAST = "last.json"  # the last command in a folder, for --resume
+KEPT = ("paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "data", "results")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paper", nargs="?", metavar="PAPER", help=f"one of {', '.join(define.names())}")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="a table, figure or study of it (--list)")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="some rows of it; a pattern such as 'mnist-*' works")
+    parser.add_argument("--list", action="store_true", help="what there is, and how much of it has been run")
+    parser.add_argument("--quick", action="store_true", help="the paper's claim on little data and few rounds")
+    parser.add_argument("--full", action="store_true", help="the paper's own settings")
+    parser.add_argument("--budget", metavar="TIME", help="stop after this time (25m, 2h); go on with --resume")
+    parser.add_argument("--resume", action="store_true", help="go on with the last command in the folder")
+    parser.add_argument("--seeds", metavar="N", help="how many, or which: 3, or 0,1,2 [the table's]")
+    parser.add_argument("--device", metavar="D", help="auto, cpu or cuda")
+    parser.add_argument("--engine", metavar="E", help="who runs the clients (unalike list engines) [auto]")
+    parser.add_argument("--precision", metavar="P", choices=PRECISIONS, help=f"of products: {', '.join(PRECISIONS)}")
+    parser.add_argument("--folder", metavar="F", default="runs/reproduce", help="where runs go [runs/reproduce]")
+    parser.add_argument("--results", metavar="F", default="experiments", help="where results go [experiments]")
+    parser.add_argument("--data", metavar="SET=FOLDER", nargs="+", default=[], help="where a data set's files are")
+    parser.add_argument("--pages", action="store_true", help="write the pages from the results, run nothing")
+    parser.add_argument("--docs", metavar="F", default="docs/results", help="where pages go [docs/results]")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.resume:
+        _again(args)
+    if args.quick and args.full:
+        raise UnalikeError("unalike reproduce: --quick and --full are two things: give one of them.")
+    if args.pages:
+        return _pages(args)
+    if args.paper is None or args.list:
+        return _list(args)
+    paper = define.paper(args.paper)
+    if args.quick and (args.table or args.rows):
+        raise UnalikeError("unalike reproduce: --quick has a table of its own: leave TABLE and ROWS out.")
+    wanted = [(paper.quick, paper.quick.rows)] if args.quick else define.chosen(paper, args.table, args.rows)
+    if not args.quick and not args.full:
+        return _show(args, paper, wanted)
+    return _work(args, paper, wanted)
+
+
+def _again(args: argparse.Namespace) -> None:
+    """What was asked for last in the folder, where this command says nothing else."""
+    file = Path(args.folder) / LAST
+    if args.paper is None:
+        try:
+            last = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise UnalikeError(f"There is nothing to go on with in {args.folder}: name a paper.") from None
+        for name in KEPT:
+            if not getattr(args, name) or name in ("results",):
+                setattr(args, name, last[name])
+    elif not args.quick and not args.full:
+        raise UnalikeError("unalike reproduce: --resume with a paper needs --quick or --full too, or no paper at all.")
+
+
+def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
+    place = Path(args.results) / paper
+    return Results(place / ("quick" if quick else "results"))
+
+
+def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
+    return define.seeds_of(args.seeds) if args.seeds else [*range(table.seeds)]
+
+
+# ---------------------------------------------------------------- running
+
+
+def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list[Row]]]) -> int:
+    began = time.monotonic()
+    clock = Clock(parse_budget(args.budget) if args.budget else None)
+    machine = {k: v for k, v in ((k, getattr(args, k)) for k in ("device", "engine", "precision")) if v}
+    results = _results(args, paper.id, args.quick)
+    folder = Path(args.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / LAST, json.dumps({name: getattr(args, name) for name in KEPT}).encode())
+    quiet = args.quiet or args.json
+    queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, paper.local_models)
+    stopped, code = "", 0
+    try:
+        for table, rows in wanted:
+            _table(args, paper, table, rows, queue)
+    except OutOfTime:
+        stopped = f"The time is over ({args.budget}); nothing is lost. Go on with: unalike reproduce --resume"
+    except KeyboardInterrupt:
+        code = 130
+        stopped = "Stopped; the round in progress is lost, nothing else. Go on with: unalike reproduce --resume"
+    stopped += f" --folder {args.folder}" if stopped and args.folder != "runs/reproduce" else ""
+    found = [pages.Found(paper, table, rows, _seeds(args, table), results) for table, rows in wanted]
+    seconds = time.monotonic() - began
+    if queue.without and not any(one.shown() for one in found):
+        raise next(iter(queue.without.values()))
+    for error in queue.without.values():
+        print(f"left out: {error}", file=sys.stderr)
+    if args.json:
+        tables = [pages.summary(one) for one in found]
+        print(json.dumps({"paper": paper.id, "seconds": seconds, "stopped": bool(stopped), "tables": tables}))
+    else:
+        _print(found)
+        print(f"\n{queue.made} runs made in {pages.duration(seconds)}; results in {results.folder}")
+        for page in filter(None, [_report(one, queue) for one in found]):
+            print(f"curves: {page}")
+    if stopped:
+        print(stopped, file=sys.stderr)
+    return code
+
+
+def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row], queue: Queue) -> None:
+    """Seed by seed within a row, so that all methods can soon be compared."""
+    jobs: list[Job] = []
+    for row in rows:
+        try:
+            choice = choose.choose(paper, row, queue) if table.choose else None
+        except NoData:
+            continue
+        for seed in _seeds(args, table):
+            for method in table.methods:
+                tables = choose.settings(paper, row, method, choice)
+                jobs.append(paper.job(row, method, seed, tables))
+    queue.make([*{job.key: job for job in jobs}.values()])
+
+
+def _folders(given: list[str]) -> dict[str, str]:
+    out = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not equals:
+            raise UnalikeError(f"unalike reproduce: --data wants SET=FOLDER, such as mnist=files/mnist; got {text!r}.")
+        out[name] = folder
+    return out
+
+
+def _report(found: pages.Found, queue: Queue) -> Path | None:
+    """The runs of a table that lie here, as one page, with the table on top."""
+    jobs = [
+        found.job(row, method, seed) for row in found.rows for method in found.table.methods for seed in found.seeds
+    ]
+    folders = {place: None for job in jobs if job and (place := queue.place(job)).is_dir()}
+    if not folders:
+        return None
+    said = [f"Claim {claim.words}" for claim in found.claims]
+    table = {"verdict": [*said, pages.lacking(found)], "table": pages.summary(found)["rows"]}
+    return report.write([*folders], queue.folder / f"{found.table.id}.html", comparison=table)
+
+
+# ---------------------------------------------------------------- showing
+
+
+def _print(found: list[pages.Found]) -> None:
+    for one in found:
+        print(pages.text(one))
+        for claim in one.claims:
+            print(f"Claim {claim.words}")
+        print(pages.lacking(one))
+
+
+def _show(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list[Row]]]) -> int:
+    results = _results(args, paper.id, quick=False)
+    timed = _results(args, paper.id, quick=True)
+    found = [pages.Found(paper, table, rows, _seeds(args, table), results, timed) for table, rows in wanted]
+    if args.json:
+        print(json.dumps({"paper": paper.id, "tables": [pages.summary(one) for one in found]}))
+    else:
+        _print(found)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    out: dict[str, Any] = {}
+    for name in [args.paper] if args.paper else define.names():
+        paper = define.paper(name)
+        results = _results(args, name, quick=False)
+        out[name] = {"title": paper.title, "tables": {}}
+        for table, rows in define.chosen(paper, args.table, ()):
+            found = pages.Found(paper, table, rows, _seeds(args, table), results)
+            runs = len(rows) * len(table.methods) * len(found.seeds)
+            out[name]["tables"][table.id] = {
+                "title": table.title,
+                "methods": table.methods,
+                "rows": [row.id for row in rows],
+                "runs": runs,
+                "done": runs - found.missing()[0],
+            }
+    if args.json:
+        print(json.dumps(out))
+        return 0
+    for name, paper_ in out.items():
+        print(f"{name}: {paper_['title']}")
+        for id, table_ in paper_["tables"].items():
+            print(f"  {id:<12}{table_['done']:>5} of {table_['runs']:>5} runs  {table_['title']}")
+            if args.paper:
+                print(*(f"      {row}" for row in table_["rows"]), sep="\n")
+    return 0
+
+
+def _pages(args: argparse.Namespace) -> int:
+    docs = Path(args.docs)
+    papers = []
+    for name in define.names():
+        paper, results, quick = define.paper(name), _results(args, name, quick=False), _results(args, name, quick=True)
+        pages.write(paper, results, quick, docs)
+        papers.append((paper, results, quick))
+    page = pages.index(papers, docs)
+    if not args.quiet:
+        print(f"{len(papers)} papers in {docs}; begin with {page}")
+    return 0

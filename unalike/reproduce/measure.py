@@ -1,0 +1,225 @@
+"""From results to what can be said: numbers as the papers define them, differences, verdicts, claims."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from unalike import config
+from unalike.comparison import stats
+from unalike.reproduce.define import Paper, Row, Table
+from unalike.reproduce.results import Result, Results
+from unalike.sampling import sampling
+
+NOT_AT_HAND = "the paper's number is not at hand"
+# How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.
+NEAR = {"%": (0.5, 2.0), "pp²": (0.10, 0.30), "rounds": (0.10, 0.30), "bytes": (0.0, 0.01), "s": (0.10, 0.30)}
+
+
+@dc.dataclass(frozen=True)
+class Measure:
+    """A measure of a table, spelled as "best test_accuracy": how, and of what."""
+
+    how: str
+    key: str
+
+    @property
+    def unit(self) -> str:
+        if self.how in UNITS:
+            return UNITS[self.how]
+        return "pp²" if "variance" in self.key else "%" if "accuracy" in self.key else ""
+
+    @property
+    def words(self) -> str:
+        what = WORDS.get(self.key, self.key.replace("_", " "))
+        return HOW[self.how].format(what)
+
+    def of(self, result: Result, target: float | None) -> float | None:
+        """The number; None where the run has none (it diverged, or never reached the target)."""
+        if result.get("diverged"):
+            return None
+        value = VALUES[self.how](result, self.key, target)
+        return value * 100 if value is not None and self.unit == "%" else value
+
+
+UNITS = {"rounds-to": "rounds", "seconds": "s", "delta-down": "bytes", "delta-up": "bytes"}
+HOW = {
+    "final": "{}, last round",
+    "best": "{}, best round on the test set (as the paper does)",
+    "last5": "{}, mean of the last 5 rounds",
+    "last10": "{}, mean of the last 10 rounds",
+    "rounds-to": "rounds until the target",
+    "seconds": "seconds a round (median)",
+    "delta-down": "bytes a client receives beyond the model",
+    "delta-up": "bytes a client sends beyond the model",
+}
+WORDS = {
+    "test_accuracy": "test accuracy",
+    "test_all_accuracy": "test accuracy of the mean of all local models",
+    "clients_accuracy_mean": "mean over clients",
+    "clients_accuracy_worst20": "worst 20 %",
+    "clients_accuracy_best20": "best 20 %",
+    "clients_accuracy_variance_pp2": "variance over clients",
+}
+
+
+def _first(result: Result, key: str, target: float | None) -> float | None:
+    reached = (round for round, value in result["records"].get(key, ()) if target is not None and value >= target)
+    return next(reached, None)
+
+
+def _beyond(way: str) -> Callable[[Result, str, float | None], float | None]:
+    return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
+
+
+VALUES: dict[str, Callable[[Result, str, float | None], float | None]] = {
+    "final": lambda r, key, target: r["final"].get(key),
+    "best": lambda r, key, target: r["records"][key][-1][1] if r["records"].get(key) else None,
+    "last5": lambda r, key, target: r["last5"].get(key, [None])[0],
+    "last10": lambda r, key, target: r["last10"].get(key, [None])[0],
+    "rounds-to": _first,
+    "seconds": lambda r, key, target: r["seconds_median"],
+    "delta-down": _beyond("down"),
+    "delta-up": _beyond("up"),
+}
+
+
+def measure(text: str) -> Measure:
+    how, _, key = text.partition(" ")
+    return Measure(how, key)
+
+
+@dc.dataclass(frozen=True)
+class Cell:
+    """A method in a row: the paper's number and ours, a value a seed."""
+
+    row: Row
+    method: str
+    measure: Measure
+    paper: float | None
+    values: dict[int, float]
+    missed: list[int]  # seeds of runs that gave no number: diverged, or short of the target
+    done: int
+
+    @property
+    def mean(self) -> float | None:
+        return stats.mean([*self.values.values()]) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        return stats.deviation([*self.values.values()])
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.paper is None else self.mean - self.paper
+
+    @property
+    def verdict(self) -> str:
+        if not self.done:
+            return "not run"
+        if self.paper is None:
+            return NOT_AT_HAND
+        if self.difference is None:
+            return "does not"
+        one, two = NEAR.get(self.measure.unit, (0.05, 0.2))
+        scale = 1.0 if self.measure.unit == "%" else max(abs(self.paper), 1e-12)
+        apart = abs(self.difference) / scale
+        if apart <= one:
+            return "reproduces"
+        near = apart <= two or abs(self.difference) <= 2 * (self.deviation or 0.0)
+        return "close" if near else "does not"
+
+
+def cells(
+    paper: Paper, table: Table, rows: Sequence[Row], seeds: Sequence[int], results: Results, finder: Any
+) -> list[Cell]:
+    """Every row, method and measure; `finder(row, method, seed)` is the job, or None where it is not known yet."""
+    out = []
+    for row in rows:
+        for method in table.methods:
+            jobs = {seed: finder(row, method, seed) for seed in seeds}
+            found = {seed: result for seed, job in jobs.items() if job and (result := results.of(job))}
+            for k, text in enumerate(table.measures):
+                one = measure(text)
+                numbers = {seed: one.of(result, row.target) for seed, result in found.items()}
+                values = {seed: value for seed, value in numbers.items() if value is not None}
+                missed = [seed for seed, value in numbers.items() if value is None]
+                out.append(Cell(row, method, one, row.paper(method, k), values, missed, len(found)))
+    return out
+
+
+# ---------------------------------------------------------------- claims
+
+
+@dc.dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, and in how many seeds it held."""
+
+    text: str
+    margins: dict[int, float]
+    held: int
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.margins) and self.held == len(self.margins)
+
+    @property
+    def words(self) -> str:
+        if not self.margins:
+            return f"not decided: {self.text} (no seed has both numbers)"
+        word = "holds" if self.holds else "does not hold" if not self.held else "is not clear"
+        margins = ", ".join(f"{margin:+.2f}" for margin in self.margins.values())
+        return f"{word}: {self.text} ({self.held} of {len(self.margins)} seeds; {margins} points)"
+
+
+def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
+    """A claim is {higher, lower, by}: a method is ahead of another by more than so many points in every seed; or
+    {near, within}: two methods are no further apart."""
+    out = []
+    for claim in table.claims:
+        row = claim.get("row", table.rows[0].id)
+        text = claim.get("measure", table.measures[0])
+        values = {c.method: c.values for c in found if c.row.id == row and c.measure == measure(text)}
+        first, second = claim["near"] if "near" in claim else (claim["higher"], claim["lower"])
+        both = values[first].keys() & values[second].keys()
+        margins = {seed: values[first][seed] - values[second][seed] for seed in sorted(both)}
+        if "near" in claim:
+            held = sum(abs(m) <= claim["within"] for m in margins.values())
+        else:
+            held = sum(m > claim.get("by", 0.0) for m in margins.values())
+        out.append(Claim(claim["text"], margins, held))
+    return out
+
+
+# ---------------------------------------------------------------- time
+
+
+def rate(result: Result) -> float:
+    """Seconds a round and a participating client, evaluation included."""
+    spent = result["seconds"] + result["seconds_evaluation"]
+    return spent / max(1, result["rounds"]) / max(1, result["participants"])
+
+
+def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str] | None:
+    """Seconds that a run may take and the device that this is for: from runs with the same data set, model, epochs
+    and method or, failing that, any method, scaled by rounds and participants. Of several devices the fastest; None
+    where nothing like it was run."""
+    usable = [result for result in done if "device" in result]  # neither a choice nor a run that diverged
+
+    def alike(result: Result, names: Sequence[str]) -> bool:
+        there = result["settings"]
+        same = all(there.get(t, {}).get("name") == tables[t].get("name") for t in names)
+        return same and there.get("local", {}).get("epochs") == tables["local"].get("epochs")
+
+    for names in (("data", "model", "method"), ("data", "model")):
+        rates: dict[str, list[float]] = {}
+        for result in usable:
+            if alike(result, names):
+                rates.setdefault(result["device"], []).append(rate(result))
+        if rates:
+            best, device = min((stats.mean(values), device) for device, values in rates.items())
+            clients = config._population(tables["data"]) or 1
+            cohort = sampling(config.make_sampling(tables["run"].get("clients_per_round", 1.0))).size(clients)
+            return best * cohort * tables["run"]["rounds"], device
+    return None

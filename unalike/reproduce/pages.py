@@ -1,0 +1,374 @@
+"""What was found, as a terminal table, CSV, Markdown and curves; from results alone, so that pages can be made again
+without the runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from unalike.comparison import stats
+from unalike.errors import UnalikeError
+from unalike.reproduce import choose, measure
+from unalike.reproduce.define import Job, Paper, Row, Table
+from unalike.reproduce.measure import Cell, Claim
+from unalike.reproduce.results import BINS, Result, Results
+from unalike.runs import _replace
+
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
+DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
+NOTHING = "–"
+
+
+class Found:
+    """A table with what there is of it."""
+
+    def __init__(
+        self,
+        paper: Paper,
+        table: Table,
+        rows: Sequence[Row],
+        seeds: Sequence[int],
+        results: Results,
+        timed: Results | None = None,
+    ):
+        self.timed = [*results.found.values(), *(timed.found.values() if timed else ())]
+        self.paper, self.table, self.rows, self.seeds, self.results = paper, table, [*rows], [*seeds], results
+        self.cells = measure.cells(paper, table, rows, seeds, results, self.job)
+
+    def job(self, row: Row, method: str, seed: int) -> Job | None:
+        """The run; None as long as its settings have not been chosen."""
+        if not self.table.choose:
+            return self.paper.job(row, method, seed)
+        choice = choose.known(self.paper, row, self.results)
+        return (
+            None
+            if choice is None
+            else self.paper.job(row, method, seed, choose.settings(self.paper, row, method, choice))
+        )
+
+    @property
+    def claims(self) -> list[Claim]:
+        return measure.claims(self.table, self.cells)
+
+    def shown(self) -> list[Cell]:
+        """Of rows in which anything was run."""
+        there = {cell.row.id for cell in self.cells if cell.done}
+        return [cell for cell in self.cells if cell.row.id in there]
+
+    def missing(self) -> tuple[int, dict[str, tuple[int, float]]]:
+        """Runs that are not there; and by device, how many of them are like runs that were measured there, and the
+        seconds that they may take."""
+        count: int = 0
+        times: dict[str, tuple[int, float]] = {}
+        for row in self.rows:
+            for method in self.table.methods:
+                jobs = [self.job(row, method, seed) for seed in self.seeds]
+                lacking = sum(job is None or self.results.of(job) is None for job in jobs)
+                count += lacking
+                one = measure.estimate(self.paper.settings(row, method), self.timed) if lacking else None
+                if one:
+                    runs, seconds = times.get(one[1], (0, 0.0))
+                    times[one[1]] = runs + lacking, seconds + lacking * one[0]
+        return count, times
+
+    def results_of(self, row: Row, method: str) -> list[Result]:
+        jobs = [self.job(row, method, seed) for seed in self.seeds]
+        return [result for job in jobs if job and (result := self.results.of(job))]
+
+
+# ---------------------------------------------------------------- words
+
+
+def number(value: float | None, unit: str, sign: bool = False) -> str:
+    return NOTHING if value is None else f"{value:{'+' if sign else ''}.{DIGITS.get(unit, 4)}f}"
+
+
+def ours(cell: Cell) -> str:
+    if not cell.values:
+        return "none" if cell.done else NOTHING
+    text = number(cell.mean, cell.measure.unit)
+    if cell.deviation is not None:
+        text += f" ± {number(cell.deviation, cell.measure.unit)}"
+    return text + (f" (none in {len(cell.missed)} of {cell.done} seeds)" if cell.missed else "")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def lacking(found: Found) -> str:
+    """What is missing, and the time it would take."""
+    count, times = found.missing()
+    if not count:
+        return "Nothing is missing."
+    parts = [f"about {duration(seconds)} for {runs} of them on {device}" for device, (runs, seconds) in times.items()]
+    unknown = count - sum(runs for runs, _ in times.values())
+    parts += [f"{unknown} are like nothing that was measured" if unknown else ""]
+    return f"Missing: {count} runs ({'; '.join(filter(None, parts))})."
+
+
+def columns(found: Found) -> list[str]:
+    several = len(found.table.measures) > 1
+    tested = ["p"] if found.table.against else []
+    return [
+        "row",
+        "method",
+        *(["measure"] if several else []),
+        "paper",
+        "ours",
+        "difference",
+        "verdict",
+        *tested,
+        "seeds",
+    ]
+
+
+def lines(found: Found) -> list[list[str]]:
+    """The table's cells, as text."""
+    out = []
+    for cell in found.shown():
+        unit = cell.measure.unit
+        several = [cell.measure.words] if len(found.table.measures) > 1 else []
+        row = [cell.row.label, found.paper.methods[cell.method]["label"], *several]
+        row += [number(cell.paper, unit), ours(cell), number(cell.difference, unit, sign=True), cell.verdict]
+        out.append([*row, *([_test(found, cell)] if found.table.against else []), str(cell.done)])
+    return out
+
+
+def _test(found: Found, cell: Cell) -> str:
+    """The paired test against the paper's method, over the seeds that both have."""
+    other = next(
+        c for c in found.cells if (c.row.id, c.method, c.measure) == (cell.row.id, found.table.against, cell.measure)
+    )
+    both = sorted(cell.values.keys() & other.values.keys())
+    test = stats.paired([cell.values[s] for s in both], [other.values[s] for s in both])
+    return NOTHING if cell.method == other.method or test is None else f"{test.p:.3f}"
+
+
+def text(found: Found) -> str:
+    """For a terminal."""
+    rows = [columns(found), *lines(found)]
+    head = f"{found.paper.name}, {found.table.id}: {found.table.title}"
+    if len(rows) == 1:
+        return f"{head}\nnothing of it has been run yet."
+    wide = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join([head, *("  ".join(c.ljust(w) for c, w in zip(row, wide, strict=True)).rstrip() for row in rows)])
+
+
+# ---------------------------------------------------------------- files
+
+
+def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
+    """The paper's page, its CSV and its curves."""
+    sections = [_head(paper)]
+    table_rows: list[list[str]] = []
+    for table in paper.tables.values():
+        found = Found(paper, table, table.rows, range(table.seeds), results, quick)
+        sections.append(_section(found, docs))
+        table_rows += [[table.id, *_csv(found, cell)] for cell in found.shown()]
+    check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
+    if check.shown():
+        sections.append(_section(check, docs))
+    page = docs / f"{paper.id}.md"
+    _write(page, "\n\n".join(sections) + "\n")
+    _write(docs / f"{paper.id}.csv", _text_csv(table_rows))
+    return page
+
+
+def _head(paper: Paper) -> str:
+    return "\n".join(
+        [
+            f"# {paper.name}",
+            "",
+            f"{paper.cite}",
+            "",
+            "Made by `unalike reproduce --pages` from the results in `experiments/`; do not edit. Ours is the mean ±",
+            "the standard deviation over seeds. *Reproduces*: within 0.5 points (counts and variances: 10 %). *Close*:",
+            "within 2 points (30 %), or within two standard deviations. A paper's number that could not be had is not",
+            "guessed.",
+            f"What was read how, and why: [notes](../../experiments/{paper.id}/notes.md).",
+        ]
+    )
+
+
+def _section(found: Found, docs: Path) -> str:
+    table = found.table
+    parts = [f"## {table.id}: {table.title}", table.notes]
+    parts.append("Measured: " + "; ".join(measure.measure(m).words for m in table.measures) + ".")
+    rows = lines(found)
+    if rows:
+        titles = columns(found)
+        parts.append("\n".join(["| " + " | ".join(row) + " |" for row in [titles, ["---"] * len(titles), *rows]]))
+    parts += [f"- {claim.words}" for claim in found.claims if claim.margins]
+    for row in {cell.row.id: cell.row for cell in found.shown()}.values():
+        image = _curves(found, row)
+        if image:
+            file = f"{found.paper.id}-{table.id}-{row.id}.svg"
+            _write(docs / "images" / file, image)
+            parts.append(f"![{row.label}](images/{file})")
+        parts.append(_clients(found, row))
+    parts.append(lacking(found))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _clients(found: Found, row: Row) -> str:
+    """How accuracies lie over clients, of the first seed."""
+    if not any("clients_" in text for text in found.table.measures):
+        return ""
+    out = []
+    for method in found.table.methods:
+        results = found.results_of(row, method)
+        if results and results[0].get("clients"):
+            counts = results[0]["clients"]
+            bars = "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // (max(counts) + 1))] if n else " " for n in counts)
+            out.append(f"{found.paper.methods[method]['label']:<24}|{bars}|")
+    title = f"Clients by accuracy, 0 to 100 % in {BINS} steps ({row.label}, seed {found.seeds[0]}):"
+    return "\n".join([title, "", "```", *out, "```"]) if out else ""
+
+
+def _csv(found: Found, cell: Cell) -> list[str]:
+    values = [cell.paper, cell.mean, cell.deviation, cell.difference]
+    plain = ["" if value is None else f"{value:.6g}" for value in values]
+    return [
+        cell.row.id,
+        cell.method,
+        f"{cell.measure.how} {cell.measure.key}".strip(),
+        *plain,
+        cell.verdict,
+        str(cell.done),
+    ]
+
+
+def _text_csv(rows: list[list[str]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    titles = ["table", "row", "method", "measure", "paper", "ours", "deviation", "difference", "verdict", "seeds"]
+    writer.writerows([titles, *rows])
+    return out.getvalue()
+
+
+def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
+    """Do the papers hold? Table by table."""
+    rows = [["paper", "table", "what", "cells run", "reproduce", "close", "do not", "no number to compare"]]
+    rows.append(["---"] * len(rows[0]))
+    notes, waiting = [], []
+    for paper, results, quick in papers:
+        for table in paper.tables.values():
+            found = Found(paper, table, table.rows, range(table.seeds), results)
+            words = Counter(cell.verdict for cell in found.shown() if cell.done)
+            if not words:
+                waiting.append(f"{paper.name} {table.id}")
+                continue
+            counts = [words[w] for w in ("reproduces", "close", "does not", measure.NOT_AT_HAND)]
+            link = f"[{table.id}]({paper.id}.md)"
+            rows.append([paper.name, link, table.title, str(sum(words.values())), *map(str, counts)])
+        check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
+        notes += [f"- {paper.name}: {claim.words}" for claim in check.claims if claim.margins]
+    body = [
+        "# Do the papers hold?",
+        "Made by `unalike reproduce --pages`; do not edit. What the words mean stands on each page.",
+    ]
+    if len(rows) > 2:
+        body.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    if waiting:
+        body.append(f"Not run yet: {', '.join(waiting)}.")
+    if notes:
+        body += ["## The quick checks", "\n".join(notes)]
+    _write(docs / "index.md", "\n\n".join(body) + "\n")
+    return docs / "index.md"
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, content.encode())
+    except OSError as error:
+        raise UnalikeError(f"Cannot write to {path}: {error.strerror or error}.") from error
+
+
+# ---------------------------------------------------------------- curves
+
+WIDE, HIGH, LEFT, BOTTOM, RIGHT = 720, 320, 46, 30, 170
+
+
+def _curves(found: Found, row: Row) -> str:
+    """Accuracy over rounds, a line a method (mean over seeds); circles at the end are the paper's numbers, diamonds its
+    rounds to the target."""
+    one = measure.measure(found.table.measures[0])
+    key = one.key or "test_accuracy"
+    series = {m: _mean_curve(found.results_of(row, m), key) for m in found.table.methods}
+    series = {m: points for m, points in series.items() if len(points) > 1}
+    if not series:
+        return ""
+    rounds = max(points[-1][0] for points in series.values())
+    ends = [row.paper(m, 0) for m in series] if one.unit == "%" else []
+    values = [v for points in series.values() for _, v in points[len(points) // 20 :]] + [
+        v for v in ends if v is not None
+    ]
+    low, high = min(values), max(max(values), min(values) + 1e-9)
+    pad = 0.05 * (high - low)
+    low, high = low - pad, high + pad
+
+    def place(round: float, value: float) -> tuple[float, float]:
+        x = LEFT + (WIDE - LEFT - RIGHT) * round / rounds
+        y = 10 + (HIGH - 10 - BOTTOM) * (high - min(max(value, low), high)) / (high - low)
+        return x, y
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" font-size="11">'
+    ]
+    out.append(f'<rect width="{WIDE}" height="{HIGH}" fill="white"/>')
+    for k in range(5):
+        value = low + (high - low) * k / 4
+        _, y = place(0, value)
+        out.append(f'<path d="M{LEFT} {y:.1f}H{WIDE - RIGHT}" stroke="#ddd"/>')
+        out.append(f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
+        x, _ = place(rounds * k / 4, low)
+        out.append(f'<text x="{x:.1f}" y="{HIGH - 12}" text-anchor="middle">{rounds * k / 4:.0f}</text>')
+    for k, (method, points) in enumerate(series.items()):
+        colour, label = COLOURS[k % len(COLOURS)], escape(found.paper.methods[method]["label"])
+        path = "L".join("{:.1f} {:.1f}".format(*place(r, v)) for r, v in points)
+        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        out.append(f'<text x="{WIDE - RIGHT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
+        printed = row.paper(method, 0)
+        if printed is not None and one.unit == "%":
+            x, y = place(rounds, printed)
+            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="white" stroke="{colour}" stroke-width="2"/>')
+        if printed is not None and one.unit == "rounds" and row.target is not None and printed <= rounds:
+            x, y = place(printed, 100 * row.target)
+            out.append(
+                f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" fill="white" stroke="{colour}" stroke-width="2"/>'
+            )
+    out.append(f'<text x="{LEFT}" y="{HIGH - 1}">rounds; {escape(row.label)}</text></svg>')
+    return "\n".join(out) + "\n"
+
+
+def _mean_curve(results: Sequence[Result], key: str) -> list[tuple[float, float]]:
+    """The mean over seeds in the rounds that all of them have."""
+    curves = []
+    for result in results:
+        curve = result["curve"]
+        curves.append({r: v for r, v in zip(curve["round"], curve.get(key, ()), strict=False) if v is not None})
+    if not curves:
+        return []
+    scale = 100 if "accuracy" in key else 1
+    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return [(r, scale * stats.mean([curve[r] for curve in curves])) for r in rounds]
+
+
+def summary(found: Found) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "table": found.table.id,
+        "rows": [dict(zip(columns(found), line, strict=True)) for line in lines(found)],
+        "claims": [{"text": c.text, "margins": c.margins, "holds": c.holds} for c in found.claims],
+        "missing": found.missing()[0],
+    }
