@@ -7,7 +7,8 @@ import torch
 
 import unalike as ua
 from unalike import testing
-from unalike.engines.program import Graphs, Program
+from unalike.engines import program as programs
+from unalike.engines.program import Program
 
 ENGINES = testing.ENGINES
 
@@ -173,12 +174,12 @@ def test_averages_elsewhere_with_an_aligned_layout(monkeypatch):
 def test_what_cannot_be_captured_falls_back(monkeypatch):
     """Without a GPU: a capture that fails leaves the run as it would have been."""
 
-    def init(self, *args):
+    def refused(*args):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="eager", **k))
-    monkeypatch.setattr(Graphs, "__init__", init)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", refused)
     build = Program.__init__
 
     def graph_mode(self, *args):
@@ -232,3 +233,35 @@ def test_averages_over_mini_batches(over, drop_last):
     for engine in ENGINES:
         assert torch.allclose(loss(engine, False), torch.tensor(want, dtype=torch.float64), atol=1e-12, rtol=0)
     assert torch.allclose(loss("sequential", True), loss("batched", True), atol=1e-12, rtol=0)
+
+
+def test_a_smaller_cohort_compiles_nothing_new(monkeypatch):
+    compile, graphs = torch.compile, []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend=counting, fullgraph=True, **k))
+    for cohorts in ([[0, 1, 2, 3, 5]], [[0, 1, 2, 3, 5], [0, 2, 3, 5]]):  # 5 and 4 share their steps
+        changes = {"rounds": len(cohorts), "clients_per_round": cohorts, "dtype": "float64"}
+        run = testing.run(ua.Scaffold(), "linear", engine="batched", compile=True, **changes)
+        assert testing.difference(run, testing.run(ua.Scaffold(), "linear", engine="sequential", **changes)) < 1e-12
+        assert len(graphs) == 2  # all five, and the prefix in which the longest goes on
+
+
+def test_steps_in_one_compiled_call(monkeypatch):
+    """Where many follow one another, and the rest one by one: 9 steps are two calls of 4 and one of 1."""
+    compile, called = torch.compile, []
+
+    def noted(f, **k):
+        whole = compile(f, backend="eager", fullgraph=True, **k)
+        return lambda *args: (called.append(f.__name__), whole(*args))[1]
+
+    monkeypatch.setattr(torch, "compile", noted)
+    monkeypatch.setattr(programs, "MANY", 5)
+    changes = {"rounds": 1, "clients_per_round": [[0, 1, 2, 3]], "dtype": "float64"}
+    changes["local"] = ua.LocalTraining(steps=9, batch_size=5, lr=0.05, momentum=0.9)
+    run = testing.run(ua.Scaffold(), "linear", engine="batched", compile=True, **changes)
+    assert called == ["_steps_at", "_steps_at", "_step_at"]
+    assert testing.difference(run, testing.run(ua.Scaffold(), "linear", engine="sequential", **changes)) < 1e-12

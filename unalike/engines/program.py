@@ -23,6 +23,7 @@ from unalike.local import LocalTraining, Order, update
 from unalike.model import Model, Pure
 
 SEVERAL = 8  # steps in a captured graph
+UNROLLED, MANY = 4, 1000  # steps in one compiled call on a CPU, where so many follow one another
 
 
 _bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
@@ -70,7 +71,7 @@ class Program:
     """`run` takes stacked vectors through all their steps. Clients are longest first: those at work are a prefix.
 
     How it drives the steps: "eager", "compiled", or "graph" (compiled, captured and replayed on CUDA). What cannot be
-    compiled or captured falls back by one, and `notes` says why.
+    captured or compiled falls back by one, and `notes` says why.
     """
 
     def __init__(self, model: Model, pure: Pure, setting: Setting, compile: bool, width: int):
@@ -86,7 +87,8 @@ class Program:
             with quiet():
                 self._compiled = torch.compile(self._step, dynamic=False)
                 self._compiled_place = torch.compile(self._step_at, dynamic=False)
-        self._graphs: Graphs | None = None
+                self._compiled_few = torch.compile(self._steps_at, dynamic=False)
+        self._places: Places | None = None
 
     # ---- one step of every client of a prefix, in place on `moving`
 
@@ -135,6 +137,10 @@ class Program:
         loss = self._step(moving, x[rows], y[rows], weight, keys, live)
         total.add_(torch.where(live[:, 0], loss, 0.0))
         at.add_(1)
+
+    def _steps_at(self, *places: Any) -> None:
+        for _ in range(UNROLLED):
+            self._step_at(*places)
 
     def _batch(self, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, **known: Any) -> Batch:
         def call(vector: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,17 +195,18 @@ class Program:
         device = moving["theta"].device
         offset = torch.from_numpy(offsets).to(device)[:, None]
         key = torch.from_numpy(keys).to(device)
-        total = torch.zeros(len(steps), dtype=moving["theta"].dtype, device=device)
-        if self.mode == "graph":
+        total = None
+        while total is None and self.mode != "eager":
             try:
                 total = self._replay(data, moving, plan, offset, steps, key)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # nothing of `moving` has been touched yet
-                self.notes.append(f"not captured: {str(error).strip().splitlines()[0]}")
-                self.mode, self._graphs = "compiled", None
-        if self.mode != "graph":
-            self._drive(data, moving, plan, offset, steps, key, total)
+                what, self.mode = ("captured", "compiled") if self.mode == "graph" else ("compiled", "eager")
+                self.notes.append(f"not {what}: {str(error).strip().splitlines()[0]}")
+                self._places = None
+        if total is None:
+            total = self._drive(data, moving, plan, offset, steps, key)
         return moving["theta"], moving["buffers"], moving["slots"], total / torch.from_numpy(steps).to(total)
 
     def _blocks(self, plan: Order, steps: np.ndarray, offset: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -215,31 +222,20 @@ class Program:
             yield first, rows.reshape(shape).transpose(1, 2), weight.reshape(shape).transpose(1, 2)
 
     def _drive(
-        self,
-        data: Columns,
-        moving: dict[str, Any],
-        plan: Order,
-        offset: Tensor,
-        steps: np.ndarray,
-        key: Tensor,
-        total: Tensor,
-    ) -> None:
-        """Step by step from the host. Eager: exactly the clients still at work; compiled: few widths."""
-        c = len(steps)
-        alive = at_work(steps)
+        self, data: Columns, moving: dict[str, Any], plan: Order, offset: Tensor, steps: np.ndarray, key: Tensor
+    ) -> Tensor:
+        """Eagerly, step by step: exactly the clients still at work."""
+        c, alive = len(steps), at_work(steps)
+        total = torch.zeros(c, dtype=moving["theta"].dtype, device=key.device)
         with torch.no_grad():
             for first, rows, weight in self._blocks(plan, steps, offset):
                 for k in range(rows.shape[0]):
-                    working = int(alive[first + k])
-                    width = working if self.mode == "eager" else min(c, prefix(working, self.width))
-                    part = moving if width == c else tree_map(lambda t, w=width: t[:w], moving)
-                    at = rows[k, :width]
-                    drop = self._step_keys(key[:width], first + k)
-                    live = None
-                    if width > working:
-                        live = torch.arange(width, device=total.device)[:, None] < working
-                    loss = self._guarded(part, self._samples(data, at, drop), data.y[at], weight[k, :width], drop, live)
-                    total[:working] += loss[:working]
+                    w = int(alive[first + k])
+                    part = moving if w == c else tree_map(lambda t, w=w: t[:w], moving)
+                    at, keys = rows[k, :w], self._step_keys(key[:w], first + k)
+                    x = self._samples(data, at, keys)
+                    total[:w] += self._step(part, x, data.y[at], weight[k, :w], keys, None)
+        return total
 
     def _step_keys(self, key: Tensor, step: Tensor | int) -> Tensor:
         """Each client's key for what a step draws; the keys as they are where nothing is drawn."""
@@ -255,41 +251,30 @@ class Program:
         each = [random.fold(keys, augment.NUMBER - b) for b in range(self.setting.batches)]
         return self.moved(x, torch.stack(each, 1))
 
-    def _guarded(self, *inputs: Any) -> Tensor:
-        """The compiled step; one that the compiler cannot take is run eagerly from then on."""
-        if self.mode == "eager":
-            return self._step(*inputs)
-        try:
-            with quiet():
-                return self._compiled(*inputs)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            self.notes.append(f"not compiled: {str(error).strip().splitlines()[0]}")
-            self.mode = "eager"
-            return self._step(*inputs)
-
     def _replay(
         self, data: Columns, moving: dict[str, Any], plan: Order, offset: Tensor, steps: np.ndarray, key: Tensor
     ) -> Tensor:
-        """All steps from CUDA graphs; the first call of a kind captures them."""
+        """All steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
         longest = min(int(steps.max()), plan.block_steps())
-        if self._graphs is None or not self._graphs.fits(data, moving, longest, plan.width):
-            self._graphs = Graphs(self, data, moving, longest, plan.width)
-        c, graphs, alive = len(steps), self._graphs, at_work(steps)
-        graphs.load(moving, key)
+        if self._places is None or not self._places.fits(data, moving, longest, plan.width):
+            self._places = Places(self, data, moving, longest, plan.width)
+        c, places, alive = len(steps), self._places, at_work(steps)
+        places.load(moving, key)
         with torch.no_grad():
             for first, rows, weight in self._blocks(plan, steps, offset):
-                graphs.load_block(first, rows, weight, alive[first : first + len(rows)])
+                places.load_block(first, rows, weight, alive[first : first + len(rows)])
                 for working, some in itertools.groupby(alive[first : first + len(rows)].tolist()):
-                    graphs.steps(prefix(working, self.width), len(list(some)))
-        graphs.unload(moving, c)
-        return graphs.total[:c].clone()
+                    places.steps(prefix(working, self.width), len(list(some)))
+        places.unload(moving, c)
+        return places.total[:c].clone()
 
 
-class Graphs:
-    """Fixed places in memory for everything a step reads and writes, and one captured graph per width of the stack.
+class Places:
+    """Fixed places in memory for everything a compiled step reads and writes: cohorts and blocks that vary in size meet
+    the same shapes, and nothing is compiled twice. On CUDA, a captured graph per width of the stack.
 
-    A graph finds its own batch: it reads the step's number from the device and counts it up, so that a round is a
-    series of replays without a copy or a wait between them.
+    A step finds its own batch: it reads its number from the device and counts it up, so that a round is a series of
+    replays without a copy or a wait between them.
     """
 
     def __init__(self, program: Program, data: Columns, moving: dict[str, Any], steps: int, batch: int):
@@ -306,8 +291,12 @@ class Graphs:
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step within the block
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
         self.total = torch.zeros(c, dtype=program.model.dtype, device=device)
+        self._parts: dict[int, tuple[Any, ...]] = {}
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle() if program.mode == "graph" else None
+        if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
+            for t in (data.x, data.y, self.rows, self.weight, self.alive):
+                torch._dynamo.maybe_mark_dynamic(t, 0)
 
     def fits(self, data: Columns, moving: dict[str, Any], steps: int, batch: int) -> bool:
         same = data is self.data and batch == self.batch and steps <= self.capacity
@@ -333,23 +322,38 @@ class Graphs:
         for name in ("theta", "buffers", "slots"):
             tree_map(lambda given, mine: given.copy_(mine[:c]), moving[name], self.moving[name])
 
-    def _body(self, width: int) -> None:
-        """One step of the first `width` clients, wherever the device's own counter stands."""
-        program, part = self.program, tree_map(lambda t: t[:width], self.moving)
-        keys = program._step_keys(self.key[:width], self.first + self.at)
+    def _part(self, width: int) -> tuple[Any, ...]:
+        """The first `width` rows of all places; kept, because slicing them costs a tiny model as much as its step."""
+        if width not in self._parts:
+            self._parts[width] = tree_map(lambda t: t[:width], (self.moving, self.key, self.total))
+        return self._parts[width]
+
+    def _body(self, width: int, several: int = 1) -> None:
+        """One step of the first `width` clients, wherever the device's own counter stands; or several."""
+        program, (moving, key, total) = self.program, self._part(width)
+        keys = program._step_keys(key, self.first + self.at)
         block = (self.rows, self.weight, self.alive, self.at)
         if program.moved is None:
-            program._compiled_place(part, (self.data.x, self.data.y), block, keys, self.total[:width])
+            step = program._compiled_place if several == 1 else program._compiled_few
+            step(moving, (self.data.x, self.data.y), block, keys, total)
             return
         rows, weight = (t.index_select(0, self.at)[0, :width] for t in (self.rows, self.weight))
         live = torch.arange(width, device=rows.device)[:, None] < self.alive.index_select(0, self.at)
         x, y = program._samples(self.data, rows, keys), self.data.y[rows]
-        loss = program._compiled(part, x, y, weight, keys, live)
-        self.total[:width] += torch.where(live[:, 0], loss, 0.0)
+        loss = program._compiled(moving, x, y, weight, keys, live)
+        total += torch.where(live[:, 0], loss, 0.0)
         self.at += 1
 
     def steps(self, width: int, count: int) -> None:
-        """So many steps: most of them several to a replay, which costs a small model less than starting each."""
+        """So many steps: on CUDA several to a replay, which costs a small model less than starting each."""
+        if self._pool is None:
+            plain = self.program.moved is None and not self.program.pure.keyed
+            with quiet():
+                for several in (UNROLLED, 1) if plain and count >= MANY else (1,):
+                    for _ in range(count // several):
+                        self._body(width, several)
+                    count %= several
+            return
         for several in (SEVERAL, 1):
             while count >= several:
                 if (width, several) not in self._graphs:
