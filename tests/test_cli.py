@@ -150,7 +150,7 @@ def test_more_rounds_and_another_folder_give_the_uninterrupted_run(here, capsys)
 
 
 def test_ctrl_c_leaves_a_folder_and_the_command_to_go_on(here, capsys):
-    child = process("run run.toml --rounds 100000 --folder 'with space'", here)
+    child = process("run run.toml --rounds 100000 --engine batched --folder 'with space'", here)
     log, until = here / "with space/rounds.jsonl", time.monotonic() + 60
     while not (log.exists() and log.read_bytes().count(b"\n") >= 3):
         assert child.poll() is None and time.monotonic() < until
@@ -163,7 +163,7 @@ def test_ctrl_c_leaves_a_folder_and_the_command_to_go_on(here, capsys):
     done = json.loads((here / "with space/checkpoint/manifest.json").read_text())["round"]
     assert done >= 2
     assert main([*shlex.split(command)[1:], "--rounds", str(done + 3), "-q"]) == 0
-    assert do(capsys, f"run run.toml --rounds {done + 3} --folder whole -q")[0] == 0
+    assert do(capsys, f"run run.toml --rounds {done + 3} --engine batched --folder whole -q")[0] == 0
     assert timeless(logged("with space")) == timeless(logged("whole"))
 
 

@@ -261,7 +261,7 @@ def test_config_holds_all_that_decides_the_run(tmp_path):
     assert config["method"] == {"name": "FedProx", "mu": 0.25}
     assert config["participation"] == {"kind": "Uniform", "count": 3}
     assert config["local"] == {k: v for k, v in dc.asdict(LOCAL).items() if v is not None} | {"betas": [0.9, 0.999]}
-    assert config["engine"] == {"workers": 2}
+    assert config["engine"] == {"workers": 2, "took": "workers", "compiled": False}
 
 
 texts = st.text(max_size=12)

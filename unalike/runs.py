@@ -307,6 +307,17 @@ def _replace(path: Path, data: bytes) -> None:
 # ---------------------------------------------------------------- TOML
 
 
+def taken_engine(path: Path) -> dict[str, Any] | None:
+    """What `engine="auto"` took when this run began; None for a new one."""
+    import tomllib
+
+    try:
+        tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        return {name: tree.get("facts", tree)["engine"][name] for name in ("took", "compiled")}
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or from before this was written down
+        return None
+
+
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} -> {"a.b": 1}."""
     out: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from unalike.local import LocalTraining, slot_names
 from unalike.metrics import evaluate_columns, evaluate_set, spread
 from unalike.model import Loss, Model
 from unalike.personal import scored
-from unalike.runs import RunFolder
+from unalike.runs import RunFolder, taken_engine
 from unalike.sampling import Uniform, draw, sampling
 from unalike.store import ClientStore, Shapes
 
@@ -273,7 +273,8 @@ class Run:
         self.server = Server(model, self.tables, self.seed)
         mean = float(self._training.train.sizes.mean())
         job = Job(method, model, self._training, local, self.seed, self.clients, mean)
-        self.engine, self.reason = choose(engine, job, self.sampling.size(self.population), options)
+        taken = taken_engine(where) if where is not None else None  # a stopwatch must not change a run half-way
+        self.engine, self.reason = choose(engine, job, self.sampling.size(self.population), options, self.rounds, taken)
 
     @property
     def _stores(self) -> dict[str, Any]:
@@ -325,12 +326,13 @@ class Run:
             self.server._values[SETUP_BYTES] = [context.bytes_down, context.bytes_up]
 
     def _round(self, t: int) -> dict[str, Any]:
-        began = time.perf_counter()
+        began, others = time.perf_counter(), self.engine.others_seconds
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
         context = RoundContext(self.engine, self.method, self.server, self.population, t)
         self.method.round(self.server, Cohort(context, ids))
         context.finish()
         self._commit()
+        began += self.engine.others_seconds - others
         trained = time.perf_counter() - began
         self.exchanges = context.exchange
         losses = np.concatenate(context.losses) if context.losses else np.empty(0)
@@ -510,7 +512,11 @@ class Run:
                 "evaluate_every": self._evaluate_every,
                 "evaluate_clients": evaluate_clients,
             },
-            "engine": _plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
+            "engine": {
+                **_plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
+                "took": self.engine.name,
+                "compiled": bool(getattr(self.engine, "compile", False)),
+            },
             "participation": participation,
             "method": _plain(settings(self.method)),
             "local": {f.name: _plain(getattr(self.local, f.name)) for f in dc.fields(self.local)},

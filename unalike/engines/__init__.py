@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
+from unalike.engines import costs
 from unalike.engines.base import Engine, Job
 from unalike.engines.batched import Batched
+from unalike.engines.costs import TINY
 from unalike.engines.flower import Flower
 from unalike.engines.loopback import Loopback
 from unalike.engines.ray import Ray
@@ -16,7 +19,6 @@ from unalike.engines.workers import Workers, available_cores
 from unalike.errors import EngineRefused, UnalikeError, unknown
 
 ENGINES: dict[str, type[Engine]] = {e.name: e for e in (Sequential, Workers, Batched, Loopback, Ray, Flower)}
-TINY = 50_000  # parameters up to which a stack of clients beats single ones on a CPU (docs/engines.md)
 OPTIONS = {
     "batched": ("clients_at_once", "memory", "compile", "fast"),
     "workers": ("workers",),
@@ -25,8 +27,10 @@ OPTIONS = {
 }
 
 
-def choose(name: str, job: Job, cohort: int, options: dict[str, Any]) -> tuple[Engine, str]:
-    """The engine and the reason for it, one sentence."""
+def choose(
+    name: str, job: Job, cohort: int, options: dict[str, Any], rounds: int = 0, taken: dict[str, Any] | None = None
+) -> tuple[Engine, str]:
+    """The engine and the reason for it, one sentence. `taken` is what an earlier part of the same run took."""
     if name != "auto":
         if name not in ENGINES:
             raise unknown("engine", name, ["auto", *ENGINES])
@@ -34,9 +38,12 @@ def choose(name: str, job: Job, cohort: int, options: dict[str, Any]) -> tuple[E
             return _make(name, job, options), f"{name}: as asked"
         except EngineRefused as error:
             raise EngineRefused(f"The {name} engine cannot run this model: {error}. Use engine='auto'.") from error
-    name, reason = _suggest(job, cohort)
+    if taken:
+        name, reason, more = taken["took"], "as before", {"compile": taken["compiled"]}
+    else:
+        name, reason, more = _suggest(job, cohort, rounds)
     try:
-        return _make(name, job, options), f"{name}: {reason}"
+        return _make(name, job, {**more, **options}), f"{name}: {reason}"
     except EngineRefused as error:
         second = "workers" if job.model.device.type == "cpu" and available_cores() > 1 else "sequential"
         return _make(second, job, options), f"{second}: {name} refused, {error}"
@@ -50,24 +57,38 @@ def _make(name: str, job: Job, options: dict[str, Any]) -> Engine:
     return ENGINES[name](job, **{k: v for k, v in options.items() if k in OPTIONS.get(name, ())})
 
 
-def _suggest(job: Job, cohort: int) -> tuple[str, str]:
-    """The measured rule of docs/engines.md."""
+def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
+    """By what the model is made of and, where that does not decide, by what a step costs here (docs/engines.md)."""
     modules = list(job.model.module.modules())
-    size = job.model.layout.size
     recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
     convolution = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
     if cohort == 1:
-        return "sequential", "one client a round"
+        return "sequential", "one client a round", {}
     if job.model.device.type != "cpu":
         if any(isinstance(m, nn.GRU | nn.RNN) for m in modules):  # the LSTM has a stacked form of its own
-            return "sequential", "GRU and RNN layers cannot be stacked over clients"
-        return "batched", f"{job.model.device.type} device"
-    if size <= TINY and not recurrent and not convolution:
-        return "batched", f"{size:,} parameters are few enough to stack {cohort} clients on a CPU"
+            return "sequential", "GRU and RNN layers cannot be stacked over clients", {}
+        return "batched", f"{job.model.device.type} device", {}
+    if not recurrent and not convolution:
+        return _by_costs(job, cohort, rounds)
     if available_cores() > 1:
-        what = "recurrent layers" if recurrent else "convolutions" if convolution else f"{size:,} parameters"
-        return "workers", f"{what} on a CPU with {available_cores()} cores"
-    return "sequential", "one CPU core"
+        what = "recurrent layers" if recurrent else "convolutions"
+        return "workers", f"{what} on a CPU with {available_cores()} cores", {}
+    return "sequential", "one CPU core", {}
 
 
-__all__ = ["ENGINES", "Engine", "Job", "UnalikeError", "choose"]
+def _by_costs(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
+    """Measured, unless it is not worth it or the run must not depend on a stopwatch: then by size."""
+    size, cores = job.model.layout.size, available_cores()
+    usual = "batched" if size <= TINY else "workers" if cores > 1 else "sequential"
+    longest, total = costs.workload(job, cohort)
+    short = total * rounds < costs.FEW or size > costs.LARGE
+    if short or torch.are_deterministic_algorithms_enabled():
+        many = f"stack {cohort} clients" if usual == "batched" else f"use {cores} of its cores"
+        return usual, f"{size:,} parameters: on a CPU {many}", {}
+    name, seconds = costs.measured(job).choose(usual, longest, total, rounds, costs.compiler())
+    others = ", ".join(f"{other} {s:.3g} s" for other, s in seconds.items() if other != name)
+    compile = {"compile": True} if "compiled" in name else {}
+    return name.split(",")[0], f"{name} would train for some {seconds[name]:.3g} s; {others}", compile
+
+
+__all__ = ["ENGINES", "TINY", "Engine", "Job", "UnalikeError", "choose"]

@@ -134,6 +134,7 @@ class Engine:
     watch: Callable[[Outcome], None] | None = (
         None  # shown every reply of a round: what a simulation measures on the way
     )
+    others_seconds = 0.0  # spent in calls so far for other runs of the same stack (together.py)
 
     def __init__(self, job: Job):
         self.job = job

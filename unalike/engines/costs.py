@@ -1,0 +1,178 @@
+"""What a step costs on this machine: how `auto` decides on a CPU where a rule by size would guess.
+
+A few steps of FedAvg on the run's own model and data: one client alone, one on every core at once, a narrow and a wide
+stack. Together some 20 ms for a small model. The figures are kept in a file beside the cached data, so that the same
+work always gets the same engine on the same machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses as dc
+import functools
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unalike.data.fetch import cache
+from unalike.engines.base import Call, Engine, Job, one_thread
+from unalike.engines.batched import Batched
+from unalike.engines.sequential import Sequential
+from unalike.engines.workers import Workers, available_cores
+from unalike.methods.fedavg import FedAvg
+from unalike.store import ClientStore
+
+TINY = 50_000  # parameters up to which a stack of clients usually beats single ones on a CPU
+LARGE = 1_000_000  # parameters from which threads, where there are cores, need no measurement
+WIDE = 8  # clients of the wider stack that is measured
+PATIENCE = 0.02  # seconds after which a figure is not measured again
+CLEARLY = 0.75  # a share of the usual engine's time below which another one is taken: a busy machine misleads
+COMPILING = 20.0  # seconds that compiling a step in its few widths takes (two cores: 6 to 16)
+COMPILED = 0.15  # what compiling leaves of a step's fixed cost, and of nothing else (measured: a tenth)
+FEW = 2000  # steps of a whole run that are not worth a measurement
+
+
+@dc.dataclass(frozen=True)
+class Costs:
+    """Seconds a step: of one client alone; of one where every core has one; of a stack: fixed, and for each client."""
+
+    single: float
+    crowd: float
+    stack: float
+    each: float
+
+    def choose(
+        self, usual: str, longest: float, total: float, rounds: int, compiler: bool
+    ) -> tuple[str, dict[str, float]]:
+        """The engine with the shortest predicted run, if it is clearly shorter than the usual one's, and the
+        predictions. A round has `total` steps, of which one client alone takes `longest`."""
+        seconds = {
+            "sequential": total * self.single,
+            "workers": max(longest * self.crowd, total * self.crowd / available_cores()),
+            "batched": longest * self.stack + total * self.each,
+        }
+        if compiler:
+            compiled = COMPILED * longest * self.stack + total * self.each
+            seconds["batched, compiled"] = compiled + COMPILING / max(1, rounds)
+        best = min(seconds, key=lambda name: seconds[name])
+        name = best if seconds[best] < CLEARLY * seconds[usual] else usual
+        return name, {name: s * rounds for name, s in seconds.items()}
+
+
+def compiler() -> bool:
+    """Whether PyTorch's compiler finds a C++ compiler."""
+    usual = "clang++" if sys.platform == "darwin" else "cl" if sys.platform == "win32" else "g++"
+    return shutil.which(os.environ.get("CXX", usual)) is not None
+
+
+def workload(job: Job, cohort: int) -> tuple[float, float]:
+    """(steps of the longest client, steps of all) in a typical round."""
+    population = len(job.data)
+    some = np.arange(population) if population <= 1000 else np.linspace(0, population - 1, 1000).astype(np.int64)
+    steps = np.sort(job.local.counts(some, job.data.train.sizes[some], 0))[::-1]
+    longest, without = 0.0, 1.0  # from the longest down: each is the first one that is drawn, with this probability
+    for k, count in enumerate(steps):
+        drawn = min(1.0, cohort / (len(steps) - k))
+        longest += without * drawn * count
+        without *= 1 - drawn
+    return longest, float(steps.mean() * cohort)
+
+
+def measured(job: Job) -> Costs:
+    """From the file, or by measuring."""
+    key, file = _key(job), cache() / "step-costs.json"
+    known = _known(str(file))
+    if key not in known:
+        busy = _busy()
+        known[key] = _measure(job, busy)
+        if not busy:
+            _write(file, {k: dc.asdict(v) for k, v in known.items()})
+    return known[key]
+
+
+def _busy() -> bool:
+    """Whether other programs keep the cores: what threads gain cannot be seen then."""
+    with contextlib.suppress(OSError, AttributeError):  # Windows does not say
+        return os.getloadavg()[0] > available_cores() - 0.5
+    return False
+
+
+@functools.cache
+def _known(file: str) -> dict[str, Costs]:
+    try:
+        return {k: Costs(**v) for k, v in json.loads(Path(file).read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or not ours
+        return {}
+
+
+def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
+    """It is only a note: a disk that cannot be written to must not stop a run."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_name(f".{file.name}.{os.getpid()}")
+        new.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        os.replace(new, file)
+
+
+def _key(job: Job) -> str:
+    """All that the cost of a step depends on."""
+    model, local, x = job.model, job.local, job.data.train.x
+    facts = [torch.__version__, platform.machine(), platform.processor(), available_cores(), str(model.module)]
+    facts += [str(model.dtype), model.precision, str(x.dtype), list(x.shape[1:])]
+    facts += [local.batch_size or int(job.data.train.sizes.max()), local.optimizer, bool(local.momentum), local.augment]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _measure(job: Job, busy: bool) -> Costs:
+    wide, cores = min(WIDE, len(job.data)), available_cores()
+    with one_thread():
+        single = _step(_engine(job, Sequential), 1)
+        if cores == 1:
+            crowd = single
+        elif busy:  # what is usual: small operations wait for the interpreter's lock
+            crowd = single if job.model.layout.size > TINY else cores * single
+        else:  # by the wall clock: threads that wait for each other spend no CPU time
+            workers = _engine(job, Workers)
+            crowd = max(single, _step(workers, cores, time.perf_counter))
+            workers.close()
+        stack = _engine(job, Batched, compile=False)
+        narrow, broad = _step(stack, 1), _step(stack, wide)
+    each = max(0.0, (broad - narrow) / max(1, wide - 1))
+    return Costs(single, crowd, max(1e-7, narrow - each), each)
+
+
+def _engine(job: Job, kind: Callable[..., Engine], **options: bool) -> Engine:
+    """An engine for FedAvg on the same model and data; what it does touches nothing of the run. A round's number is
+    how many steps it has."""
+    local = job.local.replaced(steps=lambda client, round: max(1, round), keep_optimizer=False, lr=1e-4)
+    states = ClientStore({}, len(job.data))
+    return kind(Job(FedAvg(), job.model, job.data, local, job.seed, states, job.mean_samples), **options)
+
+
+def _step(engine: Engine, width: int, clock: Callable[[], float] = time.process_time) -> float:
+    """Seconds a step of so many clients: what four more steps add, the least of a few tries. In CPU time: other
+    programs' shares of a busy machine are not this step's."""
+    ids = np.arange(width) % len(engine.job.data)
+
+    def seconds(steps: int) -> float:
+        call = Call(FedAvg().client, {"w": engine.job.model.start}, {}, steps, 0)
+        began = clock()
+        for _ in engine.call(call, ids):
+            pass
+        return clock() - began
+
+    seconds(1)
+    began, pairs = clock(), [(seconds(1), seconds(5))]
+    while len(pairs) < 3 or (len(pairs) < 10 and clock() - began < PATIENCE):
+        pairs.append((seconds(1), seconds(5)))
+    one, five = map(min, zip(*pairs, strict=True))
+    return max(1e-7, (five - one) / 4)
