@@ -15,6 +15,7 @@ from unalike.contract import Field, Method, PerClient
 from unalike.engines.base import BUFFERS, Call, Engine, Outcome
 from unalike.errors import Diverged, UnalikeError, did_you_mean
 from unalike.layout import Layout
+from unalike.local import carried
 from unalike.model import Model
 from unalike.store import ClientStore
 
@@ -124,7 +125,7 @@ class Replies:
                 self._sums[name] = torch.zeros(values.shape[1:], dtype=torch.float64, device=values.device)
                 self._weights[name] = 0.0
             total = self._sums[name].view(-1)
-            w = torch.from_numpy(np.asarray(weights, dtype=np.float64)).to(values.device)
+            w = carried(values.device, np.asarray(weights, dtype=np.float64))[0]
             rows = max(1, MAX_SUM_BYTES // (8 * max(1, flat.shape[1])))
             for a in range(0, len(flat), rows):
                 total += w[a : a + rows] @ flat[a : a + rows].double()

@@ -6,6 +6,7 @@ The update works on `[..., P]` in place: one client's vector or a stack of them 
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -161,6 +162,19 @@ def _amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
     return np.broadcast_to(np.array(given, dtype=np.float64), len(ids))
 
 
+def carried(device: torch.device | str, *arrays: np.ndarray) -> list[Tensor]:
+    """Arrays of 8-byte numbers on a device, all in one copy: a GPU's host waits for each copy that is not pinned."""
+    if torch.device(device).type == "cpu":
+        return [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
+    flat = np.concatenate([np.ascontiguousarray(a).view(np.int64).reshape(-1) for a in arrays])
+    whole = torch.from_numpy(flat).pin_memory().to(device, non_blocking=True)
+    parts = whole.split([a.size for a in arrays])
+    return [
+        (part.view(torch.float64) if a.dtype == np.float64 else part).view(a.shape)
+        for part, a in zip(parts, arrays, strict=True)
+    ]
+
+
 class Order:
     """Which samples each step of each client reads: `block(first, last)` gives numbers [steps, c, batch] into the
     client's own samples and which of them are real. A function of the clients' keys; padding sits at the end."""
@@ -168,9 +182,9 @@ class Order:
     def __init__(self, local: LocalTraining, keys: np.ndarray, sizes: np.ndarray, device: torch.device | str = "cpu"):
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
-        self.keys = torch.as_tensor(keys, device=device)
         self._counts = np.stack([sizes, local.per_epoch(sizes)])  # here and on the device: nobody waits for a size
-        self.sizes, self.per_epoch = torch.as_tensor(self._counts, device=device)
+        self.keys, counts = carried(device, keys, self._counts)
+        self.sizes, self.per_epoch = counts
 
     def block_steps(self, limit: int = 1 << 22) -> int:
         """How many steps a block may have to stay small."""
@@ -178,6 +192,8 @@ class Order:
 
     def block(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         device = self.sizes.device
+        if (self._counts == self._counts[:, :1]).all():
+            return self._even(first, last)
         step = torch.arange(first, last, device=device)[:, None]  # [K, 1]
         epoch, batch = step // self.per_epoch, step % self.per_epoch  # [K, c]
         place = batch[..., None] * self.width + torch.arange(self.width, device=device)  # [K, c, B]
@@ -200,6 +216,34 @@ class Order:
         # by run, and within a run by its draws: one sort of both together, the draw's highest 40 bits behind the run
         order = ((run << 40) + (draw >> 24) + (1 << 39)).argsort(stable=True)
         return number[order][start[first_run + epoch - epoch[0]][..., None] + place], real
+
+    def _even(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """The same for clients of one size: a fraction of the operations, all but the draws known beforehand."""
+        n, per_epoch = (int(value) for value in self._counts[:, 0])
+        counter, take, real = _passes(n, per_epoch, self.width, first, last, self.shuffle, self.sizes.device)
+        real = real[:, None].expand(-1, len(self.keys), -1)
+        if not self.shuffle:
+            return take[:, None].expand_as(real), real
+        draw = random.bits(self.keys[:, None], counter) >> 24
+        order = draw.view(len(draw), -1, n).argsort(dim=-1, stable=True)
+        return order.flatten(1)[:, take].transpose(0, 1), real
+
+
+@functools.lru_cache(maxsize=8)
+def _passes(
+    n: int, per_epoch: int, width: int, first: int, last: int, shuffle: bool, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a client with `n` samples: the counters of all draws of the passes that these steps lie in, where in those
+    passes each step finds its samples [K, B], and which of them are real."""
+    step = np.arange(first, last)
+    place = (step % per_epoch)[:, None] * width + np.arange(width)
+    real = place < n
+    take = np.where(real, place, 0)
+    epochs = np.arange(first // per_epoch, (last - 1) // per_epoch + 1)
+    if shuffle:
+        take = take + (step // per_epoch - epochs[0])[:, None] * n
+    counter = ((epochs << 32)[:, None] + np.arange(n)).reshape(-1)
+    return tuple(torch.from_numpy(a).to(device) for a in (counter, take, real))  # type: ignore[return-value]
 
 
 # ---------------------------------------------------------------- optimizers, in place on [..., P]

@@ -36,7 +36,7 @@ from unalike.engines.base import (
 )
 from unalike.engines.program import Program, Setting
 from unalike.errors import EngineRefused, UnalikeError
-from unalike.local import Order, new_slots
+from unalike.local import Order, carried, new_slots
 from unalike.model import Pure
 
 
@@ -185,18 +185,19 @@ class Stack:
         self.engine, self.job, self.call = engine, engine.job, call
         model, sizes = self.job.model, self.job.data.train.sizes
         longest = np.argsort(-self.job.local.counts(ids, sizes[ids], call.round), kind="stable")
-        self.ids, self.back = ids[longest], np.argsort(longest, kind="stable")
+        self.ids = ids[longest]
         self.sizes = sizes[self.ids]
         self.device, self.dtype = model.device, model.dtype
         self.state, self.first = self.job.states.read(self.ids)
-        index = torch.from_numpy(positions[longest]).to(self.device)
+        numbers = self.job.numbers(self.ids, call.round)
+        keys = self.job.keys(self.ids, call.round, f"draws {call.exchange}")
+        self.places = np.argsort(longest, kind="stable")
+        index, self.back, draws, stacked = carried(
+            self.device, positions[longest], self.places, keys, np.stack(list(numbers.values()))
+        )
         self.rows = {name: t[index] for name, t in call.rows.items()}
-        numbers = self.job.numbers(self.ids, call.round)  # one copy to the device, not one each
-        stacked = torch.from_numpy(np.stack(list(numbers.values()))).to(self.dtype).to(self.device)
-        self.numbers = dict(zip(numbers, stacked.unbind(), strict=True))
-        self.numbers["first"] = self.first
-        draws = self.job.keys(self.ids, call.round, f"draws {call.exchange}")
-        self.numbers["_draws"] = torch.from_numpy(draws).to(self.device)
+        self.numbers = dict(zip(numbers, stacked.to(self.dtype).unbind(), strict=True))
+        self.numbers["first"], self.numbers["_draws"] = self.first, draws
         message = Fields({**call.shared, **self.rows})
         buffers = start_buffers(model, Fields(self.state), message)
         self.received = self.buffers = buffers.expand(len(ids), -1)
@@ -217,12 +218,11 @@ class Stack:
         except Exception as error:
             raise self._explain(fn, error) from error
         kept, sent = out
-        back = torch.from_numpy(self.back).to(self.device)
-        order = lambda values: {k: v.detach()[back] for k, v in values.items()}  # noqa: E731
-        ids = self.ids[self.back]
+        order = lambda values: {k: v.detach()[self.back] for k, v in values.items()}  # noqa: E731
+        back, ids = self.places, self.ids[self.places]
         self.job.states.stage(ids, order({**kept, **self.kept}))
-        loss = self.loss.double().cpu().numpy()[self.back]
-        return Outcome(ids, order({**sent, **self.sent}), self.sizes[self.back], loss, self.trained - self.call.trained)
+        loss = self.loss.double().cpu().numpy()[back]
+        return Outcome(ids, order({**sent, **self.sent}), self.sizes[back], loss, self.trained - self.call.trained)
 
     # ---- the pieces between requests
 
@@ -293,6 +293,8 @@ class Stack:
         shuffled = not np.array_equal(order, np.arange(len(order)))
         rate: Any = work.lr if work.lr is not None else local.rates(self.ids, self.call.round)
         c = len(self.ids)
+        if isinstance(rate, np.ndarray):
+            rate = carried(self.device, np.ascontiguousarray(rate))[0]
         lr = torch.as_tensor(rate, dtype=self.dtype, device=self.device).reshape(-1, 1).expand(c, 1).contiguous()
         keys = job.keys(self.ids, self.call.round, f"train {self.trained}")
         self.trained += 1
@@ -320,13 +322,13 @@ class Stack:
         setting = Setting.of(local, work, _plain(work.args))
         program = self.engine.program(setting, c)
         plan = Order(local, keys, sizes, self.device)
-        theta, buffers, slots, loss = program.run(job.data.train, moving, plan, offsets, steps, keys)
+        theta, buffers, slots, loss = program.run(job.data.train, moving, plan, offsets, steps)
         if shuffled:
             index = torch.from_numpy(np.argsort(order, kind="stable")).to(self.device)
             theta, buffers, slots, loss = tree_map(lambda t: t[index], (theta, buffers, slots, loss))
         diverged = ~torch.isfinite(theta).all(-1) | (loss.isnan() if work.step is None else False)
         self.loss = torch.where(diverged, float("inf"), loss)
-        self.numbers = {**self.numbers, "K": torch.from_numpy(did).to(lr), "lr": lr[:, 0]}
+        self.numbers = {**self.numbers, "K": carried(self.device, did)[0].to(lr), "lr": lr[:, 0]}
         for name in kept_slots(job, local):
             value = slots[name]
             self.kept[OPTIMIZER + name] = pure.layout.repack(value, model.layout) if value.shape[-1] > 1 else value

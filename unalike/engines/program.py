@@ -19,10 +19,10 @@ from unalike import augment, random
 from unalike.contract import Batch, Work
 from unalike.data.federation import Columns
 from unalike.errors import UnalikeError
-from unalike.local import LocalTraining, Order, update
+from unalike.local import LocalTraining, Order, carried, update
 from unalike.model import Model, Pure
 
-SEVERAL = 8  # steps in a captured graph
+SEVERAL = (32, 16, 8, 4, 2, 1)  # steps in a captured graph; it is made when so many follow one another
 UNROLLED, MANY = 4, 1000  # steps in one compiled call on a CPU, where so many follow one another
 
 
@@ -189,13 +189,11 @@ class Program:
         plan: Order,
         offsets: np.ndarray,
         steps: np.ndarray,
-        keys: np.ndarray,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         """(vectors, buffers, optimizer state, mean loss) after `steps[k]` steps of each client."""
-        device = moving["theta"].device
-        offset = torch.from_numpy(offsets).to(device)[:, None]
-        key = torch.from_numpy(keys).to(device)
-        total = None
+        offset, count = carried(moving["theta"].device, offsets, steps)
+        offset, key = offset[:, None], plan.keys
+        total: Tensor | None = None
         while total is None and self.mode != "eager":
             try:
                 total = self._replay(data, moving, plan, offset, steps, key)
@@ -207,7 +205,7 @@ class Program:
                 self._places = None
         if total is None:
             total = self._drive(data, moving, plan, offset, steps, key)
-        return moving["theta"], moving["buffers"], moving["slots"], total / torch.from_numpy(steps).to(total)
+        return moving["theta"], moving["buffers"], moving["slots"], total / count
 
     def _blocks(self, plan: Order, steps: np.ndarray, offset: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(first step, rows [K, c, b, B], weights) a block at a time."""
@@ -314,7 +312,7 @@ class Places:
         self.rows[:k, :c].copy_(rows)
         self.weight[:k, :c].copy_(weight)
         self.weight[:k, c:].zero_()
-        self.alive[:k].copy_(torch.from_numpy(alive))
+        self.alive[:k].copy_(carried(self.alive.device, alive)[0])
         self.at.zero_()
         self.first.fill_(first)
 
@@ -354,7 +352,7 @@ class Places:
                         self._body(width, several)
                     count %= several
             return
-        for several in (SEVERAL, 1):
+        for several in SEVERAL:
             while count >= several:
                 if (width, several) not in self._graphs:
                     self._capture(width, several)
