@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -208,3 +209,16 @@ def test_a_method_with_postponed_annotations(tmp_path):
     assert config.method_settings(table)["strength"][0] is float
     with pytest.raises(ua.UnalikeError, match=r"cannot be made from .*strength"):
         config.make_method({"file": f"{file}:Mine"})
+
+
+def test_a_generator_s_samples_dealt_anew():
+    table = {"name": "synthetic-fedprox", "iid": True, "seed": 2}
+    natural, dealt = (config.make_data({**table, **more}) for more in ({}, {"partition": "dirichlet:0.1"}))
+    assert len(dealt) == len(natural) == 30
+    rows = [fed.train.x.sum(1).sort().values for fed in (natural, dealt)]
+    assert torch.equal(*rows)  # the same samples
+    shares = [np.stack([np.bincount(fed.train.of(k)[1], minlength=10) for k in range(30)]) for fed in (natural, dealt)]
+    skew = [(s.max(1) / s.sum(1)).mean() for s in shares]
+    assert skew[1] > skew[0]
+    held = config.make_data({**table, "partition": "iid", "test": 0.2, "validation": 0.1})
+    assert held.test is not None and held.validation is not None

@@ -40,7 +40,7 @@ import torch
 
 from unalike import random, typed
 from unalike.contract import Method
-from unalike.data.dataset import CLIENTS
+from unalike.data.dataset import CLIENTS, Dataset
 from unalike.data.federation import Federation
 from unalike.data.partition import PARTITIONS
 from unalike.data.partition import parse as parse_partition
@@ -193,7 +193,8 @@ def data_settings(table: dict[str, Any]) -> Known:
     if name is None and "folder" in table:
         return {"folder": (str, None), "seed": (int, 0), "test": (float, 0.0), "validation": (float, 0.0)}
     if name in FEDERATIONS:
-        return {"name": (str, None), **typed.hints(FEDERATIONS[name]), "validation": SPLIT["validation"]}
+        more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}
+        return {"name": (str, None), **typed.hints(FEDERATIONS[name]), **more}
     options = typed.hints(SOURCES[name]) if name in SOURCES else {}
     return {"name": (str, None), **options, **(NATURAL if name in SETS and SETS[name].clients else SPLIT)}
 
@@ -490,8 +491,14 @@ def make_data(table: dict[str, Any]) -> Federation:
 def _data(options: dict[str, Any]) -> Federation:
     name = options.pop("name", None)
     if name in FEDERATIONS:
-        share = options.pop("validation", 0.0)
-        return load_federation(name, **options).split_clients(validation=share, seed=options.get("seed", 0))
+        share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
+        seed = options.get("seed", 0)
+        if dealt == "natural":
+            return load_federation(name, **options).split_clients(validation=share, seed=seed)
+        test = options.pop("test", 0.0)
+        made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
+        pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
+        return pool.split(dealt, len(made), seed=seed, test=test, validation=share)
     if name is None and "folder" in options:
         fractions = {f"{k}_fraction": options.pop(k) for k in ("test", "validation") if k in options}
         return Federation.from_folder(options.pop("folder"), **fractions, **options)
