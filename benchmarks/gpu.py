@@ -103,6 +103,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="where a round's time goes, kernel by kernel")
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("skipped: needs a CUDA device")
+        return
     print(f"unalike {ua.__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     print(torch.cuda.get_device_name(), flush=True)
     missed = 0

@@ -7,6 +7,7 @@ import torch
 
 import unalike as ua
 from unalike import testing
+from unalike.contract import Work
 from unalike.engines import program as programs
 from unalike.engines.program import Program
 
@@ -265,3 +266,12 @@ def test_steps_in_one_compiled_call(monkeypatch):
     run = testing.run(ua.Scaffold(), "linear", engine="batched", compile=True, **changes)
     assert called == ["_steps_at", "_steps_at", "_step_at"]
     assert testing.difference(run, testing.run(ua.Scaffold(), "linear", engine="sequential", **changes)) < 1e-12
+
+
+def test_few_programs_serve_cohorts_of_all_sizes(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda f, **k: f)
+    run = testing.run(ua.FedAvg(), "linear", engine="batched", rounds=0, compile=True)
+    setting = programs.Setting.of(run.local, Work("train", run.server.w), {})
+    widths = [run.engine.program(setting, w).width for w in (15, 14, 20, 15, 13, 24, 28, 9, 11, 30)]
+    assert widths == [15, 15, 20, 15, 15, 30, 30, 12, 12, 30]
+    assert [p.width for p in run.engine._programs[setting]] == [15, 20, 30, 12]

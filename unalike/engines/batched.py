@@ -7,6 +7,7 @@ and (on CUDA) captured in one graph per width, in which even the reading of the 
 from __future__ import annotations
 
 import dataclasses as dc
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -136,15 +137,17 @@ class Batched(Engine):
 
     def program(self, setting: Setting, width: int) -> Program:
         """The step for this kind of training; kept, because building it again would compile it again. A compiled one
-        also serves a slightly narrower stack: cohorts that vary in size share a few."""
+        also serves narrower stacks; from the third width on the cohorts must vary, and a new one is built with room
+        for wider ones, so that a few serve all."""
         kept = self._programs.setdefault(setting, [])
         if len(self._programs) > 64:  # a loss that is a new function every round would fill the memory
             del self._programs[next(iter(self._programs))]
-        for program in kept:
-            if not self.compile or width <= program.width <= 1.25 * width:
+        for program in sorted(kept, key=lambda p: p.width):
+            if not self.compile or width <= program.width <= 1.6 * width:
                 return program
         pure = self.quick if setting.step is None else self.pure  # a step of its own may differentiate twice
-        kept.append(Program(self.job.model, pure, setting, self.compile, width))
+        room = width if len(kept) < 2 else math.ceil(1.25 * width)
+        kept.append(Program(self.job.model, pure, setting, self.compile, room))
         return kept[-1]
 
 
