@@ -261,8 +261,9 @@ class Program:
         with torch.no_grad():
             for first, rows, weight in self._blocks(plan, steps, offset):
                 places.load_block(first, rows, weight, alive[first : first + len(rows)])
-                for working, some in itertools.groupby(alive[first : first + len(rows)].tolist()):
-                    places.steps(prefix(working, self.width), len(list(some)))
+                widths = (prefix(working, self.width) for working in alive[first : first + len(rows)].tolist())
+                for width, some in itertools.groupby(widths):
+                    places.steps(width, len(list(some)))
         places.unload(moving, c)
         return places.total[:c].clone()
 
