@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses as dc
-import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -261,9 +260,8 @@ class Program:
         with torch.no_grad():
             for first, rows, weight in self._blocks(plan, steps, offset):
                 places.load_block(first, rows, weight, alive[first : first + len(rows)])
-                widths = (prefix(working, self.width) for working in alive[first : first + len(rows)].tolist())
-                for width, some in itertools.groupby(widths):
-                    places.steps(width, len(list(some)))
+                for width, count in prefixes(alive[first : first + len(rows)], self.width):
+                    places.steps(width, count)
         places.unload(moving, c)
         return places.total[:c].clone()
 
@@ -392,6 +390,10 @@ def at_work(steps: np.ndarray) -> np.ndarray:
     return (steps[None, :] > np.arange(int(steps.max()))[:, None]).sum(1)
 
 
-def prefix(working: int, c: int) -> int:
-    """The smallest of a few widths that holds everybody at work: each width is compiled once."""
-    return min(w for w in {c, -(-c // 2), -(-c // 4)} if w >= working)
+def prefixes(alive: np.ndarray, c: int) -> Iterator[tuple[int, int]]:
+    """Of steps that fewer and fewer clients take: (width, how many steps), where a width is the smallest of a few that
+    holds everybody at work. Each width is compiled once."""
+    widths = sorted({c, -(-c // 2), -(-c // 4)}, reverse=True)
+    for width, narrower in zip(widths, [*widths[1:], 0], strict=True):
+        if count := int(((narrower < alive) & (alive <= width)).sum()):
+            yield width, count
