@@ -52,7 +52,7 @@ PEERS = {
 # short name: (name in engines.py, what the page calls it, rounds and relative difference of weights for --exact).
 # The CNN's is wide: rounding (probably near-ties in ReLU or pooling) changes a client's path by percents.
 WORKLOADS = {
-    "softmax": ("softmax regression 60→10", "softmax regression 60→10, 100 of 1000 clients × 30 steps of 10", 3, 1e-4),
+    "softmax": ("softmax regression, eager", "softmax regression 60→10, 100 of 1000 clients × 30 steps of 10", 3, 1e-4),
     "cnn": ("CNN of 878,538 parameters", "CNN of 878,538 parameters, 10 clients × 5 steps of 20", 1, 0.05),
 }
 LEARNING_RATE = 0.05
@@ -183,7 +183,7 @@ class Peer:
 
 def prepare(folder, workload, rounds, compare, shuffle, learning_rate):
     """Write what every peer reads."""
-    build, data, per_round, batch, epochs, _ = CPU[WORKLOADS[workload][0]]
+    build, data, per_round, batch, epochs, *_ = CPU[WORKLOADS[workload][0]]
     torch.manual_seed(0)
     module, (x, y, offsets) = build(), data()
     rng = np.random.default_rng(0)
