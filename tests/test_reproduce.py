@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small
+import torch
 
 import unalike as ua
 from unalike import config
 from unalike.cli import main
-from unalike.reproduce import choose, define, measure, pages, results
+from unalike.methods.fedavgr import trace_norm
+from unalike.reproduce import choose, define, measure, pages, queue, results
+from unalike.reproduce.centroids import Centroids
 from unalike.reproduce.locals import LocalModels
-from unalike.reproduce.queue import parse_budget
 from unalike.runs import read_rounds
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +114,15 @@ def kept(home, kind="results"):
     return out
 
 
+def assert_near(mine, theirs):
+    """The same results to rounding, which one flipped sample of the test set's hundreds may be."""
+    assert mine.keys() == theirs.keys()
+    for name, result in mine.items():
+        other = theirs[name]
+        assert result["settings"] == other["settings"] and result["bytes"] == other["bytes"]
+        assert result["final"] == pytest.approx(other["final"], abs=1e-5)
+
+
 # ---------------------------------------------------------------- definitions
 
 
@@ -180,7 +191,7 @@ def test_the_key_knows_what_is_computed_not_where(tiny):
         (["feddc", "table3", "--quick"], "--quick has a table of its own"),
         (["feddc", "--quick", "--full"], "give one of them"),
         (["feddc", "--full", "--budget", "soon"], "--budget must be a time"),
-        (["feddc", "--full", "--seeds", "1,1"], "--seeds must be"),
+        (["feddc", "--full", "--seeds", "1,1"], "--seeds 1,1 has a seed twice"),
         (["feddc", "--full", "--data", "mnist"], "SET=FOLDER"),
         (["--resume"], "There is nothing to go on with"),
     ],
@@ -193,16 +204,19 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
 
 
 def test_budgets():
-    assert [parse_budget(t) for t in ("25m", "90s", "2h", "7")] == [1500, 90, 7200, 7]
+    assert [queue.parse_budget(t) for t in ("25m", "90s", "2h", "7")] == [1500, 90, 7200, 7]
 
 
 # ---------------------------------------------------------------- the queue
 
 
-def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(tiny, tmp_path, capsys):
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(engine, tiny, tmp_path, capsys):
+    """One run after another, and the seeds of a method in one stack."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    (whole / "tiny.toml").write_text(TINY)
+    for file in (tiny, whole / "tiny.toml"):
+        file.write_text(TINY.replace('engine = "sequential"', f'engine = "{engine}"'))
     assert go(whole / "tiny.toml", "one", "--full") == 0
 
     command = [sys.executable, "-m", "unalike.core", "reproduce", str(tiny), "one", "--full"]
@@ -210,10 +224,10 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(tiny, tmp
     slow = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=slow, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     began = time.monotonic()
-    half = None
+    half, some = None, "*" if engine == "sequential" else "*-feddc-*"  # the second stack
     while half is None and process.poll() is None and time.monotonic() - began < 300:
         done = len(list((tmp_path / "kept" / "tiny" / "results").glob("*.json")))
-        for manifest in (tmp_path / "runs" / "tiny").glob("*/checkpoint/manifest.json"):
+        for manifest in (tmp_path / "runs" / "tiny").glob(f"{some}/checkpoint/manifest.json"):
             text = manifest.read_text() if manifest.exists() else ""
             if done and text and 3 <= json.loads(text)["round"] < 40:
                 half = manifest.parents[1]
@@ -223,7 +237,8 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(tiny, tmp
     assert half is not None, "it was over before it could be killed"
     before = {f.name: f.stat().st_mtime_ns for f in (tmp_path / "kept" / "tiny" / "results").glob("*.json")}
     assert 1 <= len(before) < 4
-    first = json.loads((half / "checkpoint" / "manifest.json").read_text())["round"]
+    speaks = half if engine == "sequential" else next(half.parent.glob("*-feddc-seed0-*"))  # the first of a stack
+    first = json.loads((speaks / "checkpoint" / "manifest.json").read_text())["round"]
 
     capsys.readouterr()
     assert main(["reproduce", "--resume", "--folder", str(tmp_path / "runs")]) == 0
@@ -234,7 +249,86 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(tiny, tmp
     assert str(page) in heard.out and "FedDC" in page.read_text()
     for name, at in before.items():
         assert (tmp_path / "kept" / "tiny" / "results" / name).stat().st_mtime_ns == at
-    assert kept(tmp_path) == kept(whole)
+    mine, theirs = kept(tmp_path), kept(whole)
+    if engine == "sequential":
+        assert mine == theirs
+    assert {r["together"] for r in theirs.values()} == {1 if engine == "sequential" else 2}
+    assert_near(mine, theirs)
+
+
+BATCHED = TINY.replace('engine = "sequential"', 'engine = "batched"')
+
+
+def test_seeds_of_a_tiny_model_are_one_stack_with_the_results_of_runs_alone(tmp_path, capsys):
+    results = []
+    for seeds in (["3"], ["0,", "1,", "2,"]):
+        home = tmp_path / str(len(seeds))
+        home.mkdir()
+        (home / "tiny.toml").write_text(BATCHED if seeds[1:] else BATCHED.replace('"batched"', '"auto"'))
+        for some in seeds:
+            assert go(home / "tiny.toml", "--quick", "--seeds", some) == 0
+        results.append(kept(home, "quick"))
+    stacked, alone = results
+    assert len(stacked) == 6 and {r["together"] for r in stacked.values()} == {3}
+    assert {r["together"] for r in alone.values()} == {1}
+    assert all("3 runs in one stack" in r["engine"] for r in stacked.values())
+    assert_near(stacked, alone)
+    taken = {config.load_toml(file)["facts"]["run"]["engine"] for file in tmp_path.glob("1/runs/tiny/*/config.toml")}
+    assert taken == {"batched"}  # `auto` would measure in each run, and might find differently
+    assert all("test_all_accuracy" in r["final"] for r in stacked.values())  # what callbacks see on the way, too
+
+
+def test_a_stack_that_diverges_is_said_to(tmp_path):
+    (tmp_path / "tiny.toml").write_text(BATCHED.replace('label = "near"', 'label = "near"\nlocal = { lr = 1e39 }'))
+    assert go(tmp_path / "tiny.toml", "--quick") == 0
+    assert [r["diverged"] for r in kept(tmp_path, "quick").values()] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('engine = "sequential"', 'engine = "workers"'),
+        ('engine = "sequential"\n', "[base.model]\nname = 'mlp'\nhidden = [2000]\n"),
+    ],
+)
+def test_a_large_model_and_another_engine_are_not_stacked(change, tmp_path):
+    (tmp_path / "tiny.toml").write_text(TINY.replace("checkpoint_every = 3\n", "").replace(*change))
+    assert go(tmp_path / "tiny.toml", "--quick") == 0
+    assert {r["together"] for r in kept(tmp_path, "quick").values()} == {1}
+
+
+def test_a_model_that_cannot_be_stacked_is_run_as_it_can_be(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\n\n\nclass Peeks(torch.nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x) * (1.0 if x.sum().item() == 0.5 else 2.0)\n\n\n"
+        "def model(features: int, classes: int) -> torch.nn.Module:\n    return Peeks(features, classes)\n"
+    )
+    own = f'[base.model]\nfile = "{tmp_path / "own.py"}:model"\n'
+    for engine, code in (("auto", 0), ("batched", 2)):
+        text = TINY.replace('engine = "sequential"', f'engine = "{engine}"').replace(
+            "[base.local]", own + "[base.local]"
+        )
+        (tmp_path / "tiny.toml").write_text(text)
+        define.paper.cache_clear()
+        assert go(tmp_path / "tiny.toml", "--quick", "--seeds", "2" if code == 0 else "3,4") == code
+    assert {r["together"] for r in kept(tmp_path, "quick").values()} == {1}
+    assert len(kept(tmp_path, "quick")) == 4
+
+
+def test_a_budget_stops_a_stack_and_it_goes_on(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "tiny.toml"
+    file.write_text(BATCHED)
+    with monkeypatch.context() as patched:
+        asked = iter(range(1000))  # when each of two runs begins, and after each of their rounds
+        patched.setattr(queue.Clock, "over", property(lambda self: next(asked) >= 2 + 2 * 4))
+        assert go(file, "one", "--full") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["stopped"] and first["tables"][0]["missing"] == 4
+    folders = [*(tmp_path / "runs" / "tiny").iterdir()]
+    assert [len(read_rounds(f / "rounds.jsonl")) for f in folders] == [5, 5]
+    assert go(file, "one", "--full") == 0
+    assert json.loads(capsys.readouterr().out)["tables"][0]["missing"] == 0
+    assert [len(read_rounds(f / "rounds.jsonl")) for f in folders] == [40, 40]
 
 
 def test_a_budget_stops_the_queue_and_the_same_command_goes_on(tiny, tmp_path, capsys):
@@ -342,6 +436,35 @@ def test_a_target_never_reached_does_not_reproduce():
     assert one.verdict == "does not" and pages.ours(one) == "none"
 
 
+def test_claims_about_several_rows(tiny):
+    table = define.paper(str(tiny)).tables["sweep"]
+    claim = {"rows": ["*"], "text": "FedDC is ahead", "higher": "feddc", "lower": "fedavg"}
+    table = measure.dc.replace(table, claims=(claim,))
+    first, second = table.rows[:2]
+    one = measure.measure(table.measures[0])
+
+    def told(row, **values):
+        return [measure.Cell(row, method, one, None, {0: v}, [], 1) for method, v in values.items()]
+
+    found = [*told(first, feddc=90.0, fedavg=80.0), *told(second, feddc=70.0, fedavg=80.0)]
+    claims = measure.claims(table, found)
+    assert len(claims) == len(table.rows)
+    assert claims[0].words == f"holds: {first.label}: FedDC is ahead (1 of 1 seeds; +10.00 points)"
+    assert claims[1].words.startswith(f"does not hold: {second.label}")
+    variance = {**claim, "rows": [first.id], "measure": "final clients_accuracy_variance_pp2"}
+    (one_row,) = measure.claims(measure.dc.replace(table, claims=(variance,)), found)
+    assert one_row.unit == "pp²" and not one_row.margins  # nothing of that measure was run
+
+
+def test_skewed_sizes_are_not_stacked(tiny, tmp_path):
+    paper = define.paper(str(tiny))
+    job = paper.job(paper.quick.rows[0], "fedavg", 0)
+    made = queue.Queue(tmp_path, results.Results(tmp_path / "no"), queue.Clock(), {"engine": "batched"}, {})
+    for sizes, stacked in (([10, 10, 10, 10, 10], True), ([10, 10, 10, 10, 200], False)):
+        data = [(torch.zeros(n, 30), torch.arange(n) % 5) for n in sizes]
+        assert made._stacks(job, ua.Federation.from_arrays(data, classes=5)) is stacked
+
+
 def test_claims_must_hold_in_every_seed(tiny):
     quick = define.paper(str(tiny)).quick
     row = quick.rows[0]
@@ -371,6 +494,9 @@ def test_pages_come_from_results_alone(tiny, tmp_path):
     assert len(rows) == 1 + 4 and rows[1].startswith("one,near,fedavg,best test_accuracy,0,")
     index = pages.index([(paper, found, results.Results(tmp_path / "no"))], tmp_path / "docs").read_text()
     assert "Do the papers hold?" in index and "[one](tiny.md)" in index
+    (found.folder.parent / "notes.md").write_text("# Notes\n\n## What came out\n\nIt holds.\n\n## Else\n\nno\n")
+    index = pages.index([(paper, found, results.Results(tmp_path / "no"))], tmp_path / "docs").read_text()
+    assert "\n\nIt holds.\n" in index and "Else" not in index
 
 
 def test_the_time_of_what_is_missing_is_taken_from_runs_like_it(tiny):
@@ -453,9 +579,11 @@ steps = [
 )
 
 
-def test_settings_are_chosen_by_cross_validation_once(tmp_path, capsys):
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_settings_are_chosen_by_cross_validation_once(engine, tmp_path, capsys):
     file = tmp_path / "tiny.toml"
-    file.write_text(CHOOSING)
+    text = CHOOSING.replace('engine = "sequential"', f'engine = "{engine}"\nevaluate_clients = "none"')
+    file.write_text(text.replace("rounds = 40", "rounds = 3"))
     define.paper.cache_clear()
     assert go(file, "one", "--full", "--seeds", "1") == 0
     content = kept(tmp_path)
@@ -468,6 +596,93 @@ def test_settings_are_chosen_by_cross_validation_once(tmp_path, capsys):
     assert len([*(tmp_path / "runs" / "tiny").glob("*-fold?-*")]) == 8
     capsys.readouterr()
     assert go(file, "one", "--full", "--seeds", "1") == 0 and kept(tmp_path) == content
+
+
+def test_folds_and_rates_are_one_stack_and_score_as_alone(tmp_path, monkeypatch):
+    sizes, scores = [], []
+    real = queue.together
+    monkeypatch.setattr(queue, "together", lambda starts, *rest: sizes.append(len(starts)) or real(starts, *rest))
+    for engine in ("batched", "sequential"):
+        home = tmp_path / engine
+        home.mkdir()
+        text = CHOOSING.replace('engine = "sequential"', f'engine = "{engine}"').replace("rounds = 40", "rounds = 2")
+        (home / "tiny.toml").write_text(text.replace("[1e-9, 0.3]", "[1e39, 0.3, 0.1]"))
+        assert go(home / "tiny.toml", "one", "--full", "--seeds", "1") == 0
+        choice = next(v for v in kept(home).values() if "choice" in v)
+        scores.append([step["scores"] for step in choice["steps"]])
+    prints = []
+    for k in (0, 1):
+        files = tmp_path.glob(f"*/runs/tiny/*-fold{k}-*/config.toml")
+        prints.append({config.load_toml(file)["facts"]["data"]["fingerprint"] for file in files})
+    assert [len(p) for p in prints] == [1, 1] and prints[0] != prints[1]  # each on its own part of the data
+    assert sizes == [6, 2, 2]  # three rates of two folds; then two folds of each of FedDC's two values
+    assert scores[0][0].pop(0) is scores[1][0].pop(0) is None  # a rate that diverges leaves the others alone
+    for stacked, alone in zip(*scores, strict=True):
+        assert stacked == pytest.approx(alone, abs=1e-6)
+
+
+# ---------------------------------------------------------------- FedAvgR's figure and norm
+
+
+def test_the_distance_among_the_clients_mean_features(tmp_path):
+    class Features(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(2, 2, bias=False)
+
+        def forward(self, x):
+            return self.head(x)  # features are the inputs
+
+    means = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 4.0]])
+    spread = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
+    data = ua.Federation.from_arrays([(m + spread, torch.tensor([0, 1])) for m in means])
+    settings = {"rounds": 4, "evaluate_every": 2, "checkpoint_every": 2, "clients_per_round": 1.0}
+    small.run(module=Features(), data=data, folder=tmp_path / "a", callbacks=[Centroids()], **settings)
+    lines = read_rounds(tmp_path / "a" / "centroids.jsonl")
+    assert [line["round"] for line in lines] == [0, 2, 4]
+    assert [line["centroid_distance"] for line in lines] == pytest.approx([(5 + 4 + 3) / 3] * 3)  # by hand
+
+
+def test_the_distance_is_that_of_the_model_at_the_time_and_survives_resuming(tmp_path):
+    class Stop(ua.Callback):
+        def on_round(self, run, line):
+            return line["round"] == 3
+
+    for name, parts in (("whole", [[]]), ("parts", [[Stop()], []])):
+        for more in parts:
+            small.run(rounds=6, folder=tmp_path / name, resume=True, callbacks=[Centroids(), *more], checkpoint_every=2)
+            if more:  # a round that was measured and lost before its checkpoint
+                with (tmp_path / name / "centroids.jsonl").open("a") as file:
+                    file.write('{"round": 4, "centroid_distance": 0.0}\n')
+    whole, parts = (read_rounds(tmp_path / name / "centroids.jsonl") for name in ("whole", "parts"))
+    assert whole == parts and [line["round"] for line in whole] == [*range(7)]
+    assert len({line["centroid_distance"] for line in whole}) == 7
+
+
+def test_numbers_that_are_infinite_for_a_while_do_not_spoil_the_mean():
+    assert results._last([{"a": float("inf")}, {"a": float("nan")}, {"a": 1.0}], ["a"], 5) == {"a": [1.0, 0.0]}
+
+
+def test_numbers_at_a_round():
+    result = {"diverged": None, "start": {"d": 0.5}, "curve": {"round": [1, 30], "d": [0.4, 0.1]}}
+    found = [measure.measure(f"at {round} d").of(result, None) for round in (0, 1, 30, 60)]
+    assert found == [0.5, 0.4, 0.1, None]
+    assert measure.measure("at 30 centroid_distance").words == "round 30 centroid distance"
+
+
+@pytest.mark.parametrize("values", [(1.0, 0.3, 0.0), (1.0, 1e-3, 1e-3), (2.0, 0.0, 0.0), (0.0, 0.0, 0.0)])
+def test_the_trace_norm_leaves_zero_singular_values_alone(values):
+    draw = torch.Generator().manual_seed(0)
+    u, _, v = torch.linalg.svd(torch.randn(3, 8, dtype=torch.float64, generator=draw), full_matrices=False)
+    values = torch.tensor(values, dtype=torch.float64)
+    weight = ((u * values) @ v).requires_grad_(True)
+    norm = trace_norm(weight)
+    norm.backward()
+    assert norm.item() == pytest.approx(values.sum().item(), abs=1e-9)
+    kept = values > 0
+    torch.testing.assert_close(weight.grad, u[:, kept] @ v[kept], atol=1e-6, rtol=0)
+    single = trace_norm(weight.detach().float())
+    assert single.item() == pytest.approx(values.sum().item(), rel=1e-6, abs=1e-6)
 
 
 # ---------------------------------------------------------------- where little is installed

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unalike import config, report
+from unalike import config, report, words
 from unalike.cli import flags, show
 from unalike.cli.scoreboard import Scoreboard
 from unalike.comparison import results, run
@@ -62,7 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    seeds = _seeds(args.seeds)
+    seeds = words.seeds(args.seeds, "unalike compare")
     files = [word for word in args.methods if word.endswith(".toml")]
     if len(files) > 1:
         raise UnalikeError(f"unalike compare: give one config file at most; got {' and '.join(files)}.")
@@ -142,19 +142,6 @@ def _conduct(
 
 
 # ---------------------------------------------------------------- what was asked for
-
-
-def _seeds(text: str) -> list[int]:
-    """ "3" is 0, 1, 2; "4,7" is 4 and 7; "5," is 5 alone."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() for part in parts):
-        raise UnalikeError(f"unalike compare: --seeds must be how many (3) or which (0,1,2); got {text!r}.")
-    seeds = list(range(int(parts[0]))) if "," not in text else [int(part) for part in parts]
-    if not seeds:
-        raise UnalikeError("unalike compare: --seeds 0 runs nothing: give at least 1.")
-    if len(set(seeds)) < len(seeds):
-        raise UnalikeError(f"unalike compare: --seeds {text} has a seed twice: a paired test counts each once.")
-    return seeds
 
 
 def _methods(words: list[str], references: bool) -> list[str]:

@@ -22,6 +22,7 @@ from rich.tree import Tree
 
 from unalike import config
 from unalike.callbacks import Callback
+from unalike.words import span
 
 SCORES = ("test_accuracy", "clients_accuracy_mean", "test_loss", "clients_loss")  # the first there is, on the bar
 
@@ -41,16 +42,6 @@ def size(count: float) -> str:
             break
         count /= 1000
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-def span(seconds: float) -> str:
-    """Seconds in words."""
-    if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes // 1440:,} days"
 
 
 def near(path: str | Path) -> str:

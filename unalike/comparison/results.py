@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from unalike import config, runs
-from unalike.cli.show import size, span
+from unalike.cli.show import size
 from unalike.comparison import evidence, stats
 from unalike.comparison.evidence import SCORES, Evidence, Outcome, Score
 from unalike.comparison.run import Arm, Job, Tuned
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
 from unalike.comparison.words import listed
 from unalike.errors import UnalikeError
+from unalike.words import span
 
 NOTHING = "–"
 FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful

@@ -2,5 +2,6 @@
 
 papers/*.toml say what to run and what the papers print; define.py makes jobs of them, queue.py runs them, measure.py
 compares, pages.py writes it down, choose.py picks settings by cross-validation, locals.py evaluates the means of local
-models. docs/reproduce.md says how to use it and how to read the results.
+models, centroids.py measures how far apart the clients' features are. docs/reproduce.md says how to use it and how to
+read the results.
 """

@@ -75,9 +75,17 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
         return there
     folds, rounds = paper.choices["folds"], paper.choices["rounds"]
     choice: dict[str, Any] = {"key": identity(paper, row), "paper": paper.id, "choice": row.id, "steps": []}
+    parts: dict[int, Federation] = {}
+
+    def data(job: Job) -> Federation:
+        assert job.fold is not None
+        if job.fold not in parts:
+            parts[job.fold] = fold(queue.data(job), job.fold, folds, SEED)
+        return parts[job.fold]
+
     for step in paper.choices["steps"]:
         places = step["set"] if isinstance(step["set"], list) else [step["set"]]
-        scores: list[float | None] = []
+        tried: list[list[Job]] = []
         for given in step["values"]:
             values = given if isinstance(step["set"], list) else [given]
             tables = settings(paper, row, step["method"], choice)
@@ -85,8 +93,12 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
                 tables[table] |= off
             _put(tables, places, values)
             tables["run"] |= {"rounds": rounds, "evaluate_every": rounds, "checkpoint_every": rounds}
-            found = [_score(paper.job(row, step["method"], SEED, tables, k), k, folds, queue) for k in range(folds)]
-            scores.append(None if None in found else stats.mean([s for s in found if s is not None]))
+            tables["run"]["evaluate_clients"] = "all"  # it is their validation samples that count
+            tried.append([paper.job(row, step["method"], SEED, tables, k) for k in range(folds)])
+        queue.data(tried[0][0])  # before anything is run: without data there is no choice
+        jobs = [job for same in tried for job in same]
+        found = queue.runs(jobs, data, lambda job: f"choosing for {row.id}: {job.method}", _score)
+        scores = [_mean([found[job.key] for job in same]) for same in tried]
         best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)  # the first of equals
         chosen = step["values"][best]
         choice["steps"].append(
@@ -102,7 +114,10 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
     return choice
 
 
-def _score(job: Job, k: int, folds: int, queue: Queue) -> float | None:
-    whole = queue.data(job)
-    run = queue.go(job, fold(whole, k, folds, SEED), f"choosing for {job.row}: {job.method} fold {k + 1}/{folds}")
-    return None if isinstance(run, Diverged) else run.history[-1].get("validation_accuracy")
+def _score(job: Job, run: Any) -> float | None:
+    return None if isinstance(run, Diverged) else run.history[-1]["validation_accuracy"]
+
+
+def _mean(scores: list[float | None]) -> float | None:
+    """None where a fold diverged."""
+    return None if None in scores else stats.mean([score for score in scores if score is not None])

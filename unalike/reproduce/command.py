@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from unalike import report
+from unalike import report, words
 from unalike.errors import UnalikeError
 from unalike.reproduce import choose, define, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
@@ -93,7 +93,7 @@ def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
 
 
 def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
-    return define.seeds_of(args.seeds) if args.seeds else [*range(table.seeds)]
+    return words.seeds(args.seeds, "unalike reproduce") if args.seeds else [*range(table.seeds)]
 
 
 # ---------------------------------------------------------------- running
@@ -108,7 +108,8 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / LAST, json.dumps({name: getattr(args, name) for name in KEPT}).encode())
     quiet = args.quiet or args.json
-    queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, paper.local_models)
+    watched = paper.local_models, paper.tree.get("centroids", False)
+    queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched)
     stopped, code = "", 0
     try:
         for table, rows in wanted:
@@ -130,7 +131,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
         print(json.dumps({"paper": paper.id, "seconds": seconds, "stopped": bool(stopped), "tables": tables}))
     else:
         _print(found)
-        print(f"\n{queue.made} runs made in {pages.duration(seconds)}; results in {results.folder}")
+        print(f"\n{queue.made} runs made in {words.span(seconds)}; results in {results.folder}")
         for page in filter(None, [_report(one, queue) for one in found]):
             print(f"curves: {page}")
     if stopped:
@@ -139,7 +140,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
 
 
 def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row], queue: Queue) -> None:
-    """Seed by seed within a row, so that all methods can soon be compared."""
+    """Seed by seed within a row, so that all methods can soon be compared (a tiny model's seeds are one stack)."""
     jobs: list[Job] = []
     for row in rows:
         try:

@@ -215,14 +215,3 @@ def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[T
         found = [row for pattern in patterns or ["*"] for row in one.rows if fnmatch.fnmatch(row.id, pattern)]
         out.append((one, [*{row.id: row for row in found}.values()]))
     return out
-
-
-def seeds_of(text: str) -> list[int]:
-    """ "3" is 0, 1, 2; "4,7" is 4 and 7; "5," is 5 alone."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
-        raise UnalikeError(f"--seeds must be how many (3) or which (0,1,2), each once; got {text!r}.")
-    seeds = list(range(int(parts[0]))) if "," not in text else [int(part) for part in parts]
-    if not seeds:
-        raise UnalikeError("--seeds 0 runs nothing: give at least 1.")
-    return seeds

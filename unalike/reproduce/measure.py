@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ HOW = {
     "best": "{}, best round on the test set (as the paper does)",
     "last5": "{}, mean of the last 5 rounds",
     "last10": "{}, mean of the last 10 rounds",
+    "at": "round {}",
     "rounds-to": "rounds until the target",
     "seconds": "seconds a round (median)",
     "delta-down": "bytes a client receives beyond the model",
@@ -69,6 +71,14 @@ def _first(result: Result, key: str, target: float | None) -> float | None:
     return next(reached, None)
 
 
+def _at(result: Result, key: str, target: float | None) -> float | None:
+    """ "at 30 test_accuracy"; round 0 is the start."""
+    round, _, name = key.partition(" ")
+    curve = result["curve"]
+    numbers = dict(zip(curve["round"], curve.get(name, ()), strict=False))
+    return result.get("start", {}).get(name) if round == "0" else numbers.get(int(round))
+
+
 def _beyond(way: str) -> Callable[[Result, str, float | None], float | None]:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
@@ -78,6 +88,7 @@ VALUES: dict[str, Callable[[Result, str, float | None], float | None]] = {
     "best": lambda r, key, target: r["records"][key][-1][1] if r["records"].get(key) else None,
     "last5": lambda r, key, target: r["last5"].get(key, [None])[0],
     "last10": lambda r, key, target: r["last10"].get(key, [None])[0],
+    "at": _at,
     "rounds-to": _first,
     "seconds": lambda r, key, target: r["seconds_median"],
     "delta-down": _beyond("down"),
@@ -159,6 +170,7 @@ class Claim:
     text: str
     margins: dict[int, float]
     held: int
+    unit: str = "%"
 
     @property
     def holds(self) -> bool:
@@ -170,25 +182,30 @@ class Claim:
             return f"not decided: {self.text} (no seed has both numbers)"
         word = "holds" if self.holds else "does not hold" if not self.held else "is not clear"
         margins = ", ".join(f"{margin:+.2f}" for margin in self.margins.values())
-        return f"{word}: {self.text} ({self.held} of {len(self.margins)} seeds; {margins} points)"
+        unit = "points" if self.unit == "%" else self.unit
+        return f"{word}: {self.text} ({self.held} of {len(self.margins)} seeds; {margins} {unit})"
 
 
 def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
     """A claim is {higher, lower, by}: a method is ahead of another by more than so many points in every seed; or
-    {near, within}: two methods are no further apart."""
+    {near, within}: two methods are no further apart. It is about the table's first row, or about each of `rows`, which
+    are patterns."""
     out = []
     for claim in table.claims:
-        row = claim.get("row", table.rows[0].id)
-        text = claim.get("measure", table.measures[0])
-        values = {c.method: c.values for c in found if c.row.id == row and c.measure == measure(text)}
-        first, second = claim["near"] if "near" in claim else (claim["higher"], claim["lower"])
-        both = values[first].keys() & values[second].keys()
-        margins = {seed: values[first][seed] - values[second][seed] for seed in sorted(both)}
-        if "near" in claim:
-            held = sum(abs(m) <= claim["within"] for m in margins.values())
-        else:
-            held = sum(m > claim.get("by", 0.0) for m in margins.values())
-        out.append(Claim(claim["text"], margins, held))
+        patterns = claim.get("rows")
+        rows = [row for row in table.rows if any(fnmatch.fnmatch(row.id, p) for p in patterns or ())]
+        for row in rows or table.rows[:1]:
+            one = measure(claim.get("measure", table.measures[0]))
+            values = {c.method: c.values for c in found if c.row.id == row.id and c.measure == one}
+            first, second = claim["near"] if "near" in claim else (claim["higher"], claim["lower"])
+            both = values.get(first, {}).keys() & values.get(second, {}).keys()
+            margins = {seed: values[first][seed] - values[second][seed] for seed in sorted(both)}
+            if "near" in claim:
+                held = sum(abs(m) <= claim["within"] for m in margins.values())
+            else:
+                held = sum(m > claim.get("by", 0.0) for m in margins.values())
+            text = f"{row.label}: {claim['text']}" if patterns else claim["text"]
+            out.append(Claim(text, margins, held, one.unit))
     return out
 
 

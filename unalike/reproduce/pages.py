@@ -18,6 +18,7 @@ from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
 from unalike.reproduce.results import BINS, Result, Results
 from unalike.runs import _replace
+from unalike.words import span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
@@ -97,19 +98,12 @@ def ours(cell: Cell) -> str:
     return text + (f" (none in {len(cell.missed)} of {cell.done} seeds)" if cell.missed else "")
 
 
-def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
-
-
 def lacking(found: Found) -> str:
     """What is missing, and the time it would take."""
     count, times = found.missing()
     if not count:
         return "Nothing is missing."
-    parts = [f"about {duration(seconds)} for {runs} of them on {device}" for device, (runs, seconds) in times.items()]
+    parts = [f"about {span(seconds)} for {runs} of them on {device}" for device, (runs, seconds) in times.items()]
     unknown = count - sum(runs for runs, _ in times.values())
     parts += [f"{unknown} are like nothing that was measured" if unknown else ""]
     return f"Missing: {count} runs ({'; '.join(filter(None, parts))})."
@@ -259,8 +253,9 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
     """Do the papers hold? Table by table."""
     rows = [["paper", "table", "what", "cells run", "reproduce", "close", "do not", "no number to compare"]]
     rows.append(["---"] * len(rows[0]))
-    notes, waiting = [], []
+    sections, waiting = [], []
     for paper, results, quick in papers:
+        section = [f"## {paper.name}", paper.cite + ".", came_out(results.folder.parent / "notes.md")]
         for table in paper.tables.values():
             found = Found(paper, table, table.rows, range(table.seeds), results)
             words = Counter(cell.verdict for cell in found.shown() if cell.done)
@@ -270,20 +265,33 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
             counts = [words[w] for w in ("reproduces", "close", "does not", measure.NOT_AT_HAND)]
             link = f"[{table.id}]({paper.id}.md)"
             rows.append([paper.name, link, table.title, str(sum(words.values())), *map(str, counts)])
+            section.append(_claims(found, f"Claims of {link}, tested on our runs:"))
         check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
-        notes += [f"- {paper.name}: {claim.words}" for claim in check.claims if claim.margins]
+        section.append(_claims(check, f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"))
+        sections.append("\n\n".join(filter(None, section)))
     body = [
         "# Do the papers hold?",
-        "Made by `unalike reproduce --pages`; do not edit. What the words mean stands on each page.",
+        "Made by `unalike reproduce --pages` from `experiments/`; do not edit. What the words mean stands on each "
+        "page. A claim holds if it does in every seed that was run.",
     ]
     if len(rows) > 2:
         body.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
     if waiting:
         body.append(f"Not run yet: {', '.join(waiting)}.")
-    if notes:
-        body += ["## The quick checks", "\n".join(notes)]
-    _write(docs / "index.md", "\n\n".join(body) + "\n")
+    _write(docs / "index.md", "\n\n".join([*body, *sections]) + "\n")
     return docs / "index.md"
+
+
+def _claims(found: Found, title: str) -> str:
+    words = [f"- {claim.words}" for claim in found.claims if claim.margins]
+    return "\n".join([title, "", *words]) if words else ""
+
+
+def came_out(notes: Path) -> str:
+    """The part of a paper's notes that says what came out, written by whoever looked at the numbers."""
+    text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
+    _, _, after = text.partition("\n## What came out\n")
+    return after.partition("\n## ")[0].strip()
 
 
 def _write(path: Path, content: str) -> None:

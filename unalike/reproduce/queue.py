@@ -1,27 +1,39 @@
 """The runs of a reproduction, one after another, each an ordinary run folder called by a hash of its settings.
 
 A run that has left its result is never made again; one that was killed goes on from its checkpoint. A resumed run is
-bit-identical on a CPU, so an interrupted queue ends with the same numbers.
+bit-identical on a CPU, so an interrupted queue ends with the same numbers. Runs of a tiny model that differ in seed,
+fold, rate or the scale of the start alone go through one stack of clients (unalike.engines.together): every one has its
+own folder and result still, with the numbers that it has alone, to rounding.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unalike import config, runs
+import torch
+from torch import nn
+
+from unalike import config, engines, runs
 from unalike.callbacks import Callback
 from unalike.data.federation import Federation
-from unalike.errors import Diverged, UnalikeError
+from unalike.engines.together import Seat, together
+from unalike.errors import Diverged, EngineRefused, UnalikeError
+from unalike.reproduce import centroids
 from unalike.reproduce import locals as local_models
-from unalike.reproduce.define import Job
+from unalike.reproduce.define import Job, plain
 from unalike.reproduce.results import Result, Results, collect, diverged
 
 SAY_EVERY = 10.0  # seconds between lines of progress
+LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}  # what runs of one stack may differ in
+STACK_BYTES = 1 << 30  # of all data of a stack
+SKEWED = 4  # times the mean: a largest client from which a stack of several runs gains nothing
 
 
 class OutOfTime(Exception):
@@ -81,31 +93,78 @@ class Queue:
         data_folders: dict[str, str],
         quiet: bool = False,
         local_models: bool = False,
+        centroids: bool = False,
     ):
+        self.centroids = centroids
         self.folder, self.results, self.clock = folder, results, clock
         self.machine, self.data_folders, self.quiet, self.local_models = machine, data_folders, quiet, local_models
         self._table: dict[str, Any] | None = None
         self._data: Federation | None = None
-        self.made = 0
+        self.made = self._ended = 0
         self.without: dict[str, NoData] = {}  # data sets that could not be had
 
     def make(self, jobs: Sequence[Job]) -> list[Result]:
         """The results of all jobs whose data can be had."""
-        out = []
-        for number, job in enumerate(jobs, 1):
-            there = self.results.of(job)
-            if there is None:
-                title = f"[{number}/{len(jobs)}] {job.row} {job.method} seed {job.seed}"
+        missing = [job for job in jobs if self.results.of(job) is None]
+        titles = {job.key: f"[{n}/{len(jobs)}] {job.row} {job.method}" for n, job in enumerate(jobs, 1)}
+        self.runs(missing, self.data, lambda job: titles[job.key], self._keep)
+        return [there for job in jobs if (there := self.results.of(job)) is not None]
+
+    def runs(
+        self,
+        jobs: Sequence[Job],
+        data: Callable[[Job], Federation],
+        title: Callable[[Job], str],
+        then: Callable[[Job, Any], Any],
+    ) -> dict[str, Any]:
+        """What `then` makes of each finished run (or `Diverged`), by the job's key; jobs that have no data are left
+        out. Those that fit go in one stack, and a run's `then` does not wait for the others."""
+        out: dict[str, Any] = {}
+
+        def one(job: Job, fed: Federation, title: str, seat: Seat | None = None) -> None:
+            out[job.key] = then(job, self.go(job, fed, title, seat))
+
+        waiting, kinds = [*jobs], {job.key: _kind(job) for job in jobs}
+        while waiting:
+            job = waiting[0]
+            try:
+                fed = data(job)
+            except NoData:
+                waiting = waiting[1:]
+                continue
+            group = [other for other in waiting if kinds[other.key] == kinds[job.key]]
+            group = group[: max(1, STACK_BYTES // _bytes(fed))]
+            if len(group) > 1 and not self._stacks(job, fed):
+                group = [job]
+            made = {job.key for job in group}
+            waiting = [other for other in waiting if other.key not in made]
+            if len(group) == 1:
+                one(job, fed, f"{title(job)} {_which([job])}")
+            else:
+                words = f"{title(job)} {_which(group)}"  # one of them speaks for all
+                starts = [functools.partial(one, j, data(j), words if j is job else "") for j in group]
+                settings = self.placed(job)["run"]
                 try:
-                    fed = self.data(job)
-                except NoData:
-                    continue
-                there = self._run(job, fed, title)
-                self.results.add(job.name, there)
-                self.made += 1
-                gc.collect()  # a run holds itself in circles, and its tensors are large
-            out.append(there)
+                    together(starts, settings.get("precision", "highest"), settings.get("deterministic", False))
+                except EngineRefused:  # a model of one's own that cannot be stacked: `auto` finds another engine
+                    for j in group:
+                        one(j, data(j), f"{title(j)} {_which([j])}")
+            gc.collect()  # a run holds itself in circles, and its tensors are large
+            self._ended += 1
+            if self._ended % 8 == 0 and "torch._dynamo" in sys.modules:
+                torch._dynamo.reset()  # compiled steps of engines that have ended: it gives up when it has many
         return out
+
+    def _stacks(self, job: Job, fed: Federation) -> bool:
+        """Whether a stack of several runs gains: the model is tiny, and of a kind that is fast in stacks."""
+        tables, sizes = self.placed(job), fed.train.sizes
+        if tables["run"].get("engine", "auto") not in ("auto", "batched"):
+            return False
+        if sizes.max() > SKEWED * sizes.mean():  # for most of the steps only the largest clients are at work
+            return False
+        model = config.make_model(config.check(tables)["model"], fed, 0)
+        slow = any(isinstance(layer, nn.RNNBase | nn.modules.conv._ConvNd) for layer in model.modules())
+        return not slow and sum(p.numel() for p in model.parameters()) <= engines.TINY
 
     def data(self, job: Job) -> Federation:
         """The job's data; kept for the next one."""
@@ -138,20 +197,30 @@ class Queue:
         ending = job.key if precision == "highest" else f"{job.key}-{precision}"
         return next(self.folder.glob(f"*-{ending}"), self.folder / f"{job.name.removesuffix(job.key)}{ending}")
 
-    def _run(self, job: Job, fed: Federation, title: str) -> Result:
-        run = self.go(job, fed, title)
+    def _keep(self, job: Job, run: Any) -> None:
+        place = self.place(job)
         if isinstance(run, Diverged):
-            return diverged(job, runs.read_rounds(self.place(job) / "rounds.jsonl"), run.round)
-        return collect(job, run, runs.read_rounds(self.place(job) / local_models.FILE))
+            result = diverged(job, runs.read_rounds(place / "rounds.jsonl"), run.round)
+        else:
+            more = [line for file in (local_models.FILE, centroids.FILE) for line in runs.read_rounds(place / file)]
+            result = collect(job, run, more)
+        self.results.add(job.name, result)
+        self.made += 1
 
-    def go(self, job: Job, fed: Federation, title: str) -> Any:
-        """The finished run, or how it diverged."""
+    def go(self, job: Job, fed: Federation, title: str, seat: Seat | None = None) -> Any:
+        """The finished run, or how it diverged. With a seat it is one of several in a stack; one without a title is
+        silent."""
         if self.clock.over:
             raise OutOfTime
-        callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []
-        callbacks.append(Watch(self.clock, title, self.quiet))
+        callbacks: list[Callback] = [seat] if seat else []  # the first: it becomes the run's engine
+        callbacks += [local_models.LocalModels()] if self.local_models else []
+        callbacks += [centroids.Centroids()] if self.centroids else []
+        callbacks.append(Watch(self.clock, title, self.quiet or not title))
+        tables = self.placed(job)
+        if seat:
+            tables["run"]["engine"] = "batched"  # what `auto` finds with a stopwatch may differ from run to run
         try:
-            run = config.run(self.placed(job), callbacks=callbacks, resume=True, federation=fed)
+            run = config.run(tables, callbacks=callbacks, resume=True, federation=fed)
         except Diverged as error:
             return error
         if run.rounds_done < job.rounds:
@@ -159,6 +228,27 @@ class Queue:
         if not run.client_values and run.data.test is not None and len(run._evaluated_clients):
             run._evaluate(run.rounds_done - 1)  # a run that was finished before this process knows no clients' values
         return run
+
+
+def _kind(job: Job) -> str:
+    """Equal for runs that may stand in one stack."""
+    tables = plain(job.tables)
+    for table, setting in LOOSE.items():
+        tables.get(table, {}).pop(setting, None)
+    return json.dumps([job.row, job.method, tables], sort_keys=True)
+
+
+def _bytes(fed: Federation) -> int:
+    """What a stack takes for a run: its data, once more, and both together."""
+    return 2 * fed.train.x.nbytes + 1
+
+
+def _which(jobs: Sequence[Job]) -> str:
+    seeds = [*{job.seed: None for job in jobs}]
+    folds = [*{job.fold + 1: None for job in jobs if job.fold is not None}]
+    words = [f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"]
+    words += [f"folds {', '.join(map(str, folds))}"] if folds else []
+    return " ".join(words) + (f" ({len(jobs)} runs in one stack)" if len(jobs) > 1 else "")
 
 
 def parse_budget(text: str) -> float:

@@ -4,12 +4,15 @@ final, last5, last10   numbers of the last round; mean and deviation over the la
 records                every round that beat all before it, so that the best round and the first one to reach any
                        target are exact though the curve is thinned
 curve                  at most 200 rounds, evenly spaced
+start                  numbers of round 0, where a callback has any
+together               how many runs shared a stack of clients; the seconds are this run's share
 clients                how many clients have an accuracy of 0..5 %, 5..10 %, ..., after the last round
 """
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 import statistics
 from collections.abc import Sequence
@@ -60,7 +63,9 @@ class Results:
 
 def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
     """What a finished run says; `more` has a line a round of numbers that rounds.jsonl does not have."""
-    extra = {line["round"]: line for line in more}
+    extra: dict[int, dict[str, Any]] = {}
+    for line in more:
+        extra.setdefault(line["round"], {}).update(line)
     lines = [{**extra.get(line["round"], {}), **line} for line in run.history]
     sizes = run.data.train.sizes
     return {
@@ -68,6 +73,8 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
         "device": _device(run),
         "precision": run._model.precision,
         "engine": run.reason,
+        "together": getattr(run.engine, "together", 1),
+        "start": {n: _short(v) for n, v in extra.get(0, {}).items() if n != "round"},
         "parameters": run._model.layout.size,
         "population": len(run.data),
         "samples": int(sizes.sum()),
@@ -122,7 +129,7 @@ def _short(value: Any) -> float | None:
 def _last(lines: Sequence[dict[str, Any]], names: Sequence[str], count: int) -> dict[str, list[float]]:
     out = {}
     for name in names:
-        values = [line[name] for line in lines if line.get(name) is not None][-count:]
+        values = [line[name] for line in lines if line.get(name) is not None and math.isfinite(line[name])][-count:]
         if values:
             out[name] = [round(statistics.fmean(values), 6), round(statistics.pstdev(values), 6)]
     return out

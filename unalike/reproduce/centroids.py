@@ -1,0 +1,54 @@
+"""How far apart the clients' features are, as Figure 2 of FedAvgR's paper follows it.
+
+    centroid_distance   the mean over all pairs of clients of ‖mean φ(X_j) − mean φ(X_k)‖, φ at the global model
+
+The paper prints a "distance among centroids" and does not define it: this is one reading, the same for every method.
+Measured before round 1 and after every evaluated round, on the training samples; written to centroids.jsonl in the
+run's folder. Nothing is done for a method with several global models.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from unalike.callbacks import Callback
+from unalike.engines.base import BUFFERS
+from unalike.runs import _replace, read_rounds
+
+FILE = "centroids.jsonl"
+
+
+class Centroids(Callback):
+    """Writes the distance. The run needs a folder."""
+
+    def on_start(self, run: Any) -> None:
+        self.path = run.folder.path / FILE
+        kept = [line for line in read_rounds(self.path) if line["round"] <= run.rounds_done]
+        with run.folder.writing():
+            _replace(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        if run.rounds_done == 0:
+            self._write(run, 0)
+
+    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+        if run.evaluated(line["round"]):
+            self._write(run, line["round"])
+
+    def _write(self, run: Any, round: int) -> None:
+        models, _ = run._models()
+        if len(models) == 1:
+            line = {"round": round, "centroid_distance": distance(run, next(iter(models.values())))}
+            with run.folder.writing(), self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def distance(run: Any, vector: torch.Tensor) -> float:
+    live, columns = run._live, run.data.train
+    live.vector.copy_(vector)
+    live.buffers.copy_(run.server._values.get(BUFFERS, run._model.start_buffers))
+    with torch.no_grad():
+        parts = [live(columns.of(k)[0], train=False, want_features=True)[1] for k in range(len(columns))]
+        means = torch.stack([features.double().mean(0) for features in parts])
+    return float(torch.pdist(means).mean())
