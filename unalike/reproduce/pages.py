@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -266,6 +267,10 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
             link = f"[{table.id}]({paper.id}.md)"
             rows.append([paper.name, link, table.title, str(sum(words.values())), *map(str, counts)])
             section.append(_claims(found, f"Claims of {link}, tested on our runs:"))
+            row, plots = found.shown()[0].row, [part for part in section if part.startswith("![")]
+            image = f"images/{paper.id}-{table.id}-{row.id}.svg"
+            if not plots and (docs / image).is_file():
+                section.append(f"![{row.label}]({image})")
         check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
         section.append(_claims(check, f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"))
         sections.append("\n\n".join(filter(None, section)))
@@ -304,7 +309,7 @@ def _write(path: Path, content: str) -> None:
 
 # ---------------------------------------------------------------- curves
 
-WIDE, HIGH, LEFT, BOTTOM, RIGHT = 720, 320, 46, 30, 170
+PLOT, HIGH, LEFT, BOTTOM = 500, 330, 46, 44
 
 
 def _curves(found: Found, row: Row) -> str:
@@ -321,31 +326,32 @@ def _curves(found: Found, row: Row) -> str:
     values = [v for points in series.values() for _, v in points[len(points) // 20 :]] + [
         v for v in ends if v is not None
     ]
-    low, high = min(values), max(max(values), min(values) + 1e-9)
-    pad = 0.05 * (high - low)
-    low, high = low - pad, high + pad
+    ticks = _ticks(min(values), max(values))
+    low, high = ticks[0], ticks[-1]
+    labels = {method: found.paper.methods[method]["label"] for method in series}
+    wide = LEFT + PLOT + 40 + 7 * max(map(len, labels.values()))
 
     def place(round: float, value: float) -> tuple[float, float]:
-        x = LEFT + (WIDE - LEFT - RIGHT) * round / rounds
+        x = LEFT + PLOT * round / rounds
         y = 10 + (HIGH - 10 - BOTTOM) * (high - min(max(value, low), high)) / (high - low)
         return x, y
 
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {HIGH}" font-family="sans-serif" font-size="11">'
     ]
-    out.append(f'<rect width="{WIDE}" height="{HIGH}" fill="white"/>')
-    for k in range(5):
-        value = low + (high - low) * k / 4
+    out.append(f'<rect width="{wide}" height="{HIGH}" fill="white"/>')
+    for value in ticks:
         _, y = place(0, value)
-        out.append(f'<path d="M{LEFT} {y:.1f}H{WIDE - RIGHT}" stroke="#ddd"/>')
-        out.append(f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
+        out.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + PLOT}" stroke="#ddd"/>')
+        out.append(f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{value:.5g}</text>')
+    for k in range(5):
         x, _ = place(rounds * k / 4, low)
-        out.append(f'<text x="{x:.1f}" y="{HIGH - 12}" text-anchor="middle">{rounds * k / 4:.0f}</text>')
+        out.append(f'<text x="{x:.1f}" y="{HIGH - 28}" text-anchor="middle">{rounds * k / 4:.0f}</text>')
     for k, (method, points) in enumerate(series.items()):
-        colour, label = COLOURS[k % len(COLOURS)], escape(found.paper.methods[method]["label"])
+        colour, label = COLOURS[k % len(COLOURS)], escape(labels[method])
         path = "L".join("{:.1f} {:.1f}".format(*place(r, v)) for r, v in points)
         out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        out.append(f'<text x="{WIDE - RIGHT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
+        out.append(f'<text x="{LEFT + PLOT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
         printed = row.paper(method, 0)
         if printed is not None and one.unit == "%":
             x, y = place(rounds, printed)
@@ -355,8 +361,18 @@ def _curves(found: Found, row: Row) -> str:
             out.append(
                 f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" fill="white" stroke="{colour}" stroke-width="2"/>'
             )
-    out.append(f'<text x="{LEFT}" y="{HIGH - 1}">rounds; {escape(row.label)}</text></svg>')
+    what = escape(measure.WORDS.get(key, key.replace("_", " ")))
+    out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{what} over rounds: {escape(row.label)}</text></svg>')
     return "\n".join(out) + "\n"
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers around these, four to eight of them."""
+    spread = max(high - low, 1e-9)
+    size = 10 ** math.floor(math.log10(spread / 4))
+    step = next(size * n for n in (1, 2, 5, 10) if spread / (size * n) <= 6)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [step * k for k in range(first, last + 1)]
 
 
 def _mean_curve(results: Sequence[Result], key: str) -> list[tuple[float, float]]:
