@@ -109,7 +109,7 @@ def test_mistakes(here, capsys):
         "data path hapt": "hapt is not in the cache",
         "data describe digits --partition dirichlt:1": "no partition 'dirichlt'. Did you mean 'dirichlet'?",
         "data describe digits --folder x": "[data] has no setting 'folder'",
-        "data describe synthetic-feddc --partition iid": "[data] has no setting 'partition'",
+        "data describe synthetic-feddc --folder x": "[data] has no setting 'folder'",
     }.items():
         code, out, said = do(capsys, line)
         assert (code, out) == (2, "") and words in said and said.count("\n") == 1, (line, said)
