@@ -88,6 +88,12 @@ def press(page: Browser, selector: str, x: float = 0.5, y: float = 0.5) -> None:
     page.click(*page.run(script))
 
 
+def focus(page: Browser, selector: str) -> None:
+    """As the Tab key would; scrolling to it is over before the next key (a scroll hides the values)."""
+    page.run(f"document.querySelector({json.dumps(selector)}).focus()")
+    page.settle()
+
+
 def text(page: Browser, selector: str) -> str:
     return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
@@ -146,7 +152,7 @@ def test_the_legend_hides_and_highlights(page):
 
 
 def test_values_are_read_with_the_keyboard(page):
-    page.run("document.querySelector('#curves svg').focus()")
+    focus(page, "#curves svg")
     page.key("End", 35)
     assert not page.run("document.getElementById('tip').hidden")
     assert "6 rounds" in text(page, "#tip") and "FedAvg" in text(page, "#tip") and "%" in text(page, "#tip")
@@ -175,12 +181,12 @@ def test_a_client_is_chosen_with_the_mouse(page):
 
 
 def test_a_client_is_chosen_with_the_keyboard(page):
-    page.run("document.querySelector('#labels canvas').focus()")
+    focus(page, "#labels canvas")
     page.key("ArrowRight", 39)
     first = text(page, "#client header h3")
     page.key("ArrowRight", 39)
     assert {first, text(page, "#client header h3")} <= set(NAMES) and first != text(page, "#client header h3")
-    page.run("document.querySelector('#clients figure svg').focus()")
+    focus(page, "#clients figure svg")
     page.key("Home", 36)
     page.key("ArrowRight", 39)
     assert page.run("document.activeElement.tagName") == "svg"  # redrawn, and still where it was
