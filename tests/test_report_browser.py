@@ -89,8 +89,16 @@ def press(page: Browser, selector: str, x: float = 0.5, y: float = 0.5) -> None:
 
 
 def focus(page: Browser, selector: str) -> None:
-    """As the Tab key would; scrolling to it is over before the next key (a scroll hides the values)."""
-    page.run(f"document.querySelector({json.dumps(selector)}).focus()")
+    """As the Tab key would; scrolling is over before the next key (a scroll hides the values)."""
+    script = f"""new Promise(done => {{
+      const node = document.querySelector({json.dumps(selector)});
+      const later = () => setTimeout(done, 200);
+      let quiet = later();
+      addEventListener("scroll", () => {{ clearTimeout(quiet); quiet = later(); }});
+      node.scrollIntoView({{block: "center", behavior: "instant"}});
+      node.focus({{preventScroll: true}});
+    }})"""
+    page.run(script)
     page.settle()
 
 
