@@ -126,6 +126,13 @@ def test_a_resumed_run_keeps_its_engine(monkeypatch, tmp_path):
     assert testing.run(ua.FedAvg(), "linear", **LONG).engine.name == "sequential"
     more = {**LONG, "rounds": 45, "folder": tmp_path / "run", "resume": True}
     assert testing.run(ua.FedAvg(), "linear", **more).reason == "workers: as before"
+    config = tmp_path / "run/config.toml"
+    for there, here in (('device = "cpu"', 'device = "cuda"'), ('engine = "auto"', 'engine = "loopback"')):
+        written = config.read_text()
+        assert written.count(there) == 1
+        config.write_text(written.replace(there, here))  # as if it had begun there, or been given that engine
+        more["rounds"] += 1
+        assert testing.run(ua.FedAvg(), "linear", **more).engine.name == "sequential"
 
 
 def test_compiled_where_it_pays(monkeypatch):

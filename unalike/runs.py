@@ -307,13 +307,17 @@ def _replace(path: Path, data: bytes) -> None:
 # ---------------------------------------------------------------- TOML
 
 
-def taken_engine(path: Path) -> dict[str, Any] | None:
-    """What `engine="auto"` took when this run began; None for a new one."""
+def taken_engine(path: Path, device: str) -> dict[str, Any] | None:
+    """What `engine="auto"` took when this run began on such a device; None for a new run, for one that was given its
+    engine, and for one that began elsewhere."""
     import tomllib
 
     try:
         tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        return {name: tree.get("facts", tree)["engine"][name] for name in ("took", "compiled")}
+        facts = tree.get("facts", tree)
+        if (facts["run"]["engine"], facts["run"]["device"]) != ("auto", device):
+            return None
+        return {name: facts["engine"][name] for name in ("took", "compiled")}
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or from before this was written down
         return None
 

@@ -273,7 +273,8 @@ class Run:
         self.server = Server(model, self.tables, self.seed)
         mean = float(self._training.train.sizes.mean())
         job = Job(method, model, self._training, local, self.seed, self.clients, mean)
-        taken = taken_engine(where) if where is not None else None  # a stopwatch must not change a run half-way
+        # a stopwatch must not change a run half-way
+        taken = taken_engine(where, model.device.type) if where is not None else None
         self.engine, self.reason = choose(engine, job, self.sampling.size(self.population), options, self.rounds, taken)
 
     @property

@@ -297,7 +297,7 @@ class Stack:
         rate: Any = work.lr if work.lr is not None else local.rates(self.ids, self.call.round)
         c = len(self.ids)
         if isinstance(rate, np.ndarray):
-            rate = carried(self.device, np.ascontiguousarray(rate))[0]
+            rate = carried(self.device, rate)[0]
         lr = torch.as_tensor(rate, dtype=self.dtype, device=self.device).reshape(-1, 1).expand(c, 1).contiguous()
         keys = job.keys(self.ids, self.call.round, f"train {self.trained}")
         self.trained += 1
