@@ -260,11 +260,13 @@ class RoundContext:
 
     def _check(self, outcome: Outcome, fn: Callable[..., Any]) -> None:
         check_reply(outcome.up, self.fields, self.sizes, self.method, fn.__name__)
-        bad = np.zeros(len(outcome.ids), dtype=bool) | np.isinf(outcome.loss)
-        for value in outcome.up.values():
-            if value.is_floating_point():
-                finite = torch.isfinite(value).reshape(len(value), -1).all(1)
-                bad |= ~finite.cpu().numpy()
+        finite = outcome.finite
+        if finite is None:
+            finite = np.ones(len(outcome.ids), dtype=bool)
+            for value in outcome.up.values():
+                if value.is_floating_point():
+                    finite &= torch.isfinite(value).reshape(len(value), -1).all(1).cpu().numpy()
+        bad = np.isinf(outcome.loss) | ~finite
         if bad.any():
             clients = [int(k) for k in outcome.ids[bad]]
             named = ", ".join(map(str, clients[:5])) + (" and others" if len(clients) > 5 else "")

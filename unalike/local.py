@@ -115,6 +115,10 @@ class LocalTraining:
             return np.ones_like(sizes)
         return sizes // self.batch_size if self.drop_last else -(-sizes // self.batch_size)
 
+    def passes(self, sizes: np.ndarray) -> np.ndarray:
+        """int64 [2, c]: samples and mini-batches of one pass."""
+        return np.stack([sizes, self.per_epoch(sizes)])
+
     def counts(self, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
         """int64 [c]: the steps each client takes in this round."""
         per = self.per_epoch(sizes)
@@ -179,12 +183,20 @@ class Order:
     """Which samples each step of each client reads: `block(first, last)` gives numbers [steps, c, batch] into the
     client's own samples and which of them are real. A function of the clients' keys; padding sits at the end."""
 
-    def __init__(self, local: LocalTraining, keys: np.ndarray, sizes: np.ndarray, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        local: LocalTraining,
+        keys: np.ndarray,
+        sizes: np.ndarray,
+        device: torch.device | str = "cpu",
+        there: Sequence[Tensor] | None = None,
+    ):
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
-        self._counts = np.stack([sizes, local.per_epoch(sizes)])  # here and on the device: nobody waits for a size
-        self.keys, counts = carried(device, keys, self._counts)
+        self._counts = local.passes(sizes)  # here and on the device: nobody waits for a size
+        self.keys, counts = carried(device, keys, self._counts) if there is None else there
         self.sizes, self.per_epoch = counts
+        self.used: list[Any] = []  # tensors that others may let go of: a captured graph must not
 
     def block_steps(self, limit: int = 1 << 22) -> int:
         """How many steps a block may have to stay small."""
@@ -220,7 +232,9 @@ class Order:
     def _even(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """The same for clients of one size: a fraction of the operations, all but the draws known beforehand."""
         n, per_epoch = (int(value) for value in self._counts[:, 0])
-        counter, take, real = _passes(n, per_epoch, self.width, first, last, self.shuffle, self.sizes.device)
+        used = _passes(n, per_epoch, self.width, first, last, self.shuffle, self.sizes.device)
+        self.used.append(used)
+        counter, take, real = used
         real = real[:, None].expand(-1, len(self.keys), -1)
         if not self.shuffle:
             return take[:, None].expand_as(real), real

@@ -86,6 +86,7 @@ class Outcome:
     samples: np.ndarray
     loss: np.ndarray
     trained: int = 0  # how many times these clients trained in this exchange
+    finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
 
 
 @dc.dataclass(frozen=True)

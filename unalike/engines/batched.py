@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses as dc
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ from unalike.engines.base import (
     start_buffers,
     trained_buffers,
 )
-from unalike.engines.program import Program, Setting
+from unalike.engines.captured import Exchanges
+from unalike.engines.program import Program, Setting, at_work
 from unalike.errors import EngineRefused, UnalikeError
-from unalike.local import Order, carried, new_slots
+from unalike.local import LocalTraining, Order, carried, new_slots
 from unalike.model import Pure
 
 
@@ -59,7 +60,9 @@ class Batched(Engine):
         wanted = cuda and job.model.dtype == torch.float32 if fast is None else fast
         self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
         self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
+        self.capture = cuda and self.compile and fast is not False
         self._programs: dict[Setting, list[Program]] = {}
+        self._exchanges = Exchanges()
 
     def _quick(self, asked: bool) -> Pure:
         """The model with its fast layers, or as it is where they do not give the same gradient here."""
@@ -123,7 +126,7 @@ class Batched(Engine):
         while a < len(ids):
             b = min(a + self.clients_at_once, len(ids))
             try:
-                outcome = Stack(self, call, ids[a:b], np.arange(a, b)).run()
+                outcome = self._exchanges.run(Stack(self, call, ids[a:b], np.arange(a, b)))
             except torch.OutOfMemoryError:
                 if b - a == 1:
                     raise UnalikeError(
@@ -181,57 +184,112 @@ def gigabytes(value: int) -> str:
     return f"{value / 1e9:.3g} GB"
 
 
+@dc.dataclass
+class Course:
+    """The host's side of one local training, longest first; `arrays` is what a device is told of it. The last two put
+    the clients in this order and back, where a request with its own amount of work has changed who is longest."""
+
+    steps: np.ndarray
+    sizes: np.ndarray
+    keys: np.ndarray
+    arrays: tuple[np.ndarray, ...]
+
+
 class Stack:
-    """One chunk of a cohort on its way through a client function."""
+    """One chunk of a cohort on its way through a client function.
+
+    What the host knows is computed apart from what a device does with it (`opening`, `course`; `load`, `work`), so that
+    a captured exchange can do the first alone (captured.py)."""
 
     def __init__(self, engine: Batched, call: Call, ids: np.ndarray, positions: np.ndarray):
         self.engine, self.job, self.call = engine, engine.job, call
-        model, sizes = self.job.model, self.job.data.train.sizes
-        longest = np.argsort(-self.job.local.counts(ids, sizes[ids], call.round), kind="stable")
-        self.ids = ids[longest]
+        self.device, self.dtype = self.job.model.device, self.job.model.dtype
+        sizes = self.job.data.train.sizes
+        self.longest = np.argsort(-self.job.local.counts(ids, sizes[ids], call.round), kind="stable")
+        self.places = np.argsort(self.longest, kind="stable")
+        self.ids, self.positions = ids[self.longest], positions
         self.sizes = sizes[self.ids]
-        self.device, self.dtype = model.device, model.dtype
-        self.state, self.first = self.job.states.read(self.ids)
-        numbers = self.job.numbers(self.ids, call.round)
-        keys = self.job.keys(self.ids, call.round, f"draws {call.exchange}")
-        self.places = np.argsort(longest, kind="stable")
-        index, self.back, draws, stacked = carried(
-            self.device, positions[longest], self.places, keys, np.stack(list(numbers.values()))
-        )
-        self.rows = {name: t[index] for name, t in call.rows.items()}
-        self.numbers = dict(zip(numbers, stacked.to(self.dtype).unbind(), strict=True))
-        self.numbers["first"], self.numbers["_draws"] = self.first, draws
-        message = Fields({**call.shared, **self.rows})
-        buffers = start_buffers(model, Fields(self.state), message)
-        self.received = self.buffers = buffers.expand(len(ids), -1)
-        self.loss = torch.full((len(ids),), float("nan"), dtype=self.dtype, device=self.device)
-        self.kept: dict[str, Tensor] = {}
-        self.sent: dict[str, Tensor] = {}
         self.trained = call.trained
+        self.asked: list[Work] = []  # the requests made so far
+        self.used: list[Any] = []  # what they used and did not make
+        self.timeless = True  # nobody has asked which round it is
+        self.carry = lambda arrays: carried(self.device, *arrays)
 
     def run(self) -> Outcome:
+        state, first = self.job.states.read(self.ids)
+        self.load(self.carry(self.opening()), state, first)
+        return self.outcome(*self.work())
+
+    # ---- the host's side
+
+    def opening(self) -> tuple[np.ndarray, ...]:
+        """What a device is told before anything else."""
+        numbers = self.job.numbers(self.ids, self.call.round)
+        keys = self.job.keys(self.ids, self.call.round, f"draws {self.call.exchange}")
+        self._names = tuple(numbers)
+        return self.positions[self.longest], self.places, keys, np.stack(list(numbers.values()))
+
+    def course(self, local: LocalTraining, number: int) -> Course:
+        """The number-th training of the round."""
+        ids, sizes, round = self.ids, self.sizes, self.call.round
+        steps = did = local.counts(ids, sizes, round)
+        rates, keys = local.rates(ids, round), self.job.keys(ids, round, f"train {number}")
+        offsets = self.job.data.train.offsets[ids]
+        moves: tuple[np.ndarray, ...] = ()
+        if (np.diff(steps) > 0).any():
+            order = np.argsort(-steps, kind="stable")
+            moves = order, np.argsort(order, kind="stable")
+            sizes, offsets, steps, keys = sizes[order], offsets[order], steps[order], keys[order]
+        arrays = (rates, did, keys, local.passes(sizes), offsets, steps, at_work(steps), *moves)
+        return Course(steps, sizes, keys, arrays)
+
+    def outcome(self, kept: dict[str, Tensor], sent: dict[str, Tensor], ends: Tensor) -> Outcome:
+        """Back on the host: state staged, losses read, everybody in the cohort's order."""
+        back, ids = self.places, self.ids[self.places]
+        self.job.states.stage(ids, kept)
+        loss, finite = ends.cpu().numpy()
+        return Outcome(ids, sent, self.sizes[back], loss, self.trained - self.call.trained, finite > 0)
+
+    # ---- the device's side
+
+    def load(self, there: Sequence[Tensor], state: dict[str, Tensor], first: Tensor) -> None:
+        index, self.back, draws, stacked = there
+        self.state, self.first = state, first
+        self.rows = {name: t[index] for name, t in self.call.rows.items()}
+        self.numbers = dict(zip(self._names, stacked.to(self.dtype).unbind(), strict=True))
+        self.numbers["first"], self.numbers["_draws"] = first, draws
+        buffers = start_buffers(self.job.model, Fields(state), Fields({**self.call.shared, **self.rows}))
+        self.received = self.buffers = buffers.expand(len(self.ids), -1)
+        self.loss = torch.full((len(self.ids),), float("nan"), dtype=self.dtype, device=self.device)
+        self.kept: dict[str, Tensor] = {}
+        self.sent: dict[str, Tensor] = {}
+
+    def work(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """(state to keep, replies, losses and whether all that is sent is finite [2, c]), in the cohort's order."""
         fn, result, keep = self.call.fn, (), {}  # type: tuple[Any, tuple[Any, ...], dict[str, Any]]
         try:
             while isinstance(out := self._stage(fn, result, keep), Work):
                 if out.next is None:
                     raise UnalikeError(f"{fn.__name__} asked for {out.kind} without .then(...): name what comes next.")
+                self.asked.append(out)
                 fn, result, keep = out.next, (self._perform(out),), out.keep
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             raise self._explain(fn, error) from error
-        kept, sent = out
         order = lambda values: {k: v.detach()[self.back] for k, v in values.items()}  # noqa: E731
-        back, ids = self.places, self.ids[self.places]
-        self.job.states.stage(ids, order({**kept, **self.kept}))
-        loss = self.loss.double().cpu().numpy()[back]
-        return Outcome(ids, order({**sent, **self.sent}), self.sizes[back], loss, self.trained - self.call.trained)
+        kept, sent = order({**out[0], **self.kept}), order({**out[1], **self.sent})
+        finite = self.loss.new_ones(len(self.loss), dtype=torch.bool)
+        for value in sent.values():
+            if value.is_floating_point():
+                finite = finite & torch.isfinite(value).reshape(len(value), -1).all(1)
+        return kept, sent, torch.stack([self.loss.double()[self.back], finite.double()])
 
     # ---- the pieces between requests
 
     def _stage(self, fn: Callable[..., Any], result: tuple, keep: dict[str, Any]) -> Any:
         """`fn` for every client of the stack: a request with stacked tensors, or (state, reply)."""
-        call, local, layout = self.call, self.job.local, self.job.model.layout
+        call = self.call
         keep_leaves, keep_spec = tree_flatten(keep)
         moving = [k for k, leaf in enumerate(keep_leaves) if isinstance(leaf, Tensor)]
         result_leaves, result_spec = tree_flatten(result)
@@ -244,7 +302,7 @@ class Stack:
             leaves = list(keep_leaves)
             for k in moving:
                 leaves[k] = next(left)
-            me = Me(numbers, call.round, local, layout)
+            me = Stacked(self, numbers)
             m = Fields({**call.shared, **rows})
             out = fn(me, Fields(state), m, *given, **tree_unflatten(leaves, keep_spec))
             if isinstance(out, Work):
@@ -291,16 +349,13 @@ class Stack:
     def _train(self, work: Work) -> Tensor:
         job, model, pure = self.job, self.job.model, self.engine.pure
         local = local_settings(job, work)
-        steps = local.counts(self.ids, self.sizes, self.call.round)
-        order = np.argsort(-steps, kind="stable")  # a request with its own amount of work may change who is longest
-        shuffled = not np.array_equal(order, np.arange(len(order)))
-        rate: Any = work.lr if work.lr is not None else local.rates(self.ids, self.call.round)
-        c = len(self.ids)
-        if isinstance(rate, np.ndarray):
-            rate = carried(self.device, rate)[0]
-        lr = torch.as_tensor(rate, dtype=self.dtype, device=self.device).reshape(-1, 1).expand(c, 1).contiguous()
-        keys = job.keys(self.ids, self.call.round, f"train {self.trained}")
+        course = self.course(local, self.trained)
+        rates, did, keys, passes, offset, count, alive, *moves = self.carry(course.arrays)
         self.trained += 1
+        c = len(self.ids)
+        rate = rates if work.lr is None else work.lr
+        rate = rate if isinstance(rate, Tensor) else torch.full((), rate, dtype=self.dtype, device=self.device)
+        lr = rate.to(self.device, self.dtype).reshape(-1, 1).expand(c, 1).contiguous()
         pack = lambda v: model.layout.repack(v, pure.layout)  # noqa: E731
         theta = pack(work.at).clone(memory_format=torch.contiguous_format)
         slots = new_slots(local, theta)
@@ -317,21 +372,17 @@ class Stack:
         for name in ("pull", "push"):
             if (value := self._affine(getattr(work, name), pack)) is not None:
                 moving[name] = value
-        sizes, offsets, did = self.sizes, job.data.train.offsets[self.ids], steps
-        if shuffled:
-            index = torch.from_numpy(order).to(self.device)
-            moving = tree_map(lambda t: t[index], moving)
-            sizes, offsets, steps, keys = sizes[order], offsets[order], steps[order], keys[order]
+        if moves:
+            moving = tree_map(lambda t: t[moves[0]], moving)
         setting = Setting.of(local, work, _plain(work.args))
         program = self.engine.program(setting, c)
-        plan = Order(local, keys, sizes, self.device)
-        theta, buffers, slots, loss = program.run(job.data.train, moving, plan, offsets, steps)
-        if shuffled:
-            index = torch.from_numpy(np.argsort(order, kind="stable")).to(self.device)
-            theta, buffers, slots, loss = tree_map(lambda t: t[index], (theta, buffers, slots, loss))
+        plan = Order(local, course.keys, course.sizes, self.device, (keys, passes))
+        done = program.run(job.data.train, moving, plan, course.steps, (offset, count, alive))
+        theta, buffers, slots, loss = tree_map(lambda t: t[moves[1]], done) if moves else done
+        self.used += plan, program._places
         diverged = ~torch.isfinite(theta).all(-1) | (loss.isnan() if work.step is None else False)
         self.loss = torch.where(diverged, float("inf"), loss)
-        self.numbers = {**self.numbers, "K": carried(self.device, did)[0].to(lr), "lr": lr[:, 0]}
+        self.numbers = {**self.numbers, "K": did.to(lr), "lr": lr[:, 0]}
         for name in kept_slots(job, local):
             value = slots[name]
             self.kept[OPTIMIZER + name] = pure.layout.repack(value, model.layout) if value.shape[-1] > 1 else value
@@ -427,6 +478,20 @@ class Stack:
         real = real & (torch.arange(steps, device=self.device)[:, None, None] < order.per_epoch[:, None])
         index, real = index.transpose(0, 1).flatten(1), real.transpose(0, 1).flatten(1)
         return index, real.sum(1).cpu().numpy()  # within a pass only its last batch is short: real ones come first
+
+
+class Stacked(Me):
+    """One client of a stack. It notes when somebody asks which round it is: such an exchange is never replayed."""
+
+    def __init__(self, stack: Stack, numbers: dict[str, Tensor]):
+        job = stack.job
+        self.__dict__.update(numbers, local=job.local, layout=job.model.layout, _stack=stack)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "round":
+            raise AttributeError(name)
+        self._stack.timeless = False
+        return self._stack.call.round
 
 
 _MOVING = ("at", "pull", "push", "args", "lr", "keep")  # parts of a request that may differ between clients

@@ -18,7 +18,7 @@ from unalike import augment, random
 from unalike.contract import Batch, Work
 from unalike.data.federation import Columns
 from unalike.errors import UnalikeError
-from unalike.local import LocalTraining, Order, carried, update
+from unalike.local import LocalTraining, Order, update
 from unalike.model import Model, Pure
 
 SEVERAL = (32, 16, 8, 4, 2, 1)  # steps in a captured graph; it is made when so many follow one another
@@ -186,19 +186,22 @@ class Program:
         data: Columns,
         moving: dict[str, Any],
         plan: Order,
-        offsets: np.ndarray,
         steps: np.ndarray,
+        there: tuple[Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
-        """(vectors, buffers, optimizer state, mean loss) after `steps[k]` steps of each client."""
-        offset, count = carried(moving["theta"].device, offsets, steps)
+        """(vectors, buffers, optimizer state, mean loss) after `steps[k]` steps of each client. `there`, on the device:
+        where each client's samples begin, its steps, and how many clients take each step (`at_work`)."""
+        offset, count, alive = there
         offset, key = offset[:, None], plan.keys
         total: Tensor | None = None
         while total is None and self.mode != "eager":
             try:
-                total = self._replay(data, moving, plan, offset, steps, key)
+                total = self._replay(data, moving, plan, offset, steps, key, alive)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # nothing of `moving` has been touched yet
+                if capturing(key.device):  # the whole exchange could not be captured: that says nothing of a step
+                    raise
                 what, self.mode = ("captured", "compiled") if self.mode == "graph" else ("compiled", "eager")
                 self.notes.append(f"not {what}: {str(error).strip().splitlines()[0]}")
                 self._places = None
@@ -249,7 +252,14 @@ class Program:
         return self.moved(x, torch.stack(each, 1))
 
     def _replay(
-        self, data: Columns, moving: dict[str, Any], plan: Order, offset: Tensor, steps: np.ndarray, key: Tensor
+        self,
+        data: Columns,
+        moving: dict[str, Any],
+        plan: Order,
+        offset: Tensor,
+        steps: np.ndarray,
+        key: Tensor,
+        alive_there: Tensor,
     ) -> Tensor:
         """All steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
         longest = min(int(steps.max()), plan.block_steps())
@@ -259,7 +269,7 @@ class Program:
         places.load(moving, key)
         with torch.no_grad():
             for first, rows, weight in self._blocks(plan, steps, offset):
-                places.load_block(first, rows, weight, alive[first : first + len(rows)])
+                places.load_block(first, rows, weight, alive_there[first : first + len(rows)])
                 for width, count in prefixes(alive[first : first + len(rows)], self.width):
                     places.steps(width, count)
         places.unload(moving, c)
@@ -306,12 +316,12 @@ class Places:
         self.key[: len(key)].copy_(key)
         self.total.zero_()
 
-    def load_block(self, first: int, rows: Tensor, weight: Tensor, alive: np.ndarray) -> None:
+    def load_block(self, first: int, rows: Tensor, weight: Tensor, alive: Tensor) -> None:
         k, c = rows.shape[:2]
         self.rows[:k, :c].copy_(rows)
         self.weight[:k, :c].copy_(weight)
         self.weight[:k, c:].zero_()
-        self.alive[:k].copy_(carried(self.alive.device, alive)[0])
+        self.alive[:k].copy_(alive)
         self.at.zero_()
         self.first.fill_(first)
 
@@ -351,6 +361,11 @@ class Places:
                         self._body(width, several)
                     count %= several
             return
+        if capturing(self.at.device):  # of a whole exchange: a graph cannot be replayed into another
+            with quiet():
+                for _ in range(count):
+                    self._body(width)
+            return
         for several in SEVERAL:
             while count >= several:
                 if (width, several) not in self._graphs:
@@ -375,6 +390,10 @@ class Places:
                 self._body(width)
         tree_map(lambda place, value: place.copy_(value), places, before)
         self._graphs[width, several] = graph
+
+
+def capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager

@@ -1,0 +1,167 @@
+"""A whole exchange of a stack of clients as one CUDA graph: message in, replies out.
+
+Where a model is tiny, a round's steps take less time than the hundred small operations around them take to start. The
+second time that an exchange of one kind comes by, all its operations are captured; from then on the host computes what
+only it knows (who takes part, their keys and amounts of work), copies that in one piece and replays.
+
+A graph repeats what Python decided when it was captured. So it serves only where nothing that Python sees can have
+changed: a frozen method's own function, which never asked which round it is, training of the same amounts on as many
+samples, messages of the same shapes. Everything else goes the ordinary way.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import math
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from unalike.engines.base import Outcome, local_settings
+from unalike.engines.program import quiet
+
+if TYPE_CHECKING:
+    from unalike.contract import Work
+    from unalike.engines.batched import Course, Stack
+
+STEPS = 256  # beyond, a round's steps outweigh what is around them
+NUMBERS = 1 << 22  # in the stack's vectors, likewise
+KINDS = 8  # of exchanges that are captured: more, and the cohorts vary too much for it
+
+
+class Exchanges:
+    """The captured exchanges of one engine."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Captured | int] = {}  # or how often it came by; VAIN: it is not to be captured
+        self.notes: list[str] = []
+
+    def run(self, stack: Stack) -> Outcome:
+        if (kind := _kind(stack)) is None:
+            return stack.run()
+        known = self._known.get(kind, 0)
+        if isinstance(known, Captured) and (courses := known.courses(stack)):
+            return known.replay(stack, courses)
+        outcome = stack.run()
+        if known == 0 and len(self._known) < KINDS:
+            self._known[kind] = 1 if _may(stack) else VAIN
+        elif known == 1 and _may(stack):
+            try:
+                self._known[kind] = Captured(stack)
+            except Exception as error:  # whatever cannot be captured runs as before
+                self._known[kind] = VAIN
+                self.notes.append(f"exchange not captured: {str(error).strip().splitlines()[0]}")
+        elif known:
+            self._known[kind] = VAIN
+        return outcome
+
+
+VAIN = -1
+
+
+def _kind(stack: Stack) -> Hashable:
+    """What tells exchanges apart; None where one must not be captured."""
+    engine, call, method = stack.engine, stack.call, stack.job.method
+    if not engine.capture or getattr(call.fn, "__self__", None) is not method:
+        return None
+    frozen = getattr(getattr(method, "__dataclass_params__", None), "frozen", not vars(method))
+    if not frozen or len(stack.ids) * stack.job.model.layout.size > NUMBERS:
+        return None
+    shapes = ((name, t.shape, t.dtype) for part in (call.shared, call.rows) for name, t in part.items())
+    return call.fn.__name__, call.exchange, call.trained, len(stack.ids), len(call.shared), *shapes
+
+
+def _may(stack: Stack) -> bool:
+    """Whether all that this stack has just done would be the same again but for what is in tensors."""
+    if not (stack.timeless and stack.asked and all(work.kind == "train" for work in stack.asked)):
+        return False
+    return sum(int(course.steps.max()) for course in _courses(stack, stack.asked)) <= STEPS
+
+
+def _courses(stack: Stack, asked: list[Work]) -> list[Course]:
+    """The host's side of these trainings, for the clients of this stack."""
+    return [stack.course(local_settings(stack.job, w), stack.call.trained + k) for k, w in enumerate(asked)]
+
+
+class Captured:
+    """One exchange, captured from a stack that has just run: fixed places for what goes in, and what comes out."""
+
+    def __init__(self, stack: Stack):
+        self.engine, self.call, self.asked, self.trained = stack.engine, stack.call, stack.asked, stack.trained
+        self.make, self.ids, self.positions = type(stack), stack.ids[stack.places], stack.positions
+        self.sizes = stack.sizes
+        courses = _courses(stack, self.asked)
+        self.steps = [course.steps for course in courses]
+        arrays = [stack.opening(), *(course.arrays for course in courses)]
+        self.shapes = [[(a.shape, a.dtype) for a in some] for some in arrays]
+        host = torch.empty(sum(a.size for some in arrays for a in some), dtype=torch.int64)
+        self.host = host.pin_memory() if stack.device.type == "cuda" else host
+        self.there = torch.empty_like(host, device=stack.device)
+        inputs, self.spec = tree_flatten(self._given(stack))
+        self.inputs = [t.clone() for t in inputs]
+        self._load(stack, courses)
+        self.again, self.out = record(self._work, stack.device)
+
+    def courses(self, stack: Stack) -> list[Course] | None:
+        """The host's side of all trainings, if these clients have, one by one, as many samples and steps as those it
+        was captured from."""
+        if not np.array_equal(stack.sizes, self.sizes):
+            return None
+        courses = _courses(stack, self.asked)
+        same = all(np.array_equal(course.steps, s) for course, s in zip(courses, self.steps, strict=True))
+        return courses if same else None
+
+    def replay(self, stack: Stack, courses: list[Course]) -> Outcome:
+        self._load(stack, courses)
+        self.again()
+        stack.trained = self.trained
+        kept, sent, ends = self.out
+        return stack.outcome({k: v.clone() for k, v in kept.items()}, {k: v.clone() for k, v in sent.items()}, ends)
+
+    def _given(self, stack: Stack) -> tuple[Any, ...]:
+        return (*stack.job.states.read(stack.ids), stack.call.shared, stack.call.rows)
+
+    def _load(self, stack: Stack, courses: list[Course]) -> None:
+        arrays = (*stack.opening(), *(a for course in courses for a in course.arrays))
+        np.concatenate([a.reshape(-1).view(np.int64) for a in arrays], out=self.host.numpy())
+        self.there.copy_(self.host, non_blocking=True)
+        for mine, given in zip(self.inputs, tree_flatten(self._given(stack))[0], strict=True):
+            mine.copy_(given)
+
+    def _work(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """The device's side of the exchange, on the fixed places alone."""
+        state, first, shared, rows = tree_unflatten(self.inputs, self.spec)
+        call = dc.replace(self.call, shared=shared, rows=rows)
+        # kept: a graph knows addresses, and what lies there must stay
+        self.stack = self.make(self.engine, call, self.ids, self.positions)
+        places = self._places()
+        self.stack.carry = lambda arrays: next(places)
+        self.stack.load(self.stack.carry(self.stack.opening()), state, first)
+        return self.stack.work()
+
+    def _places(self) -> Iterator[list[Tensor]]:
+        at = 0
+        for some in self.shapes:
+            views = []
+            for shape, dtype in some:
+                part = self.there[at : at + math.prod(shape)]
+                at += len(part)
+                views.append((part.view(torch.float64) if dtype == np.float64 else part).view(shape))
+            yield views
+
+
+def record(work: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
+    """(what repeats the work, where its results lie)."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream), quiet():
+        work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), quiet():
+        out = work()
+    return graph.replay, out
