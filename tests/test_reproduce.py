@@ -106,11 +106,11 @@ def go(tiny, *words):
 
 
 def kept(home, kind="results"):
-    """Results without what a clock decides."""
+    """Results without what a clock decides, or who else is at work."""
     out = {}
     for file in sorted((home / "kept" / "tiny" / kind).glob("*.json")):
         result = json.loads(file.read_text())
-        out[file.name] = {k: v for k, v in result.items() if not k.startswith("seconds")}
+        out[file.name] = {k: v for k, v in result.items() if not k.startswith(("seconds", "beside"))}
     return out
 
 
@@ -354,6 +354,51 @@ def test_runs_are_shared_by_tables_and_results_alone_suffice(tiny, tmp_path, cap
     assert go(tiny, "sweep", "--full") == 0
     assert json.loads(capsys.readouterr().out)["tables"][0]["missing"] == 0
     assert not (tmp_path / "runs" / "tiny").exists()
+
+
+def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeypatch):
+    """A run beside another queue counts for everything but its time, and is made once more where that is asked for."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tiny.write_text(
+        tiny.read_text() + '[[table]]\nid = "time"\ntitle = "t"\nmethods = ["fedavg"]\nmeasures = ["seconds"]\n'
+        'rows = [[["near"], ["short"]]]\n[[table]]\nid = "score"\ntitle = "s"\nmethods = ["fedavg"]\n'
+        'measures = ["final test_accuracy"]\nrows = [[["near"], ["short"]]]\n'
+    )
+    hold = "import time; from unalike.locks import Company; c = Company('queues'); print(1, flush=True); time.sleep(99)"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as other:
+        assert other.stdout.readline()
+        assert go(tiny, "score", "--full") == 0
+        other.kill()
+    capsys.readouterr()
+    (file,) = (tmp_path / "kept/tiny/results").glob("*.json")
+    assert json.loads(file.read_text())["beside"] == 1
+    paper, there = define.paper(str(tiny)), results.Results(file.parent)
+    shown = {id: pages.Found(paper, table, table.rows, [0], there) for id, table in paper.tables.items()}
+    assert shown["score"].missing()[0] == 0 and shown["score"].shown()
+    assert shown["time"].missing()[0] == 1 and not shown["time"].shown()
+
+    assert go(tiny, "time", "--full") == 0
+    assert json.loads(file.read_text())["beside"] == 0
+    assert len([*(tmp_path / "runs/tiny").glob("near-short-fedavg-*")]) == 2  # nothing was thrown away
+
+
+def test_a_run_that_diverged_says_when_and_rows_without_numbers_are_counted(tiny):
+    paper = define.paper(str(tiny))
+    row = paper.tables["sweep"].rows[0]
+    one = measure.measure("final test_accuracy")
+    lost = measure.Cell(row, "fedavg", one, None, {}, [0], 1, (7,))
+    assert (
+        pages.ours(lost) == "diverged (round 7)" and pages.ours(measure.Cell(row, "x", one, None, {}, [0], 1)) == "none"
+    )
+    claims = [measure.Claim("a", {0: 1.0}, 1, row=True), *[measure.Claim("b", {}, 0, row=True)] * 2]
+    said = measure.in_words([*claims, measure.Claim("c", {}, 0)])
+    assert said == [
+        "Claim holds: a (1 of 1 seeds; +1.00 points)",
+        "Claim not decided: c (no seed has both numbers)",
+        "Not decided yet: 2 claims about rows that lack a number.",
+    ]
 
 
 def test_rows_without_their_data_wait_and_the_others_go_on(tmp_path, capsys, monkeypatch):

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 from unalike.exchange import Server
+from unalike.locks import hold, release
 
 # What may differ between a run and its continuation without making it another run.
 FREE = (
@@ -84,9 +85,8 @@ class RunFolder:
         self._unlock()
 
     def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        release(self._lock)
+        self._lock = None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -333,18 +333,9 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _locked(folder: Path) -> int | None:
     """A handle that keeps other processes from writing to this folder; it goes with its process, whatever happens."""
     try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return hold(folder)
     except BlockingIOError:
-        os.close(handle)
         raise UnalikeError(f"{folder} is being written by another process: wait for it, or choose another.") from None
-    except OSError:  # a file system without locks
-        pass
-    return handle
 
 
 def dump_toml(tree: dict[str, Any]) -> str:

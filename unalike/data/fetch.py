@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.errors import UnalikeError
+from unalike.locks import hold, release
 
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"
@@ -302,20 +303,16 @@ def _locked(package: Package) -> Iterator[None]:
     """One process at a time; the lock file stays, the lock goes when its process does."""
     home = cache()
     home.mkdir(parents=True, exist_ok=True)
-    with (home / f".{package.folder}.lock").open("a") as file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: two processes may both fetch; the rename still lets only one whole set win
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{package.name}: waiting for another process that fetches it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: as on Windows
-            pass
+    file = home / f".{package.folder}.lock"
+    try:
+        handle = hold(file)  # without locks two processes may both fetch; the rename still lets only one whole set win
+    except BlockingIOError:
+        say(f"{package.name}: waiting for another process that fetches it")
+        handle = hold(file, wait=True)
+    try:
         yield
+    finally:
+        release(handle)
 
 
 def absent(package: Package, before: str = "", tried: Iterable[str] = ()) -> UnalikeError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses as dc
 import hashlib
 import json
-import os
 import re
 import reprlib
 import secrets
@@ -30,6 +29,7 @@ from unalike.data.index import alone
 from unalike.engines.base import Job, Solo
 from unalike.engines.loopback import FileStates
 from unalike.errors import UnalikeError
+from unalike.locks import hold, release
 from unalike.methods import METHODS
 from unalike.model import Model
 from unalike.network.link import Away, ClientLink, Parts
@@ -121,7 +121,7 @@ class Client:
         self.ended = False
         self._nodes: dict[str, Node] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self.close = weakref.finalize(self, os.close, _locked(folder / "lock"))
+        self.close = weakref.finalize(self, release, _locked(folder / "lock"))
 
     # ---- every request ends here
 
@@ -274,19 +274,14 @@ def _check_plan(plan: Any) -> None:
             raise UnalikeError(f"The plan's {name} is {given}, which cannot be.")
 
 
-def _locked(file: Path) -> int:
+def _locked(file: Path) -> int | None:
     """A file's handle, as long as which is open no other process gets one."""
-    import fcntl
-
-    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
+        return hold(file)
+    except BlockingIOError:
         raise UnalikeError(
             f"{file.parent} is in use by another process: one client, one folder, one process."
         ) from None
-    return handle
 
 
 ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {

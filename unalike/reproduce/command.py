@@ -23,7 +23,7 @@ from typing import Any
 
 from unalike import report, words
 from unalike.errors import UnalikeError
-from unalike.reproduce import choose, define, pages
+from unalike.reproduce import choose, define, measure, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.queue import Clock, NoData, OutOfTime, Queue, parse_budget
 from unalike.reproduce.results import Results
@@ -119,6 +119,8 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     except KeyboardInterrupt:
         code = 130
         stopped = "Stopped; the round in progress is lost, nothing else. Go on with: unalike reproduce --resume"
+    finally:
+        queue.close()
     stopped += f" --folder {args.folder}" if stopped and args.folder != "runs/reproduce" else ""
     found = [pages.Found(paper, table, rows, _seeds(args, table), results) for table, rows in wanted]
     seconds = time.monotonic() - began
@@ -151,7 +153,7 @@ def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row]
             for method in table.methods:
                 tables = choose.settings(paper, row, method, choice)
                 jobs.append(paper.job(row, method, seed, tables))
-    queue.make([*{job.key: job for job in jobs}.values()])
+    queue.make([*{job.key: job for job in jobs}.values()], table.timed)
 
 
 def _folders(given: list[str]) -> dict[str, str]:
@@ -172,8 +174,7 @@ def _report(found: pages.Found, queue: Queue) -> Path | None:
     folders = {place: None for job in jobs if job and (place := queue.place(job)).is_dir()}
     if not folders:
         return None
-    said = [f"Claim {claim.words}" for claim in found.claims]
-    table = {"verdict": [*said, pages.lacking(found)], "table": pages.summary(found)["rows"]}
+    table = {"verdict": [*measure.in_words(found.claims), pages.lacking(found)], "table": pages.summary(found)["rows"]}
     return report.write([*folders], queue.folder / f"{found.table.id}.html", comparison=table)
 
 
@@ -183,8 +184,7 @@ def _report(found: pages.Found, queue: Queue) -> Path | None:
 def _print(found: list[pages.Found]) -> None:
     for one in found:
         print(pages.text(one))
-        for claim in one.claims:
-            print(f"Claim {claim.words}")
+        print(*measure.in_words(one.claims), sep="\n", end="\n" if one.claims else "")
         print(pages.lacking(one))
 
 

@@ -66,6 +66,11 @@ class Table:
     choose: bool = False
     against: str | None = None  # the method that the others are tested against, over the seeds
 
+    @property
+    def timed(self) -> bool:
+        """Whether it is about time: its runs must have had their device to themselves."""
+        return any(measure.split()[0] == "seconds" for measure in self.measures)
+
 
 @dc.dataclass(frozen=True)
 class Job:

@@ -112,6 +112,7 @@ class Cell:
     values: dict[int, float]
     missed: list[int]  # seeds of runs that gave no number: diverged, or short of the target
     done: int
+    diverged: tuple[int, ...] = ()  # the rounds in which those did that diverged
 
     @property
     def mean(self) -> float | None:
@@ -150,13 +151,14 @@ def cells(
     for row in rows:
         for method in table.methods:
             jobs = {seed: finder(row, method, seed) for seed in seeds}
-            found = {seed: result for seed, job in jobs.items() if job and (result := results.of(job))}
+            found = {s: result for s, job in jobs.items() if job and (result := results.of(job, table.timed))}
+            diverged = tuple(result["diverged"] for result in found.values() if result.get("diverged"))
             for k, text in enumerate(table.measures):
                 one = measure(text)
                 numbers = {seed: one.of(result, row.target) for seed, result in found.items()}
                 values = {seed: value for seed, value in numbers.items() if value is not None}
                 missed = [seed for seed, value in numbers.items() if value is None]
-                out.append(Cell(row, method, one, row.paper(method, k), values, missed, len(found)))
+                out.append(Cell(row, method, one, row.paper(method, k), values, missed, len(found), diverged))
     return out
 
 
@@ -171,6 +173,7 @@ class Claim:
     margins: dict[int, float]
     held: int
     unit: str = "%"
+    row: bool = False  # one of many of its kind, a row each
 
     @property
     def holds(self) -> bool:
@@ -205,8 +208,16 @@ def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
             else:
                 held = sum(m > claim.get("by", 0.0) for m in margins.values())
             text = f"{row.label}: {claim['text']}" if patterns else claim["text"]
-            out.append(Claim(text, margins, held, one.unit))
+            out.append(Claim(text, margins, held, one.unit, bool(patterns)))
     return out
+
+
+def in_words(found: Sequence[Claim]) -> list[str]:
+    """A line a claim; those of rows that were not run yet are only counted."""
+    shown = [claim for claim in found if claim.margins or not claim.row]
+    left = len(found) - len(shown)
+    rest = f"Not decided yet: {left} claim{'s' if left > 1 else ''} about rows that lack a number."
+    return [*(f"Claim {claim.words}" for claim in shown), *([rest] if left else [])]
 
 
 # ---------------------------------------------------------------- time
@@ -221,7 +232,7 @@ def rate(result: Result) -> float:
 def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str] | None:
     """Seconds that a run may take and the device that this is for: from runs with the same data set, model, epochs
     and method or, failing that, any method, scaled by rounds and participants. Of several devices the fastest; None
-    where nothing like it was run."""
+    where nothing like it was run. Runs that had the device to themselves are preferred."""
     usable = [result for result in done if "device" in result]  # neither a choice nor a run that diverged
 
     def alike(result: Result, names: Sequence[str]) -> bool:
@@ -231,8 +242,9 @@ def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str
 
     for names in (("data", "model", "method"), ("data", "model")):
         rates: dict[str, list[float]] = {}
-        for result in usable:
-            if alike(result, names):
+        like = [result for result in usable if alike(result, names)]
+        for result in [r for r in like if not r.get("beside")] or like:
+            if result:
                 rates.setdefault(result["device"], []).append(rate(result))
         if rates:
             best, device = min((stats.mean(values), device) for device, values in rates.items())

@@ -70,7 +70,7 @@ class Found:
         for row in self.rows:
             for method in self.table.methods:
                 jobs = [self.job(row, method, seed) for seed in self.seeds]
-                lacking = sum(job is None or self.results.of(job) is None for job in jobs)
+                lacking = sum(job is None or self.results.of(job, self.table.timed) is None for job in jobs)
                 count += lacking
                 one = measure.estimate(self.paper.settings(row, method), self.timed) if lacking else None
                 if one:
@@ -80,7 +80,7 @@ class Found:
 
     def results_of(self, row: Row, method: str) -> list[Result]:
         jobs = [self.job(row, method, seed) for seed in self.seeds]
-        return [result for job in jobs if job and (result := self.results.of(job))]
+        return [result for job in jobs if job and (result := self.results.of(job, self.table.timed))]
 
 
 # ---------------------------------------------------------------- words
@@ -92,7 +92,8 @@ def number(value: float | None, unit: str, sign: bool = False) -> str:
 
 def ours(cell: Cell) -> str:
     if not cell.values:
-        return "none" if cell.done else NOTHING
+        rounds = ", ".join(map(str, cell.diverged))
+        return (f"diverged (round {rounds})" if rounds else "none") if cell.done else NOTHING
     text = number(cell.mean, cell.measure.unit)
     if cell.deviation is not None:
         text += f" ± {number(cell.deviation, cell.measure.unit)}"

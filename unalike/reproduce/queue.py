@@ -25,6 +25,7 @@ from unalike.callbacks import Callback
 from unalike.data.federation import Federation
 from unalike.engines.together import Seat, together
 from unalike.errors import Diverged, EngineRefused, UnalikeError
+from unalike.locks import Company
 from unalike.reproduce import centroids
 from unalike.reproduce import locals as local_models
 from unalike.reproduce.define import Job, plain
@@ -102,10 +103,17 @@ class Queue:
         self._data: Federation | None = None
         self.made = self._ended = 0
         self.without: dict[str, NoData] = {}  # data sets that could not be had
+        self._company = Company("queues")
+        self._beside: dict[str, int] = {}  # the other queues seen while a run was made
+        self._again: set[str] = set()  # runs made once more, for their time
 
-    def make(self, jobs: Sequence[Job]) -> list[Result]:
-        """The results of all jobs whose data can be had."""
-        missing = [job for job in jobs if self.results.of(job) is None]
+    def close(self) -> None:
+        self._company.leave()
+
+    def make(self, jobs: Sequence[Job], timed: bool = False) -> list[Result]:
+        """The results of all jobs whose data can be had; `timed`: of runs that had the machine to themselves."""
+        missing = [job for job in jobs if self.results.of(job, timed) is None]
+        self._again |= {job.key for job in missing if self.results.of(job) is not None}
         titles = {job.key: f"[{n}/{len(jobs)}] {job.row} {job.method}" for n, job in enumerate(jobs, 1)}
         self.runs(missing, self.data, lambda job: titles[job.key], self._keep)
         return [there for job in jobs if (there := self.results.of(job)) is not None]
@@ -195,6 +203,7 @@ class Queue:
         """A run's folder, found by its key whatever row it was made for; in another precision it is another run."""
         precision = self.machine.get("precision", "highest")
         ending = job.key if precision == "highest" else f"{job.key}-{precision}"
+        ending += "-again" if job.key in self._again else ""
         return next(self.folder.glob(f"*-{ending}"), self.folder / f"{job.name.removesuffix(job.key)}{ending}")
 
     def _keep(self, job: Job, run: Any) -> None:
@@ -204,7 +213,8 @@ class Queue:
         else:
             more = [line for file in (local_models.FILE, centroids.FILE) for line in runs.read_rounds(place / file)]
             result = collect(job, run, more)
-        self.results.add(job.name, result)
+        beside = max(self._company.others(), self._beside.pop(job.key, 0))
+        self.results.add(job.name, {**result, "beside": beside})
         self.made += 1
 
     def go(self, job: Job, fed: Federation, title: str, seat: Seat | None = None) -> Any:
@@ -212,6 +222,7 @@ class Queue:
         silent."""
         if self.clock.over:
             raise OutOfTime
+        self._beside[job.key] = self._company.others()
         callbacks: list[Callback] = [seat] if seat else []  # the first: it becomes the run's engine
         callbacks += [local_models.LocalModels()] if self.local_models else []
         callbacks += [centroids.Centroids()] if self.centroids else []

@@ -5,6 +5,7 @@ records                every round that beat all before it, so that the best rou
                        target are exact though the curve is thinned
 curve                  at most 200 rounds, evenly spaced
 start                  numbers of round 0, where a callback has any
+beside                 how many other queues ran on the machine; more than 0, and its seconds say little
 together               how many runs shared a stack of clients; the seconds are this run's share
 clients                how many clients have an accuracy of 0..5 %, 5..10 %, ..., after the last round
 """
@@ -48,8 +49,10 @@ class Results:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UnalikeError(f"{file} is no result of a run ({error}): delete it and run it again.") from error
 
-    def of(self, job: Job) -> Result | None:
-        return self.found.get(job.key)
+    def of(self, job: Job, timed: bool = False) -> Result | None:
+        """Its result; where times are what is asked for, only of a run that had its device to itself."""
+        result = self.found.get(job.key)
+        return None if result and timed and result.get("beside") else result
 
     def add(self, name: str, result: Result) -> None:
         """Written under a new name and renamed: it is there as a whole or not at all."""
