@@ -1,6 +1,7 @@
 """Does a GPU give the CPU's results? Every method and model kind, eager, compiled and captured; golden numbers; resume.
 
-python benchmarks/gpu_check.py        # needs a CUDA device; torch, numpy and safetensors are enough
+python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
+python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph (also: operations, methods, resume)
 """
 
 import sys
@@ -12,6 +13,7 @@ import torch
 
 import unalike as ua
 from unalike import testing
+from unalike.engines.captured import Captured
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from toys import TOYS
@@ -29,7 +31,16 @@ def main() -> int:
         print("skipped: needs a CUDA device")
         return 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
-    wrong += operations()
+    for name, part in PARTS.items():
+        if len(sys.argv) < 2 or name in sys.argv[1:]:
+            wrong += part()
+    print("all as on the CPU" if not wrong else f"{wrong} WRONG")
+    return int(bool(wrong))
+
+
+def methods() -> int:
+    """Every method and kind of model, one client after another, stacked, and compiled."""
+    wrong = 0
     for kind in ("linear", "mlp", "cnn", "norm", "lstm"):
         for method in METHODS:
             for dtype in ("float64", "float32") if kind != "lstm" else ("float64",):
@@ -40,28 +51,41 @@ def main() -> int:
                 ):
                     cases.append(("batched", {"compile": True}))
                 for engine, options in cases:
-                    began = time.time()
-                    try:
-                        run = testing.run(method, kind, engine=engine, dtype=dtype, device="cuda", **options)
-                    except Exception as error:
-                        print(
-                            "WRONG", kind, type(method).__name__, dtype, engine, options, repr(error)[:300], flush=True
-                        )
-                        wrong += 1
-                        continue
-                    move(run)
-                    off = testing.difference(reference, run)
-                    bad = off > LIMIT[dtype]
-                    wrong += bad
-                    modes = {p.mode for ps in getattr(run.engine, "_programs", {}).values() for p in ps}
-                    notes = [n for ps in getattr(run.engine, "_programs", {}).values() for p in ps for n in p.notes]
-                    print(
-                        f"{'WRONG' if bad else 'ok':<6}{kind:<7}{type(method).__name__:<14}{dtype:<8}{engine:<11}"
-                        f"{','.join(modes):<10}{off:.1e}  {time.time() - began:.1f}s {notes or ''}", flush=True,
-                    )  # fmt: skip
-    wrong += not resumed()
-    print("all as on the CPU" if not wrong else f"{wrong} WRONG")
-    return int(bool(wrong))
+                    wrong += compared(method, kind, reference, engine, dtype, **options)
+    return wrong
+
+
+def exchanges() -> int:
+    """Everybody in every round, so that from the third on whole exchanges are replayed."""
+    wrong, options = 0, {"rounds": 6, "clients_per_round": 1.0}
+    for method in OURS:
+        reference = testing.run(method, "linear", engine="sequential", dtype="float64", device="cpu", **options)
+        wrong += compared(method, "linear", reference, "batched", "float64", compile=True, **options)
+    return wrong
+
+
+def compared(method, kind, reference, engine, dtype, **options) -> bool:
+    """Whether a run on the GPU is wrong, in a line with how it ran."""
+    began = time.time()
+    try:
+        run = testing.run(method, kind, engine=engine, dtype=dtype, device="cuda", **options)
+    except Exception as error:
+        print("WRONG", kind, type(method).__name__, dtype, engine, options, repr(error)[:300], flush=True)
+        return True
+    move(run)
+    off = testing.difference(reference, run)
+    bad = off > LIMIT[dtype]
+    programs = [p for ps in getattr(run.engine, "_programs", {}).values() for p in ps]
+    modes, notes = {p.mode for p in programs}, [n for p in programs for n in p.notes]
+    if engine == "batched":
+        replayed = [kind[0] for kind, e in run.engine._exchanges._known.items() if isinstance(e, Captured)]
+        modes |= {f"whole {name}" for name in replayed}
+        notes += run.engine._exchanges.notes
+    print(
+        f"{'WRONG' if bad else 'ok':<6}{kind:<7}{type(method).__name__:<14}{dtype:<8}{engine:<11}"
+        f"{','.join(sorted(modes)):<10} {off:.1e}  {time.time() - began:.1f}s {notes or ''}", flush=True,
+    )  # fmt: skip
+    return bad
 
 
 # pictures: clients, batch, height, width, channels, filters, window
@@ -119,7 +143,7 @@ def move(run):
     run.clients = [{n: v.cpu() for n, v in store[k].items()} for k in range(run.population)]
 
 
-def resumed() -> bool:
+def resume() -> int:
     """With deterministic=True a resumed run is the uninterrupted one, bit for bit."""
     options = dict(engine="batched", device="cuda", deterministic=True, compile=False)
     whole = testing.run(ua.Scaffold(), "mlp", rounds=3, **options)
@@ -128,8 +152,10 @@ def resumed() -> bool:
         again = testing.run(ua.Scaffold(), "mlp", rounds=3, folder=f"{folder}/run", resume=True, **options)
     same = bool(torch.equal(whole.server.w, again.server.w))
     print("resumed on the GPU:", "bit-identical" if same else "DIFFERENT", flush=True)
-    return same
+    return not same
 
+
+PARTS = {"operations": operations, "exchanges": exchanges, "methods": methods, "resume": resume}
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -116,20 +116,16 @@ class Replies:
 
     def add(self, outcome: Outcome) -> None:
         self._ids.append(outcome.ids)
-        self._loss.append(outcome.loss)
         for name, values in outcome.up.items():
             field = self._fields[name]
             weights = outcome.samples if field.weight == "samples" else np.ones(len(outcome.ids))
             flat = values.reshape(len(values), -1)
-            if name not in self._sums:
-                self._sums[name] = torch.zeros(values.shape[1:], dtype=torch.float64, device=values.device)
-                self._weights[name] = 0.0
-            total = self._sums[name].view(-1)
             w = carried(values.device, np.asarray(weights, dtype=np.float64))[0]
             rows = max(1, MAX_SUM_BYTES // (8 * max(1, flat.shape[1])))
             for a in range(0, len(flat), rows):
-                total += w[a : a + rows] @ flat[a : a + rows].double()
-            self._weights[name] += float(weights.sum())
+                part = (w[a : a + rows] @ flat[a : a + rows].double()).view(values.shape[1:])
+                self._sums[name] = self._sums[name].add_(part) if name in self._sums else part
+            self._weights[name] = self._weights.get(name, 0.0) + float(weights.sum())
             if field.read != "sum":
                 self._each.setdefault(name, []).append(values)
 
@@ -236,10 +232,11 @@ class RoundContext:
         trained = 0
         self.exchange += 1
         for outcome in self.engine.call(call, ids):
-            self._check(outcome, fn)
+            check_reply(outcome.up, self.fields, self.sizes, self.method, fn.__name__)
             self.bytes_up += wire.payload(outcome.up)
             trained = max(trained, outcome.trained)
             replies.add(outcome)
+            replies._loss.append(self._losses(outcome))  # waits for the device: after it was given the sums to do
             if self.engine.watch is not None:
                 self.engine.watch(outcome)
         self.trained += trained
@@ -258,8 +255,8 @@ class RoundContext:
             mean = torch.stack(sums).sum(0) / sum(weights)
             self.server.buffers = self.server.buffers + mean.to(self.server.buffers.dtype)
 
-    def _check(self, outcome: Outcome, fn: Callable[..., Any]) -> None:
-        check_reply(outcome.up, self.fields, self.sizes, self.method, fn.__name__)
+    def _losses(self, outcome: Outcome) -> np.ndarray:
+        """The clients' losses, where nobody's loss or weights are gone."""
         finite = outcome.finite
         if finite is None:
             finite = np.ones(len(outcome.ids), dtype=bool)
@@ -276,6 +273,7 @@ class RoundContext:
                 self.round + 1,
                 clients,
             )
+        return outcome.loss
 
 
 def reply_fields(method: Method, model: Model) -> dict[str, Field]:

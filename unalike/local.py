@@ -131,6 +131,8 @@ class LocalTraining:
         if self.steps is not None:
             return _amount("steps", self.steps, ids, max(round, 0)).astype(np.int64)
         assert self.epochs is not None
+        if type(self.epochs) is int and self.epochs > 0:  # as good as always, and asked for several times a round
+            return per.astype(np.int64) * self.epochs
         steps = _amount("epochs", self.epochs, ids, max(round, 0)) * per
         return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.07 * 100 is 7.000000000000001
 
@@ -146,7 +148,7 @@ def _listed(value: object) -> bool:
 def _amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
     """float64 [c]: one number per client from a value, a list per client or a function of (client, round)."""
     if type(value) in (int, float) and value > 0 and (name != "steps" or value == int(value)) and value < math.inf:
-        return np.full(len(ids), float(value))  # as good as always, and asked for several times a round
+        return np.full(len(ids), float(value))  # likewise
     each = callable(value) or _listed(value)
     if callable(value):
         given = [value(int(k), round) for k in ids]

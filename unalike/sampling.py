@@ -35,10 +35,7 @@ class Uniform:
         _count("clients_per_round", self.size(population), population)
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
-        size = self.size(population)
-        if size == population:
-            return np.arange(population)
-        return rng.choice(population, size, replace=False, shuffle=False)
+        return rng.choice(population, self.size(population), replace=False, shuffle=False)
 
 
 @dc.dataclass(frozen=True)
@@ -142,5 +139,7 @@ def sampling(value: Any) -> Sampling:
 
 def draw(how: Sampling, seed: int, round: int, sizes: np.ndarray) -> np.ndarray:
     """The clients of a round, in ascending order."""
+    if isinstance(how, Uniform) and how.size(len(sizes)) == len(sizes):  # everybody: nothing to draw
+        return np.arange(len(sizes))
     ids = how.draw(random.generator(seed, "sampling", round), round, len(sizes), sizes)
     return np.sort(ids.astype(np.int64))

@@ -89,6 +89,26 @@ class Outcome:
     finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
 
 
+class Later(Outcome):
+    """An outcome that the device may still be at work on: `ends` [2, c] has the losses and whether what is sent is
+    finite, and the host waits for it when somebody asks."""
+
+    def __init__(self, ids: np.ndarray, up: dict[str, Tensor], samples: np.ndarray, trained: int, ends: Tensor):
+        self.ids, self.up, self.samples, self.trained, self._ends = ids, up, samples, trained, ends
+
+    @functools.cached_property
+    def loss(self) -> np.ndarray:  # type: ignore[override]
+        return self._read[0]
+
+    @functools.cached_property
+    def finite(self) -> np.ndarray:  # type: ignore[override]
+        return self._read[1] > 0
+
+    @functools.cached_property
+    def _read(self) -> np.ndarray:
+        return self._ends.cpu().numpy()
+
+
 @dc.dataclass(frozen=True)
 class Call:
     """One exchange: a client function, the message to all, the rows that differ, and when."""

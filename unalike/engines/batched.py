@@ -26,6 +26,7 @@ from unalike.engines.base import (
     Call,
     Engine,
     Job,
+    Later,
     Outcome,
     Solo,
     finish,
@@ -244,11 +245,10 @@ class Stack:
         return Course(steps, sizes, keys, arrays)
 
     def outcome(self, kept: dict[str, Tensor], sent: dict[str, Tensor], ends: Tensor) -> Outcome:
-        """Back on the host: state staged, losses read, everybody in the cohort's order."""
+        """Back on the host: state staged, everybody in the cohort's order."""
         back, ids = self.places, self.ids[self.places]
         self.job.states.stage(ids, kept)
-        loss, finite = ends.cpu().numpy()
-        return Outcome(ids, sent, self.sizes[back], loss, self.trained - self.call.trained, finite > 0)
+        return Later(ids, sent, self.sizes[back], self.trained - self.call.trained, ends)
 
     # ---- the device's side
 

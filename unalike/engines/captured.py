@@ -120,7 +120,8 @@ class Captured:
         self.again()
         stack.trained = self.trained
         kept, sent, ends = self.out
-        return stack.outcome({k: v.clone() for k, v in kept.items()}, {k: v.clone() for k, v in sent.items()}, ends)
+        kept, sent = ({k: v.clone() for k, v in part.items()} for part in (kept, sent))  # the next replay writes there
+        return stack.outcome(kept, sent, ends.clone())
 
     def _given(self, stack: Stack) -> tuple[Any, ...]:
         return (*stack.job.states.read(stack.ids), stack.call.shared, stack.call.rows)
