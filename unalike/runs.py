@@ -132,13 +132,24 @@ class RunFolder:
     def _trim_rounds(self) -> None:
         """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
         last = self.manifest["round"] if self.manifest else 0
-        keep = [json.dumps(line) + "\n" for line in self.history() if line["round"] <= last]
-        if len(keep) != last:
+        there = sum(line["round"] <= last for line in self.history())
+        if there != last:
             raise UnalikeError(
-                f"{self.path / 'rounds.jsonl'} has {len(keep)} of the {last} rounds before the checkpoint: it "
+                f"{self.path / 'rounds.jsonl'} has {there} of the {last} rounds before the checkpoint: it "
                 "was changed; run again in another folder."
             )
-        _replace(self.path / "rounds.jsonl", "".join(keep).encode())
+        self.trim("rounds.jsonl", last)
+
+    def trim(self, name: str, last: int) -> None:
+        """Cut a file of a line a round to the lines up to this one."""
+        keep = [json.dumps(line) + "\n" for line in read_rounds(self.path / name) if line["round"] <= last]
+        with self.writing():
+            _replace(self.path / name, "".join(keep).encode())
+
+    def append(self, name: str, line: dict[str, Any]) -> None:
+        """Add a line to a file beside rounds.jsonl."""
+        with self.writing(), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     # ---- checkpoints
 

@@ -57,15 +57,22 @@ def _make(name: str, job: Job, options: dict[str, Any]) -> Engine:
     return ENGINES[name](job, **{k: v for k, v in options.items() if k in OPTIONS.get(name, ())})
 
 
+def heavy(module: nn.Module) -> tuple[bool, bool]:
+    """Whether a model has recurrent layers, and convolutions: on a CPU neither gains from stacks of clients."""
+    kinds = (nn.RNNBase, nn.modules.conv._ConvNd)
+    recurrent, convolution = (any(isinstance(layer, kind) for layer in module.modules()) for kind in kinds)
+    return recurrent, convolution
+
+
 def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
     """By what the model is made of and, where that does not decide, by what a step costs here (docs/engines.md)."""
-    modules = list(job.model.module.modules())
-    recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-    convolution = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
+    recurrent, convolution = heavy(job.model.module)
     if cohort == 1:
         return "sequential", "one client a round", {}
     if job.model.device.type != "cpu":
-        if any(isinstance(m, nn.GRU | nn.RNN) for m in modules):  # the LSTM has a stacked form of its own
+        if any(
+            isinstance(m, nn.GRU | nn.RNN) for m in job.model.module.modules()
+        ):  # the LSTM has a stacked form of its own
             return "sequential", "GRU and RNN layers cannot be stacked over clients", {}
         return "batched", f"{job.model.device.type} device", {}
     if not recurrent and not convolution:
@@ -91,4 +98,4 @@ def _by_costs(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, A
     return name.split(",")[0], f"{name} would train for some {seconds[name]:.3g} s; {others}", compile
 
 
-__all__ = ["ENGINES", "TINY", "Engine", "Job", "UnalikeError", "choose"]
+__all__ = ["ENGINES", "TINY", "Engine", "Job", "UnalikeError", "choose", "heavy"]

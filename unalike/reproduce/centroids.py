@@ -9,14 +9,12 @@ run's folder. Nothing is done for a method with several global models.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
 
 from unalike.callbacks import Callback
 from unalike.engines.base import BUFFERS
-from unalike.runs import _replace, read_rounds
 
 FILE = "centroids.jsonl"
 
@@ -25,10 +23,7 @@ class Centroids(Callback):
     """Writes the distance. The run needs a folder."""
 
     def on_start(self, run: Any) -> None:
-        self.path = run.folder.path / FILE
-        kept = [line for line in read_rounds(self.path) if line["round"] <= run.rounds_done]
-        with run.folder.writing():
-            _replace(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        run.folder.trim(FILE, run.rounds_done)
         if run.rounds_done == 0:
             self._write(run, 0)
 
@@ -39,9 +34,7 @@ class Centroids(Callback):
     def _write(self, run: Any, round: int) -> None:
         models, _ = run._models()
         if len(models) == 1:
-            line = {"round": round, "centroid_distance": distance(run, next(iter(models.values())))}
-            with run.folder.writing(), self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            run.folder.append(FILE, {"round": round, "centroid_distance": distance(run, next(iter(models.values())))})
 
 
 def distance(run: Any, vector: torch.Tensor) -> float:

@@ -12,7 +12,6 @@ method whose reply is no difference of models (q-FedAvg, FedNova, FL+HC), or wit
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import safetensors.torch
@@ -22,7 +21,7 @@ from unalike.callbacks import Callback
 from unalike.engines.base import BUFFERS, Outcome
 from unalike.errors import UnalikeError
 from unalike.metrics import evaluate_set
-from unalike.runs import _replace, read_rounds
+from unalike.runs import _replace
 
 FILE = "locals.jsonl"
 METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
@@ -44,9 +43,7 @@ class LocalModels(Callback):
         self.initial = run._model.start.to(server.w)
         if run.rounds_done:
             self._load(run)
-        kept = [line for line in read_rounds(self.path / FILE) if line["round"] <= run.rounds_done]
-        with run.folder.writing():
-            _replace(self.path / FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        run.folder.trim(FILE, run.rounds_done)
         self._begin(run)
         run.engine.watch = self._see
 
@@ -69,8 +66,7 @@ class LocalModels(Callback):
             for name, rows in (("sel", ids), ("all", None)):
                 scores = evaluate_set(run._model, run._live, self._mean(rows), buffers, run.data.global_test)
                 out |= {f"test_{name}_{key}": value for key, value in scores.items()}
-            with run.folder.writing(), (self.path / FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(out) + "\n")
+            run.folder.append(FILE, out)
         self._begin(run)
         if round % run._checkpoint_every == 0 or round == run.rounds:
             self.save(run)

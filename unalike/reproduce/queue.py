@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from unalike import config, engines, runs
 from unalike.callbacks import Callback
@@ -171,8 +170,7 @@ class Queue:
         if sizes.max() > SKEWED * sizes.mean():  # for most of the steps only the largest clients are at work
             return False
         model = config.make_model(config.check(tables)["model"], fed, 0)
-        slow = any(isinstance(layer, nn.RNNBase | nn.modules.conv._ConvNd) for layer in model.modules())
-        return not slow and sum(p.numel() for p in model.parameters()) <= engines.TINY
+        return not any(engines.heavy(model)) and sum(p.numel() for p in model.parameters()) <= engines.TINY
 
     def data(self, job: Job) -> Federation:
         """The job's data; kept for the next one."""
