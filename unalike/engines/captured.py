@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from unalike.engines.base import Outcome, local_settings
 from unalike.engines.program import quiet
@@ -101,8 +100,9 @@ class Captured:
         host = torch.empty(sum(a.size for some in arrays for a in some), dtype=torch.int64)
         self.host = host.pin_memory() if stack.device.type == "cuda" else host
         self.there = torch.empty_like(host, device=stack.device)
-        inputs, self.spec = tree_flatten(self._given(stack))
-        self.inputs = [t.clone() for t in inputs]
+        state, first = stack.job.states.read(stack.ids)
+        given = (state, {"first": first}, self.call.shared, self.call.rows)
+        self.inputs = [{name: t.clone() for name, t in part.items()} for part in given]
         self._load(stack, courses)
         self.again, self.out = record(self._work, stack.device)
 
@@ -123,25 +123,24 @@ class Captured:
         kept, sent = ({k: v.clone() for k, v in part.items()} for part in (kept, sent))  # the next replay writes there
         return stack.outcome(kept, sent, ends.clone())
 
-    def _given(self, stack: Stack) -> tuple[Any, ...]:
-        return (*stack.job.states.read(stack.ids), stack.call.shared, stack.call.rows)
-
     def _load(self, stack: Stack, courses: list[Course]) -> None:
         arrays = (*stack.opening(), *(a for course in courses for a in course.arrays))
         np.concatenate([a.reshape(-1).view(np.int64) for a in arrays], out=self.host.numpy())
         self.there.copy_(self.host, non_blocking=True)
-        for mine, given in zip(self.inputs, tree_flatten(self._given(stack))[0], strict=True):
-            mine.copy_(given)
+        state, first = stack.job.states.read(stack.ids)
+        for mine, given in zip(self.inputs, (state, {"first": first}, stack.call.shared, stack.call.rows), strict=True):
+            for name, place in mine.items():
+                place.copy_(given[name])
 
     def _work(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """The device's side of the exchange, on the fixed places alone."""
-        state, first, shared, rows = tree_unflatten(self.inputs, self.spec)
+        state, first, shared, rows = self.inputs
         call = dc.replace(self.call, shared=shared, rows=rows)
         # kept: a graph knows addresses, and what lies there must stay
         self.stack = self.make(self.engine, call, self.ids, self.positions)
         places = self._places()
         self.stack.carry = lambda arrays: next(places)
-        self.stack.load(self.stack.carry(self.stack.opening()), state, first)
+        self.stack.load(self.stack.carry(self.stack.opening()), state, first["first"])
         return self.stack.work()
 
     def _places(self) -> Iterator[list[Tensor]]:
