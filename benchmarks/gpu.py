@@ -81,8 +81,7 @@ def run(module, fed, local, rounds, precision, **options):
     )  # fmt: skip
     times = [line["seconds_clients"] if "seconds_clients" in line else line["seconds"] for line in result.history]
     modes = {p.mode for ps in result.engine._programs.values() for p in ps}
-    notes = [n for ps in result.engine._programs.values() for p in ps for n in p.notes]
-    notes += result.engine._exchanges.notes
+    notes = result.engine.notes
     return statistics.median(times[2:]), times[0], "+".join(modes), notes, result, time.perf_counter() - began
 
 

@@ -76,11 +76,10 @@ def compared(method, kind, reference, engine, dtype, **options) -> bool:
     off = testing.difference(reference, run)
     bad = off > LIMIT[dtype]
     programs = [p for ps in getattr(run.engine, "_programs", {}).values() for p in ps]
-    modes, notes = {p.mode for p in programs}, [n for p in programs for n in p.notes]
+    modes, notes = {p.mode for p in programs}, run.engine.notes
     if engine == "batched":
         replayed = [kind[0] for kind, e in run.engine._exchanges._known.items() if isinstance(e, Captured)]
         modes |= {f"whole {name}" for name in replayed}
-        notes += run.engine._exchanges.notes
     print(
         f"{'WRONG' if bad else 'ok':<6}{kind:<7}{type(method).__name__:<14}{dtype:<8}{engine:<11}"
         f"{','.join(sorted(modes)):<10} {off:.1e}  {time.time() - began:.1f}s {notes or ''}", flush=True,

@@ -115,14 +115,15 @@ def test_other_amounts_of_work_go_the_ordinary_way(replays):
     assert replays == ["client"]  # the third round; the fourth does not fit, and nothing is tried after that
 
 
-def test_what_cannot_be_captured_runs_and_says_so(replays, monkeypatch):
+def test_what_cannot_be_captured_runs_and_says_so(replays, monkeypatch, capsys):
     def record(work, device):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(captured, "record", record)
-    made = run(ua.FedAvg())
+    made = run(ua.FedAvg(), callbacks=[ua.callbacks.Progress()])
     assert testing.difference(run(ua.FedAvg(), ordinary=True), made) < 1e-12
-    assert made.engine._exchanges.notes == ["exchange not captured: operation not permitted when stream is capturing"]
+    said = "the exchange was not captured: operation not permitted when stream is capturing"
+    assert made.engine.notes == [said] and f"note: {said}\n" in capsys.readouterr().err
 
 
 def test_a_diverging_client_is_named(replays):

@@ -66,6 +66,7 @@ class Progress(Callback):
     def on_end(self, run: Any) -> None:
         if self.stream.isatty():
             self.stream.write("\n")
+        self.stream.writelines(f"note: {note}\n" for note in run.engine.notes)
 
 
 class JSONL(Callback):

@@ -186,6 +186,8 @@ class Live(Callback):
 
     def on_end(self, run: Any) -> None:
         self.stop()
+        for note in run.engine.notes:
+            self.say(f"note: {note}")
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True)

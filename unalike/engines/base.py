@@ -163,6 +163,11 @@ class Engine:
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         raise NotImplementedError
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user may want to know of how it ran."""
+        return []
+
     def evaluator(self) -> Engine:
         """The engine that evaluates personal models: this one, where it can call any function."""
         return self

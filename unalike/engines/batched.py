@@ -62,8 +62,19 @@ class Batched(Engine):
         self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
         self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
         self.capture = cuda and self.compile and fast is not False
+        self.take(job)
+
+    def take(self, job: Job) -> None:
+        """Work for this job; what was made for another is let go."""
+        self.job = job
         self._programs: dict[Setting, list[Program]] = {}
         self._exchanges = Exchanges()
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be compiled or captured, and why: it ran all the same, slower."""
+        found = [note for kept in self._programs.values() for program in kept for note in program.notes]
+        return [*dict.fromkeys([*found, *self._exchanges.notes])]
 
     def _quick(self, asked: bool) -> Pure:
         """The model with its fast layers, or as it is where they do not give the same gradient here."""

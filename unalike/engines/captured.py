@@ -53,7 +53,7 @@ class Exchanges:
                 self._known[kind] = Captured(stack)
             except Exception as error:  # whatever cannot be captured runs as before
                 self._known[kind] = VAIN
-                self.notes.append(f"exchange not captured: {str(error).strip().splitlines()[0]}")
+                self.notes.append(f"the exchange was not captured: {str(error).strip().splitlines()[0]}")
         elif known:
             self._known[kind] = VAIN
         return outcome
@@ -98,7 +98,9 @@ class Captured:
         arrays = [stack.opening(), *(course.arrays for course in courses)]
         self.shapes = [[(a.shape, a.dtype) for a in some] for some in arrays]
         host = torch.empty(sum(a.size for some in arrays for a in some), dtype=torch.int64)
-        self.host = host.pin_memory() if stack.device.type == "cuda" else host
+        cuda = stack.device.type == "cuda"
+        self.host = host.pin_memory() if cuda else host
+        self.read: torch.cuda.Event | None = torch.cuda.Event() if cuda else None
         self.there = torch.empty_like(host, device=stack.device)
         state, first = stack.job.states.read(stack.ids)
         given = (state, {"first": first}, self.call.shared, self.call.rows)
@@ -125,8 +127,12 @@ class Captured:
 
     def _load(self, stack: Stack, courses: list[Course]) -> None:
         arrays = (*stack.opening(), *(a for course in courses for a in course.arrays))
+        if self.read is not None:
+            self.read.synchronize()  # the copy of an earlier chunk may be under way
         np.concatenate([a.reshape(-1).view(np.int64) for a in arrays], out=self.host.numpy())
         self.there.copy_(self.host, non_blocking=True)
+        if self.read is not None:
+            self.read.record()
         state, first = stack.job.states.read(stack.ids)
         for mine, given in zip(self.inputs, (state, {"first": first}, stack.call.shared, stack.call.rows), strict=True):
             for name, place in mine.items():

@@ -203,7 +203,7 @@ class Program:
                 if capturing(key.device):  # the whole exchange could not be captured: that says nothing of a step
                     raise
                 what, self.mode = ("captured", "compiled") if self.mode == "graph" else ("compiled", "eager")
-                self.notes.append(f"not {what}: {str(error).strip().splitlines()[0]}")
+                self.notes.append(f"the steps were not {what}: {str(error).strip().splitlines()[0]}")
                 self._places = None
         if total is None:
             total = self._drive(data, moving, plan, offset, steps, key)

@@ -226,7 +226,7 @@ class Stacked:
         engines = [seat.own for seat in seats if seat.own is not None]
         self.job = Joint([engine.job for engine in engines])
         self.engine = copy.copy(engines[0])  # with the options that the runs were given
-        self.engine.job, self.engine._programs = self.job, {}
+        self.engine.take(self.job)
 
     def answer(self, group: list[Seat]) -> None:
         """All calls as one, and each run's share of the outcome."""
