@@ -14,6 +14,7 @@ from unalike import testing
 from unalike.contract import Method
 from unalike.engines import captured
 from unalike.engines.batched import Batched, Stack
+from unalike.engines.together import together
 
 ALL = [*(method for method, *_ in CASES.values()), *TOYS]
 
@@ -57,20 +58,34 @@ def test_replayed_exchanges_are_the_ordinary_ones(method, kind, replays):
         assert replays == ["client"] * 3  # the first and the second round are not
 
 
-def test_others_take_part_each_round_at_falling_rates(replays):
-    """Equal clients, some of them a round: who they are, their draws and rates are inputs."""
+def equal(engine, method=None, *first, seed=0, **changes):
+    """Ten clients of one size, some of them a round: who they are, their draws and rates are inputs of a replay."""
+    torch.manual_seed(seed)
     x, y = torch.randn(60, 6, dtype=torch.float64), torch.randint(0, 3, (60,))
     fed = ua.Federation.from_arrays([(x[k : k + 6], y[k : k + 6]) for k in range(0, 60, 6)], classes=3)
-    local = ua.LocalTraining(epochs=2, batch_size=4, lr=0.1, lr_decay=0.8)
+    local = ua.LocalTraining(epochs=2, batch_size=4, lr=0.1, lr_decay=0.8, momentum=0.5, keep_optimizer=True)
+    some = {"rounds": 8, "clients_per_round": 4, "local": local, "dtype": "float64", "seed": seed, **changes}
+    model = ua.models.softmax_regression(6, 3)
+    return ua.simulate(model, fed, method or ua.Scaffold(), engine=engine, callbacks=first, **some)
 
-    def result(engine):
-        torch.manual_seed(0)
-        model = ua.models.softmax_regression(6, 3)
-        some = {"rounds": 8, "clients_per_round": 4, "local": local, "dtype": "float64"}
-        return ua.simulate(model, fed, ua.Scaffold(), engine=engine, **some)
 
-    assert testing.difference(result("sequential"), result("batched")) < 1e-12
+def test_others_take_part_each_round_at_falling_rates(replays):
+    assert testing.difference(equal("sequential"), equal("batched")) < 1e-12
     assert replays == ["client"] * 6
+
+
+def test_chunks_of_a_cohort(replays):
+    assert testing.difference(equal("sequential"), equal("batched", clients_at_once=2)) < 1e-12
+    assert replays == ["client"] * 14  # two chunks a round; the first two of them are not
+
+
+@pytest.mark.parametrize("method", [ua.Scaffold(), ua.FedDC(alpha=0.1), ua.RFedAvgPlus(lam=0.3)], ids=repr)
+def test_several_runs_in_one_stack(method, replays):
+    seeds = (0, 1, 2)
+    runs = together([lambda seat, s=s: equal("batched", method, seat, seed=s) for s in seeds])
+    assert replays
+    for seed, run in zip(seeds, runs, strict=True):
+        assert testing.difference(equal("sequential", method, seed=seed), run) < 1e-12
 
 
 @dc.dataclass(frozen=True)
