@@ -1,5 +1,6 @@
 """`unalike reproduce`: definitions, the queue, what is kept, what is said."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import torch
 import unalike as ua
 from unalike import config
 from unalike.cli import main
+from unalike.locks import Company
 from unalike.methods.fedavgr import trace_norm
 from unalike.reproduce import choose, define, measure, pages, queue, results
 from unalike.reproduce.centroids import Centroids
@@ -364,14 +366,8 @@ def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeyp
         'rows = [[["near"], ["short"]]]\n[[table]]\nid = "score"\ntitle = "s"\nmethods = ["fedavg"]\n'
         'measures = ["final test_accuracy"]\nrows = [[["near"], ["short"]]]\n'
     )
-    hold = "import time; from unalike.locks import Company; c = Company('queues'); print(1, flush=True); time.sleep(99)"
-    with subprocess.Popen(
-        [sys.executable, "-c", hold], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
-    ) as other:
-        assert other.stdout.readline()
+    with company(tmp_path):
         assert go(tiny, "score", "--full") == 0
-        other.kill()
-    capsys.readouterr()
     (file,) = (tmp_path / "kept/tiny/results").glob("*.json")
     assert json.loads(file.read_text())["beside"] == 1
     paper, there = define.paper(str(tiny)), results.Results(file.parent)
@@ -379,9 +375,43 @@ def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeyp
     assert shown["score"].missing()[0] == 0 and shown["score"].shown()
     assert shown["time"].missing()[0] == 1 and not shown["time"].shown()
 
+    with company(tmp_path):  # once more, and not alone either
+        assert go(tiny, "time", "--full") == 0
+    (again,) = (tmp_path / "runs/tiny").glob("near-short-fedavg-*-again")
+    assert json.loads(file.read_text())["beside"] == 1 and len(read_rounds(again / "beside.jsonl")) == 3
     assert go(tiny, "time", "--full") == 0
-    assert json.loads(file.read_text())["beside"] == 0
-    assert len([*(tmp_path / "runs/tiny").glob("near-short-fedavg-*")]) == 2  # nothing was thrown away
+    assert json.loads(file.read_text())["beside"] == 0 and not read_rounds(again / "beside.jsonl")
+    assert len([*(tmp_path / "runs/tiny").glob("near-short-fedavg-*")]) == 2
+    capsys.readouterr()
+
+
+@contextlib.contextmanager
+def company(folder):
+    """Another process with a queue."""
+    hold = "import time; from unalike.locks import Company; c = Company('queues'); print(1, flush=True); time.sleep(99)"
+    options = {"stdout": subprocess.PIPE, "env": {**os.environ, "TMPDIR": str(folder)}}
+    with subprocess.Popen([sys.executable, "-c", hold], **options) as other:
+        assert other.stdout.readline()
+        yield
+        other.kill()
+
+
+def test_company(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    one, two = Company("queues"), Company("queues")
+    assert one.others() == two.others() == 1
+    two.leave()
+    assert one.others() == 0 and two.others() is None
+    with company(tmp_path):
+        assert one.others() == 1
+    left = [*(tmp_path / "unalike-queues").iterdir()]
+    assert len(left) == 2 and one.others() == 0  # killed: its file is still there, and is cleared away
+    assert len([*(tmp_path / "unalike-queues").iterdir()]) == 1
+    one.leave()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    lost = Company("queues")
+    assert lost.others() is None
+    lost.leave()
 
 
 def test_a_run_that_diverged_says_when_and_rows_without_numbers_are_counted(tiny):

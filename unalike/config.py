@@ -48,7 +48,7 @@ from unalike.data.sources import FACTS as SETS
 from unalike.data.sources import FEDERATIONS, SOURCES, load, load_federation
 from unalike.engines import ENGINES
 from unalike.engines.ray import INNER
-from unalike.errors import UnalikeError, did_you_mean, unknown
+from unalike.errors import UnalikeError, did_you_mean, first_line, unknown
 from unalike.local import OPTIMIZERS, LocalTraining
 from unalike.methods import METHODS
 from unalike.model import LOSSES
@@ -651,8 +651,8 @@ def _module(file: Path, changed: int) -> Any:
 
 def line_of(error: BaseException) -> str:
     """An error of someone else's in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    kind, said = type(error).__name__, first_line(error)
+    return kind if said == kind else f"{kind}: {said}"
 
 
 __all__ = ["PARTITIONS", "check", "read", "run", "schema"]

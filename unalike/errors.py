@@ -25,6 +25,12 @@ class Diverged(UnalikeError):
         self.round, self.clients = round, clients
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of someone else's says first, without its full stop; its kind where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def did_you_mean(given: str, options: Iterable[str]) -> str:
     """' Did you mean X?' for a near miss, else the list of what there is."""
     options = sorted(options)

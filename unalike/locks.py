@@ -16,7 +16,7 @@ def hold(path: Path, wait: bool = False) -> int | None:
         import fcntl
     except ImportError:
         return None
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDONLY | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
@@ -33,30 +33,41 @@ def release(handle: int | None) -> None:
 
 
 class Company:
-    """Which other processes of a kind run on this machine: each holds the lock of a file of its own."""
+    """Which other processes of a kind run on this machine, whoever's they are: each holds the lock of a file of its own
+    in the folder for temporary files. One that has another such folder is not seen."""
 
     def __init__(self, kind: str):
-        self._folder = Path(tempfile.gettempdir()) / f"unalike-{kind}"
-        self._mine = self._folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._handle: int | None = None
-        with suppress(OSError):  # somebody else's folder: then nobody is seen
-            self._folder.mkdir(exist_ok=True)
-            self._handle = hold(self._mine)
+        self._mine = Path(f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        with suppress(OSError):  # nobody is seen, and nobody sees us
+            self._folder = Path(tempfile.gettempdir()) / f"unalike-{kind}"
+            with suppress(FileExistsError):
+                self._folder.mkdir()
+                self._folder.chmod(0o1777)  # for other users too
+            new, self._mine = self._folder / f".{self._mine}", self._folder / self._mine
+            self._handle = hold(new)  # under a name that nobody looks at, until it is held
+            new.rename(self._mine)
 
-    def others(self) -> int:
+    def others(self) -> int | None:
+        """How many; None where that cannot be known."""
+        if self._handle is None:
+            return None
         found = 0
-        with suppress(OSError):
-            for file in self._folder.iterdir():
-                if file == self._mine:
-                    continue
-                try:
-                    release(hold(file))
-                    file.unlink(missing_ok=True)  # of a process that has ended
-                except BlockingIOError:
-                    found += 1
+        for file in self._folder.iterdir() if self._folder.is_dir() else ():
+            if file == self._mine or file.name.startswith("."):
+                continue
+            try:
+                release(hold(file))
+                file.unlink(missing_ok=True)  # of a process that has ended
+            except BlockingIOError:
+                found += 1
+            except OSError:
+                continue  # gone meanwhile, or another user's that has ended
         return found
 
     def leave(self) -> None:
-        release(self._handle)
-        self._handle = None
-        self._mine.unlink(missing_ok=True)
+        if self._handle is not None:
+            with suppress(OSError):
+                self._mine.unlink(missing_ok=True)
+            release(self._handle)
+            self._handle = None

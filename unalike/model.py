@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unalike import layers, random
-from unalike.errors import EngineRefused, UnalikeError, unknown
+from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
 from unalike.layout import Layout, find_head
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -125,7 +125,7 @@ class Model:
                 g, new = vmap(grad(objective, has_aux=True))(*(torch.stack([t, t]) for t in one))
             except Exception as error:
                 raise EngineRefused(
-                    f"the model cannot be stacked over clients: {_line(error).split('. ')[0]}"
+                    f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
                 ) from error
         slack = 0.02 if self.precision == "highest" else 0.1  # only a wrong gradient is to be found
         for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
@@ -152,7 +152,7 @@ class Model:
             except Exception as error:
                 raise UnalikeError(
                     f"The model does not accept the data: a batch of shape {list(x.shape)} ({x.dtype}) gave: "
-                    f"{_line(error)}"
+                    f"{first_line(error)}"
                 ) from error
             if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != len(y):
                 got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -182,7 +182,7 @@ class Model:
         except Exception as error:
             raise UnalikeError(
                 f"{what} does not accept outputs {list(out.shape)} and labels {list(y.shape)} ({y.dtype}): "
-                f"{_line(error)}"
+                f"{first_line(error)}"
             ) from error
         got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         if got != [len(y)]:
@@ -196,11 +196,6 @@ class Model:
 
 def _padded(rows: Tensor) -> Tensor:
     return torch.cat([rows, rows[:1]])
-
-
-def _line(error: Exception) -> str:
-    """The first line of a foreign error."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _named(metrics: Mapping[str, Loss] | None) -> dict[str, Loss] | None:

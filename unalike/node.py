@@ -20,7 +20,7 @@ import unalike
 from unalike import wire
 from unalike.contract import Fields, client_functions, fingerprint
 from unalike.engines.base import BUFFERS, Call, Job, Solo
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.personal import scored
 from unalike.store import Shapes
 
@@ -118,7 +118,7 @@ class StateFolder:
         try:
             return safetensors.torch.load_file(file) if file.exists() else None
         except Exception as error:
-            raise UnalikeError(f"The client state {file} cannot be read: {str(error).splitlines()[0]}.") from error
+            raise UnalikeError(f"The client state {file} cannot be read: {first_line(error)}.") from error
 
     def _save(self, name: str, values: dict[str, Tensor]) -> None:
         new = self.path / f".{name}.new"

@@ -23,7 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.exchange import Server
 from unalike.locks import hold, release
 
@@ -108,7 +108,7 @@ class RunFolder:
             tree = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
             old = flatten(tree.get("facts", tree))
         except (OSError, ValueError) as error:
-            raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {_line(error)}.") from error
+            raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {first_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))
         for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, k)):  # what can be read goes first
             there, here = old.get(key), new.get(key)
@@ -161,7 +161,7 @@ class RunFolder:
             manifest = json.loads(file.read_text(encoding="utf-8"))
             return {key: manifest[key] for key in ("round", "server", "numbers", "segments")}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UnalikeError(f"The checkpoint {file} cannot be read: {_line(error)}.") from error
+            raise UnalikeError(f"The checkpoint {file} cannot be read: {first_line(error)}.") from error
 
     def save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
         """Write the state after `round` rounds; `stores` are the client states and the server's tables by name."""
@@ -239,7 +239,9 @@ class RunFolder:
             with safetensors.safe_open(self.checkpoints / file, framework="pt") as tensors:
                 return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
         except Exception as error:
-            raise UnalikeError(f"The checkpoint {self.checkpoints / file} cannot be read: {_line(error)}.") from error
+            raise UnalikeError(
+                f"The checkpoint {self.checkpoints / file} cannot be read: {first_line(error)}."
+            ) from error
 
 
 def read_rounds(file: Path) -> list[dict[str, Any]]:
@@ -295,10 +297,6 @@ def _join(tensors: dict[str, Tensor]) -> dict[str, Any]:
     for name in sorted(tensors.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
         values.setdefault(name.rpartition(".")[0], []).append(tensors[name])
     return values
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from unalike import random
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, did_you_mean, first_line
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -480,7 +480,7 @@ class Federation:
                 "label_names": index.get("label_names"),
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             raise UnalikeError(
                 f"{source} is not a complete folder of columns ({reason}): write it again with Federation.mapped."
             ) from None

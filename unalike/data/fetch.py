@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.locks import hold, release
 
 MANIFEST = "manifest.json"
@@ -208,7 +208,7 @@ def _take(package: Package, route: Route, scratch: Path) -> Path:
             except OSError:
                 raise
             except Exception as error:  # the archive is not what it was
-                raise RouteFailed(f"it cannot be read ({str(error).splitlines()[0][:160]})") from error
+                raise RouteFailed(f"it cannot be read ({first_line(error)[:160]})") from error
         for name, inside in route.take.items():
             _copy(opened, inside, made, name)
         show.step("checking")

@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 
 CHUNK = 1 << 20
 HEADER_LIMIT = 16 << 20  # no honest tar header comes near
@@ -40,7 +40,7 @@ def reading(path: str | os.PathLike, kind: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise UnalikeError(f"{error.filename or path} does not exist: give the path of the {kind}.") from None
     except Exception as error:  # each format has its own for a bad file; none of them is ours
-        reason = (str(error) or type(error).__name__).splitlines()[0][:160]
+        reason = first_line(error)[:160]
         raise UnalikeError(f"{path} is not a whole {kind} ({reason}): get another copy of it.") from None
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from unalike import augment, random
 from unalike.contract import Batch, Fields, Me, Method, Work
 from unalike.data.federation import Columns, Federation
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.local import LocalTraining, Order, new_slots, slot_names, update
 from unalike.model import Live, Model, Pure
 from unalike.store import Shapes
@@ -182,8 +182,8 @@ def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any]
         return error
     shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in inputs.items() if isinstance(v, Tensor))
     name = f"{type(job.method).__name__}.{getattr(fn, '__name__', 'function')}"
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return UnalikeError(f"{name} failed for client {client} (given {shapes}): {type(error).__name__}: {first}")
+    said = f"{type(error).__name__}: {first_line(error)}"
+    return UnalikeError(f"{name} failed for client {client} (given {shapes}): {said}")
 
 
 def local_settings(job: Job, work: Work) -> LocalTraining:
@@ -207,7 +207,9 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
         if not isinstance(value, Tensor | int | float):
             raise UnalikeError(f"{name} ends with {key!r}, a {type(value).__name__}: it must be a tensor or a number.")
     device = job.model.device
-    kept, sent = ({k: torch.as_tensor(v, device=device).detach() for k, v in part.items()} for part in out)
+    # (a number is filled in, not copied from the host: that could not be captured)
+    whole = lambda v: v.detach().to(device) if isinstance(v, Tensor) else torch.full((), v, device=device)  # noqa: E731
+    kept, sent = ({k: whole(v) for k, v in part.items()} for part in out)
     for key, value in kept.items():
         if key not in job.states.shapes:
             raise UnalikeError(

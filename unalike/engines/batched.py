@@ -37,7 +37,7 @@ from unalike.engines.base import (
     trained_buffers,
 )
 from unalike.engines.captured import Exchanges
-from unalike.engines.program import Program, Setting, at_work
+from unalike.engines.program import Program, Setting, at_work, capturing
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.local import LocalTraining, Order, carried, new_slots
 from unalike.model import Pure
@@ -224,8 +224,9 @@ class Stack:
         self.trained = call.trained
         self.asked: list[Work] = []  # the requests made so far
         self.used: list[Any] = []  # what they used and did not make
-        self.timeless = True  # nobody has asked which round it is
-        self.carry = lambda arrays: carried(self.device, *arrays)
+        self.clock = Clock(call.round)
+        device = self.device  # not `self`: a stack that holds itself would wait for the garbage collector
+        self.carry = lambda arrays: carried(device, *arrays)
 
     def run(self) -> Outcome:
         state, first = self.job.states.read(self.ids)
@@ -287,6 +288,8 @@ class Stack:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            if capturing(self.device):
+                raise
             raise self._explain(fn, error) from error
         order = lambda values: {k: v.detach()[self.back] for k, v in values.items()}  # noqa: E731
         kept, sent = order({**out[0], **self.kept}), order({**out[1], **self.sent})
@@ -313,7 +316,7 @@ class Stack:
             leaves = list(keep_leaves)
             for k in moving:
                 leaves[k] = next(left)
-            me = Stacked(self, numbers)
+            me = Stacked(self.job, numbers, self.clock)
             m = Fields({**call.shared, **rows})
             out = fn(me, Fields(state), m, *given, **tree_unflatten(leaves, keep_spec))
             if isinstance(out, Work):
@@ -365,7 +368,7 @@ class Stack:
         self.trained += 1
         c = len(self.ids)
         rate = rates if work.lr is None else work.lr
-        rate = rate if isinstance(rate, Tensor) else torch.full((), rate, dtype=self.dtype, device=self.device)
+        rate = rate if isinstance(rate, Tensor) else torch.full((), float(rate), dtype=self.dtype, device=self.device)
         lr = rate.to(self.device, self.dtype).reshape(-1, 1).expand(c, 1).contiguous()
         pack = lambda v: model.layout.repack(v, pure.layout)  # noqa: E731
         theta = pack(work.at).clone(memory_format=torch.contiguous_format)
@@ -491,18 +494,25 @@ class Stack:
         return index, real.sum(1).cpu().numpy()  # within a pass only its last batch is short: real ones come first
 
 
-class Stacked(Me):
-    """One client of a stack. It notes when somebody asks which round it is: such an exchange is never replayed."""
+@dc.dataclass
+class Clock:
+    """The round, and whether anybody asked for it: such an exchange is never replayed."""
 
-    def __init__(self, stack: Stack, numbers: dict[str, Tensor]):
-        job = stack.job
-        self.__dict__.update(numbers, local=job.local, layout=job.model.layout, _stack=stack)
+    round: int
+    asked: bool = False
+
+
+class Stacked(Me):
+    """One client of a stack. Functions made from it may be kept for long: it must not hold the stack."""
+
+    def __init__(self, job: Job, numbers: dict[str, Tensor], clock: Clock):
+        self.__dict__.update(numbers, local=job.local, layout=job.model.layout, _clock=clock)
 
     def __getattr__(self, name: str) -> Any:
         if name != "round":
             raise AttributeError(name)
-        self._stack.timeless = False
-        return self._stack.call.round
+        self._clock.asked = True
+        return self._clock.round
 
 
 _MOVING = ("at", "pull", "push", "args", "lr", "keep")  # parts of a request that may differ between clients

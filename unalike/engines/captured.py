@@ -22,10 +22,12 @@ from torch import Tensor
 
 from unalike.engines.base import Outcome, local_settings
 from unalike.engines.program import quiet
+from unalike.errors import first_line
 
 if TYPE_CHECKING:
-    from unalike.contract import Work
+    from unalike.contract import Method
     from unalike.engines.batched import Course, Stack
+    from unalike.local import LocalTraining
 
 STEPS = 256  # beyond, a round's steps outweigh what is around them
 NUMBERS = 1 << 22  # in the stack's vectors, likewise
@@ -53,7 +55,7 @@ class Exchanges:
                 self._known[kind] = Captured(stack)
             except Exception as error:  # whatever cannot be captured runs as before
                 self._known[kind] = VAIN
-                self.notes.append(f"the exchange was not captured: {str(error).strip().splitlines()[0]}")
+                self.notes.append(f"the exchange was not captured: {first_line(error)}")
         elif known:
             self._known[kind] = VAIN
         return outcome
@@ -64,36 +66,53 @@ VAIN = -1
 
 def _kind(stack: Stack) -> Hashable:
     """What tells exchanges apart; None where one must not be captured."""
-    engine, call, method = stack.engine, stack.call, stack.job.method
-    if not engine.capture or getattr(call.fn, "__self__", None) is not method:
+    call, method = stack.call, stack.job.method
+    if not stack.engine.capture or getattr(call.fn, "__self__", None) is not method or not _constant(method):
         return None
-    frozen = getattr(getattr(method, "__dataclass_params__", None), "frozen", not vars(method))
-    if not frozen or len(stack.ids) * stack.job.model.layout.size > NUMBERS:
+    if len(stack.ids) * stack.job.model.layout.size > NUMBERS:
         return None
     shapes = ((name, t.shape, t.dtype) for part in (call.shared, call.rows) for name, t in part.items())
-    return call.fn.__name__, call.exchange, call.trained, len(stack.ids), len(call.shared), *shapes
+    function = call.fn.__func__  # type: ignore[attr-defined]
+    return function, call.exchange, call.trained, len(stack.ids), len(call.shared), *shapes
+
+
+def _constant(method: Method) -> bool:
+    """Whether a method has nothing on it that can change: fields of a frozen dataclass, all of them hashable. (That a
+    class's own attributes stay as they are is taken for granted.)"""
+    if not dc.is_dataclass(method):
+        return not vars(method)
+    frozen = type(method).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    if not frozen or not vars(method).keys() <= {field.name for field in dc.fields(method)}:
+        return False  # a subclass that is no dataclass itself may put more there
+    try:
+        hash(method)
+    except TypeError:  # a list
+        return False
+    return True
 
 
 def _may(stack: Stack) -> bool:
     """Whether all that this stack has just done would be the same again but for what is in tensors."""
-    if not (stack.timeless and stack.asked and all(work.kind == "train" for work in stack.asked)):
+    if stack.clock.asked or not (stack.asked and all(work.kind == "train" for work in stack.asked)):
         return False
-    return sum(int(course.steps.max()) for course in _courses(stack, stack.asked)) <= STEPS
+    return sum(int(course.steps.max()) for course in _courses(stack, _settings(stack))) <= STEPS
 
 
-def _courses(stack: Stack, asked: list[Work]) -> list[Course]:
+def _settings(stack: Stack) -> list[LocalTraining]:
+    return [local_settings(stack.job, work) for work in stack.asked]
+
+
+def _courses(stack: Stack, settings: list[LocalTraining]) -> list[Course]:
     """The host's side of these trainings, for the clients of this stack."""
-    return [stack.course(local_settings(stack.job, w), stack.call.trained + k) for k, w in enumerate(asked)]
+    return [stack.course(local, stack.call.trained + k) for k, local in enumerate(settings)]
 
 
 class Captured:
     """One exchange, captured from a stack that has just run: fixed places for what goes in, and what comes out."""
 
     def __init__(self, stack: Stack):
-        self.engine, self.call, self.asked, self.trained = stack.engine, stack.call, stack.asked, stack.trained
-        self.make, self.ids, self.positions = type(stack), stack.ids[stack.places], stack.positions
-        self.sizes = stack.sizes
-        courses = _courses(stack, self.asked)
+        self.settings, self.trained, self.sizes = _settings(stack), stack.trained, stack.sizes
+        courses = _courses(stack, self.settings)
         self.steps = [course.steps for course in courses]
         arrays = [stack.opening(), *(course.arrays for course in courses)]
         self.shapes = [[(a.shape, a.dtype) for a in some] for some in arrays]
@@ -103,18 +122,22 @@ class Captured:
         self.read: torch.cuda.Event | None = torch.cuda.Event() if cuda else None
         self.there = torch.empty_like(host, device=stack.device)
         state, first = stack.job.states.read(stack.ids)
-        given = (state, {"first": first}, self.call.shared, self.call.rows)
+        given = (state, {"first": first}, stack.call.shared, stack.call.rows)
         self.inputs = [{name: t.clone() for name, t in part.items()} for part in given]
         self._load(stack, courses)
-        self.again, self.out = record(self._work, stack.device)
+        self.used: list[Any] = []  # a graph knows addresses: what lies there must stay
+        self.again, self.out = record(lambda: self._work(stack), stack.device)
 
     def courses(self, stack: Stack) -> list[Course] | None:
         """The host's side of all trainings, if these clients have, one by one, as many samples and steps as those it
         was captured from."""
         if not np.array_equal(stack.sizes, self.sizes):
             return None
-        courses = _courses(stack, self.asked)
-        same = all(np.array_equal(course.steps, s) for course, s in zip(courses, self.steps, strict=True))
+        courses = _courses(stack, self.settings)
+        same = all(
+            np.array_equal(course.steps, steps) and len(course.arrays) == len(shapes)
+            for course, steps, shapes in zip(courses, self.steps, self.shapes[1:], strict=True)
+        )
         return courses if same else None
 
     def replay(self, stack: Stack, courses: list[Course]) -> Outcome:
@@ -132,22 +155,22 @@ class Captured:
         np.concatenate([a.reshape(-1).view(np.int64) for a in arrays], out=self.host.numpy())
         self.there.copy_(self.host, non_blocking=True)
         if self.read is not None:
-            self.read.record()
+            self.read.record(torch.cuda.current_stream(stack.device))
         state, first = stack.job.states.read(stack.ids)
         for mine, given in zip(self.inputs, (state, {"first": first}, stack.call.shared, stack.call.rows), strict=True):
             for name, place in mine.items():
                 place.copy_(given[name])
 
-    def _work(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """The device's side of the exchange, on the fixed places alone."""
+    def _work(self, like: Stack) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """The device's side of an exchange like this one, on the fixed places alone."""
         state, first, shared, rows = self.inputs
-        call = dc.replace(self.call, shared=shared, rows=rows)
-        # kept: a graph knows addresses, and what lies there must stay
-        self.stack = self.make(self.engine, call, self.ids, self.positions)
-        places = self._places()
-        self.stack.carry = lambda arrays: next(places)
-        self.stack.load(self.stack.carry(self.stack.opening()), state, first["first"])
-        return self.stack.work()
+        call, places = dc.replace(like.call, shared=shared, rows=rows), self._places()
+        stack = type(like)(like.engine, call, like.ids[like.places], like.positions)
+        stack.carry = lambda arrays: next(places)
+        stack.load(stack.carry(stack.opening()), state, first["first"])
+        out = stack.work()
+        self.used = stack.used
+        return out
 
     def _places(self) -> Iterator[list[Tensor]]:
         at = 0
@@ -162,12 +185,15 @@ class Captured:
 
 def record(work: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
     """(what repeats the work, where its results lie)."""
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream), quiet():
+    ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(ours)
+    with torch.cuda.stream(side), quiet():
         work()
-    torch.cuda.current_stream(device).wait_stream(stream)
+    ours.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), quiet():
-        out = work()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)), quiet():
+            out = work()
+    finally:
+        torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
     return graph.replay, out

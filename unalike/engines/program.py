@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from unalike import augment, random
 from unalike.contract import Batch, Work
 from unalike.data.federation import Columns
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.local import LocalTraining, Order, update
 from unalike.model import Model, Pure
 
@@ -203,7 +203,7 @@ class Program:
                 if capturing(key.device):  # the whole exchange could not be captured: that says nothing of a step
                     raise
                 what, self.mode = ("captured", "compiled") if self.mode == "graph" else ("compiled", "eager")
-                self.notes.append(f"the steps were not {what}: {str(error).strip().splitlines()[0]}")
+                self.notes.append(f"the steps were not {what}: {first_line(error)}")
                 self._places = None
         if total is None:
             total = self._drive(data, moving, plan, offset, steps, key)
@@ -377,17 +377,21 @@ class Places:
         """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
         places = (self.moving, self.at, self.total)
         before = tree_map(torch.clone, places)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        device = self.at.device
+        ours, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        stream.wait_stream(ours)
         with torch.cuda.stream(stream), quiet():
             for _ in range(2):
                 self.at.zero_()
                 self._body(width)
-        torch.cuda.current_stream().wait_stream(stream)
+        ours.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            for _ in range(several):
-                self._body(width)
+        try:
+            with torch.cuda.device(device), torch.cuda.graph(graph, pool=self._pool, stream=stream):
+                for _ in range(several):
+                    self._body(width)
+        finally:
+            torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
         tree_map(lambda place, value: place.copy_(value), places, before)
         self._graphs[width, several] = graph
 

@@ -32,7 +32,7 @@ from unalike.data.federation import Columns, Federation
 from unalike.data.index import Index
 from unalike.engines.base import Call, Engine, Job, Outcome, one_thread
 from unalike.engines.workers import available_cores
-from unalike.errors import UnalikeError, unknown
+from unalike.errors import UnalikeError, first_line, unknown
 from unalike.personal import scored
 from unalike.store import ClientStore
 
@@ -113,7 +113,7 @@ class Ray(Engine):
             raise
         except Exception as error:
             where = f"There is no Ray cluster to join at {address!r}" if address else "Ray does not start here"
-            raise UnalikeError(f"{where}: {_line(error)}.") from error
+            raise UnalikeError(f"{where}: {first_line(error)}.") from error
 
     def _count(self, asked: int | None) -> int:
         """How many workers: as asked, or one a core or GPU."""
@@ -151,7 +151,7 @@ class Ray(Engine):
                 "for fewer with workers=..."
             ) from error
         except self.ray.exceptions.RayError as error:
-            raise UnalikeError(f"A Ray worker died while it was started: {_line(error)}.") from error
+            raise UnalikeError(f"A Ray worker died while it was started: {first_line(error)}.") from error
 
     def close(self) -> None:
         """Stop the workers; Ray itself only where it is our own."""
@@ -203,7 +203,7 @@ class Exchange:
         try:
             self.order = self.ray.put((fn, arrays(call.shared), call.round, call.exchange, call.trained))
         except Exception as error:
-            raise UnalikeError(f"{call.fn.__name__} cannot be sent to Ray's workers: {_line(error)}.") from error
+            raise UnalikeError(f"{call.fn.__name__} cannot be sent to Ray's workers: {first_line(error)}.") from error
         job, n = self.job, self.job.data.train.sizes[ids]
         cost = job.local.counts(ids, n, call.round) * np.minimum(n, job.local.batch_size or n)
         slots = deal(cost, engine.owner[ids], len(engine.actors))
@@ -260,7 +260,7 @@ class Exchange:
                 if piece.tries > TRIES:
                     raise UnalikeError(
                         f"Round {self.call.round + 1}: {TRIES + 1} Ray workers died one after another with client "
-                        f"{self.ids[piece.positions[0]]} ({_line(error)}): see that their memory suffices."
+                        f"{self.ids[piece.positions[0]]} ({first_line(error)}): see that their memory suffices."
                     ) from error
                 self.engine.replace(slot)
                 self.send([slot])
@@ -352,8 +352,8 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
         except Exception as error:
             name = getattr(part, "__name__", type(part).__name__)
             raise UnalikeError(
-                f"{what.capitalize()} ({name}) cannot be sent to Ray's workers: {_line(error)}. Keep what cannot be "
-                "pickled out of it."
+                f"{what.capitalize()} ({name}) cannot be sent to Ray's workers: {first_line(error)}. Keep what cannot "
+                "be pickled out of it."
             ) from error
     deterministic = torch.are_deterministic_algorithms_enabled()
     rest = (job.seed, job.mean_samples, job.states.shapes, job.data.classes, deterministic, inner, options)
@@ -385,12 +385,6 @@ def _tensor(value: np.ndarray) -> Tensor:
         return torch.from_numpy(value)
 
 
-def _line(error: Exception) -> str:
-    """The first line that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
 def _theirs(error: Any) -> UnalikeError:
     """The error of a worker's code, without the way it took."""
     cause = error.cause
@@ -398,7 +392,7 @@ def _theirs(error: Any) -> UnalikeError:
         return cause
     if isinstance(cause, ModuleNotFoundError):
         return UnalikeError(f"Ray's workers have {cause}: install it on every machine of the cluster.")
-    return UnalikeError(f"A Ray worker failed: {type(cause).__name__}: {_line(cause)}.")
+    return UnalikeError(f"A Ray worker failed: {type(cause).__name__}: {first_line(cause)}.")
 
 
 # ---------------------------------------------------------------- in the worker's process

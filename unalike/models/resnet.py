@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unalike.errors import UnalikeError, unknown
+from unalike.errors import UnalikeError, first_line, unknown
 from unalike.models._options import whole
 from unalike.models.cnn import NORMS
 
@@ -103,5 +103,5 @@ def read_weights(path: str) -> dict[str, Tensor]:
         found = torch.load(file, map_location="cpu", weights_only=True)
         return {str(name): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
     except Exception as error:  # each format has its own
-        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        reason = first_line(error)[:120]
         raise UnalikeError(f"{path} cannot be read as weights ({reason}): give a state dict.") from None

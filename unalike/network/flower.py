@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.network.app import answer_of, content, parts_of
 from unalike.network.link import MAX_MESSAGE, Away, Lost, Parts
 from unalike.network.processes import lifeline
@@ -175,7 +175,7 @@ def _call(
                 raise Refused(error.response.status_code, error.response.text) from None
             reason = f"it answers {error.response.status_code}"
         except httpx.TransportError as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             if "CERTIFICATE" in reason.upper():
                 raise UnalikeError(
                     f"The server's certificate is not to be trusted ({reason}): give this federation's ca.crt, and an "
@@ -318,7 +318,7 @@ class FlowerClient:
             private = load_ssh_private_key(key.read_bytes(), None)
             self._public = public_key_to_bytes(private.public_key())  # type: ignore[arg-type]
         except (OSError, ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UnalikeError(f"The key {key} cannot be read ({reason}): make one with `unalike keys node`.") from None
         self._memory, self._wait, self._patience = memory, wait, patience
         self._address, self._say = address, say

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from unalike.comparison.evidence import REFERENCES, SCORES, choose
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.report import record
 from unalike.runs import FREE, flatten, read_rounds
 
@@ -107,7 +107,7 @@ class RunFiles:
         try:
             self.config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UnalikeError(f"{path / 'config.toml'} cannot be read: {str(error).splitlines()[0]}.") from error
+            raise UnalikeError(f"{path / 'config.toml'} cannot be read: {first_line(error)}.") from error
         self.facts = self.config.get("facts", self.config)
         self.lines = read_rounds(path / "rounds.jsonl")
         self.record = {line["round"]: line for line in read_rounds(path / record.FOLDER / record.ROUNDS)}

@@ -15,10 +15,10 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.report import record
 from unalike.report.read import RunFiles, find
-from unalike.runs import _join, _line, _replace
+from unalike.runs import _join, _replace
 
 Table = dict[str, list[Any]]
 
@@ -115,7 +115,7 @@ def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
     except FileNotFoundError as error:
         raise UnalikeError(f"{folder} has no checkpoint yet: there is no model to export.") from error
     except Exception as error:
-        raise UnalikeError(f"The checkpoint in {checkpoint} cannot be read: {_line(error)}.") from error
+        raise UnalikeError(f"The checkpoint in {checkpoint} cannot be read: {first_line(error)}.") from error
     tables = config.read_tables(folder / "config.toml")
     tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device")}
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
@@ -161,7 +161,7 @@ def write_onnx(folder: Path, file: Path) -> None:
     except OSError:
         raise
     except Exception as error:
-        raise UnalikeError(f"PyTorch cannot write this model as ONNX: {_line(error)}") from error
+        raise UnalikeError(f"PyTorch cannot write this model as ONNX: {first_line(error)}") from error
     finally:
         log.setLevel(level)
 

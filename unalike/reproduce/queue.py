@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from unalike.reproduce.define import Job, plain
 from unalike.reproduce.results import Result, Results, collect, diverged
 
 SAY_EVERY = 10.0  # seconds between lines of progress
+BESIDE = "beside.jsonl"  # in a run's folder: rounds in which other queues were at work
 LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}  # what runs of one stack may differ in
 STACK_BYTES = 1 << 30  # of all data of a stack
 SKEWED = 4  # times the mean: a largest client from which a stack of several runs gains nothing
@@ -58,16 +60,19 @@ class Clock:
 class Watch(Callback):
     """A line now and then, and the end when the time is over."""
 
-    def __init__(self, clock: Clock, title: str, quiet: bool):
-        self.clock, self.title, self.quiet, self.said = clock, title, quiet, 0.0
+    def __init__(self, clock: Clock, title: str, quiet: bool, company: Company):
+        self.clock, self.title, self.quiet, self.said, self.company = clock, title, quiet, 0.0, company
 
     def on_start(self, run: Any) -> None:
+        run.folder.trim(BESIDE, run.rounds_done)
         self.began, self.first = time.monotonic(), run.rounds_done
         if self.first:
             self._say(f"goes on after round {self.first}")
 
     def on_round(self, run: Any, line: dict[str, Any]) -> bool:
         done, now = line["round"], time.monotonic()
+        if others := self.company.others():
+            run.folder.append(BESIDE, {"round": done, "others": others})
         if now - self.said > SAY_EVERY or done == run.rounds:
             self.said = now
             left = (now - self.began) / (done - self.first) * (run.rounds - done)
@@ -103,7 +108,6 @@ class Queue:
         self.made = self._ended = 0
         self.without: dict[str, NoData] = {}  # data sets that could not be had
         self._company = Company("queues")
-        self._beside: dict[str, int] = {}  # the other queues seen while a run was made
         self._again: set[str] = set()  # runs made once more, for their time
 
     def close(self) -> None:
@@ -112,7 +116,11 @@ class Queue:
     def make(self, jobs: Sequence[Job], timed: bool = False) -> list[Result]:
         """The results of all jobs whose data can be had; `timed`: of runs that had the machine to themselves."""
         missing = [job for job in jobs if self.results.of(job, timed) is None]
-        self._again |= {job.key for job in missing if self.results.of(job) is not None}
+        for job in missing:
+            if self.results.of(job) is not None:
+                self._again.add(job.key)
+                if self._beside(self.place(job)):  # an earlier attempt that was not alone either
+                    shutil.rmtree(self.place(job))
         titles = {job.key: f"[{n}/{len(jobs)}] {job.row} {job.method}" for n, job in enumerate(jobs, 1)}
         self.runs(missing, self.data, lambda job: titles[job.key], self._keep)
         return [there for job in jobs if (there := self.results.of(job)) is not None]
@@ -204,6 +212,11 @@ class Queue:
         ending += "-again" if job.key in self._again else ""
         return next(self.folder.glob(f"*-{ending}"), self.folder / f"{job.name.removesuffix(job.key)}{ending}")
 
+    @staticmethod
+    def _beside(place: Path) -> int:
+        """The most other queues that were at work in any round of a run."""
+        return max((line["others"] for line in runs.read_rounds(place / BESIDE)), default=0)
+
     def _keep(self, job: Job, run: Any) -> None:
         place = self.place(job)
         if isinstance(run, Diverged):
@@ -211,8 +224,7 @@ class Queue:
         else:
             more = [line for file in (local_models.FILE, centroids.FILE) for line in runs.read_rounds(place / file)]
             result = collect(job, run, more)
-        beside = max(self._company.others(), self._beside.pop(job.key, 0))
-        self.results.add(job.name, {**result, "beside": beside})
+        self.results.add(job.name, {**result, "beside": self._beside(place)})
         self.made += 1
 
     def go(self, job: Job, fed: Federation, title: str, seat: Seat | None = None) -> Any:
@@ -220,11 +232,10 @@ class Queue:
         silent."""
         if self.clock.over:
             raise OutOfTime
-        self._beside[job.key] = self._company.others()
         callbacks: list[Callback] = [seat] if seat else []  # the first: it becomes the run's engine
         callbacks += [local_models.LocalModels()] if self.local_models else []
         callbacks += [centroids.Centroids()] if self.centroids else []
-        callbacks.append(Watch(self.clock, title, self.quiet or not title))
+        callbacks.append(Watch(self.clock, title, self.quiet or not title, self._company))
         tables = self.placed(job)
         if seat:
             tables["run"]["engine"] = "batched"  # what `auto` finds with a stopwatch may differ from run to run

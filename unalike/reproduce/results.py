@@ -5,7 +5,7 @@ records                every round that beat all before it, so that the best rou
                        target are exact though the curve is thinned
 curve                  at most 200 rounds, evenly spaced
 start                  numbers of round 0, where a callback has any
-beside                 how many other queues ran on the machine; more than 0, and its seconds say little
+beside                 the most other queues that ran on the machine meanwhile; if any, its seconds say little
 together               how many runs shared a stack of clients; the seconds are this run's share
 clients                how many clients have an accuracy of 0..5 %, 5..10 %, ..., after the last round
 """
