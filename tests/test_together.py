@@ -89,6 +89,18 @@ def test_in_float32_and_in_chunks(stacked):
     assert {*stacked} == {3}
 
 
+def test_compiled(stacked, monkeypatch):
+    """Up to the code generator, which is slow; the stack has steps of its own, of its own width."""
+    from unalike.engines import program
+
+    compile, widths, init = torch.compile, [], program.Places.__init__
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", **k))
+    monkeypatch.setattr(program.Places, "__init__", lambda s, p, *rest: widths.append(p.width) or init(s, p, *rest))
+    for seed, run in zip(SEEDS, all_of(ua.Scaffold(), compile=True), strict=True):
+        assert_near(run, one(ua.Scaffold(), seed))
+    assert {*stacked} == {3} and widths == [12]
+
+
 def test_rates_and_amounts_of_work_may_differ(stacked):
     def local(seed):
         clients = len(SIZES[seed])
