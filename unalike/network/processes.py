@@ -12,10 +12,12 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from unalike.errors import UnalikeError
 
+SECONDS = 10.0  # that clearing up may take
 LIFELINE = "UNALIKE_LIFELINE"  # set for a child: its standard input is its parent's life
 
 
@@ -29,7 +31,10 @@ def lifeline(scratch: Path | None = None) -> None:
             while os.read(0, 4096):
                 pass
         if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+            until = time.monotonic() + SECONDS
+            while scratch.exists() and time.monotonic() < until:  # others who end now may still write there
+                shutil.rmtree(scratch, ignore_errors=True)
+                time.sleep(0.05)
         os._exit(1)  # files are renamed into place: there is nothing to finish
 
     threading.Thread(target=watch, daemon=True).start()
