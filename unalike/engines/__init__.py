@@ -70,9 +70,8 @@ def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, An
     if cohort == 1:
         return "sequential", "one client a round", {}
     if job.model.device.type != "cpu":
-        if any(
-            isinstance(m, nn.GRU | nn.RNN) for m in job.model.module.modules()
-        ):  # the LSTM has a stacked form of its own
+        other = nn.GRU | nn.RNN  # the LSTM has a stacked form of its own
+        if any(isinstance(layer, other) for layer in job.model.module.modules()):
             return "sequential", "GRU and RNN layers cannot be stacked over clients", {}
         return "batched", f"{job.model.device.type} device", {}
     if not recurrent and not convolution:
