@@ -78,8 +78,8 @@ def compared(method, kind, reference, engine, dtype, **options) -> bool:
     programs = [p for ps in getattr(run.engine, "_programs", {}).values() for p in ps]
     modes, notes = {p.mode for p in programs}, run.engine.notes
     if engine == "batched":
-        replayed = [kind[0] for kind, e in run.engine._exchanges._known.items() if isinstance(e, Captured)]
-        modes |= {f"whole {name}" for name in replayed}
+        known = run.engine._exchanges._known.items()
+        modes |= {f"whole {function.__name__}" for (function, *_), e in known if isinstance(e, Captured)}
     print(
         f"{'WRONG' if bad else 'ok':<6}{kind:<7}{type(method).__name__:<14}{dtype:<8}{engine:<11}"
         f"{','.join(sorted(modes)):<10} {off:.1e}  {time.time() - began:.1f}s {notes or ''}", flush=True,

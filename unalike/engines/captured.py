@@ -12,8 +12,7 @@ samples, messages of the same shapes. Everything else goes the ordinary way.
 from __future__ import annotations
 
 import dataclasses as dc
-import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from unalike.engines.base import Outcome, local_settings
-from unalike.engines.program import quiet
+from unalike.engines.program import graphed
 from unalike.errors import first_line
+from unalike.local import packed, unpacked
 
 if TYPE_CHECKING:
     from unalike.contract import Method
@@ -121,9 +121,7 @@ class Captured:
         self.host = host.pin_memory() if cuda else host
         self.read: torch.cuda.Event | None = torch.cuda.Event() if cuda else None
         self.there = torch.empty_like(host, device=stack.device)
-        state, first = stack.job.states.read(stack.ids)
-        given = (state, {"first": first}, stack.call.shared, stack.call.rows)
-        self.inputs = [{name: t.clone() for name, t in part.items()} for part in given]
+        self.inputs = [{name: t.clone() for name, t in part.items()} for part in _given(stack)]
         self._load(stack, courses)
         self.used: list[Any] = []  # a graph knows addresses: what lies there must stay
         self.again, self.out = record(lambda: self._work(stack), stack.device)
@@ -152,19 +150,21 @@ class Captured:
         arrays = (*stack.opening(), *(a for course in courses for a in course.arrays))
         if self.read is not None:
             self.read.synchronize()  # the copy of an earlier chunk may be under way
-        np.concatenate([a.reshape(-1).view(np.int64) for a in arrays], out=self.host.numpy())
+        packed(arrays, self.host.numpy())
         self.there.copy_(self.host, non_blocking=True)
         if self.read is not None:
             self.read.record(torch.cuda.current_stream(stack.device))
-        state, first = stack.job.states.read(stack.ids)
-        for mine, given in zip(self.inputs, (state, {"first": first}, stack.call.shared, stack.call.rows), strict=True):
+        for mine, given in zip(self.inputs, _given(stack), strict=True):
             for name, place in mine.items():
                 place.copy_(given[name])
 
     def _work(self, like: Stack) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """The device's side of an exchange like this one, on the fixed places alone."""
         state, first, shared, rows = self.inputs
-        call, places = dc.replace(like.call, shared=shared, rows=rows), self._places()
+        call = dc.replace(like.call, shared=shared, rows=rows)
+        kinds = [kind for some in self.shapes for kind in some]
+        views = iter(unpacked(self.there, kinds))
+        places = iter([[next(views) for _ in some] for some in self.shapes])  # what is asked for at once, in order
         stack = type(like)(like.engine, call, like.ids[like.places], like.positions)
         stack.carry = lambda arrays: next(places)
         stack.load(stack.carry(stack.opening()), state, first["first"])
@@ -172,28 +172,14 @@ class Captured:
         self.used = stack.used
         return out
 
-    def _places(self) -> Iterator[list[Tensor]]:
-        at = 0
-        for some in self.shapes:
-            views = []
-            for shape, dtype in some:
-                part = self.there[at : at + math.prod(shape)]
-                at += len(part)
-                views.append((part.view(torch.float64) if dtype == np.float64 else part).view(shape))
-            yield views
+
+def _given(stack: Stack) -> tuple[dict[str, Tensor], ...]:
+    """The tensors that an exchange begins with."""
+    state, first = stack.job.states.read(stack.ids)
+    return state, {"first": first}, stack.call.shared, stack.call.rows
 
 
 def record(work: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
     """(what repeats the work, where its results lie)."""
-    ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    side.wait_stream(ours)
-    with torch.cuda.stream(side), quiet():
-        work()
-    ours.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)), quiet():
-            out = work()
-    finally:
-        torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
+    graph, out = graphed(work, device)
     return graph.replay, out

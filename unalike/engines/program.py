@@ -377,27 +377,41 @@ class Places:
         """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
         places = (self.moving, self.at, self.total)
         before = tree_map(torch.clone, places)
-        device = self.at.device
-        ours, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-        stream.wait_stream(ours)
-        with torch.cuda.stream(stream), quiet():
+
+        def warm() -> None:
             for _ in range(2):
                 self.at.zero_()
                 self._body(width)
-        ours.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.device(device), torch.cuda.graph(graph, pool=self._pool, stream=stream):
-                for _ in range(several):
-                    self._body(width)
-        finally:
-            torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
+
+        def work() -> None:
+            for _ in range(several):
+                self._body(width)
+
+        graph, _ = graphed(work, self.at.device, warm, self._pool)
         tree_map(lambda place, value: place.copy_(value), places, before)
         self._graphs[width, several] = graph
 
 
 def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def graphed(
+    work: Callable[[], Any], device: torch.device, warm: Callable[[], Any] | None = None, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """(a CUDA graph of this work, where its results lie), warmed up first: nothing is compiled within a graph."""
+    ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(ours)
+    with torch.cuda.stream(side), quiet():
+        (warm or work)()
+    ours.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=side), quiet():
+            out = work()
+    finally:
+        torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
+    return graph, out
 
 
 @contextmanager

@@ -244,8 +244,7 @@ def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str
         rates: dict[str, list[float]] = {}
         like = [result for result in usable if alike(result, names)]
         for result in [r for r in like if not r.get("beside")] or like:
-            if result:
-                rates.setdefault(result["device"], []).append(rate(result))
+            rates.setdefault(result["device"], []).append(rate(result))
         if rates:
             best, device = min((stats.mean(values), device) for device, values in rates.items())
             clients = config._population(tables["data"]) or 1
