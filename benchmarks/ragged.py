@@ -1,6 +1,6 @@
 """Clients of unequal size beside clients of equal size, the same number of steps in all: what does raggedness cost?
 
-    python benchmarks/ragged.py [--device cpu|cuda] [--pairs 5]
+    python benchmarks/ragged.py [part of a model's name ...] [--device cpu|cuda] [--pairs 5]
 
 Sizes are lognormal with sigma 1. Runs of both kinds alternate; the median ratio must be at most 1.7. For the smallest
 model it is only printed: there a step costs the same however few clients take it, and the longest client counts.
@@ -43,12 +43,15 @@ def seconds(build, fed, batch, rounds, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--pairs", type=int, default=5)
     args = parser.parse_args()
     print(f"unalike {ua.__version__}, torch {torch.__version__}, Python {platform.python_version()}, {args.device}")
     missed = 0
     for name, (build, shape, clients, mean, batch) in WORK.items():
+        if args.models and not any(part in name for part in args.models):
+            continue
         if args.device == "cpu":
             if name not in ON_CPU:
                 continue

@@ -16,6 +16,8 @@ from torch import Tensor
 
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+_ONE, _STEP64, _LAST64 = np.uint64(1), np.uint64(_STEP), np.uint64(31)
+_ROUNDS64 = [(np.uint64(30), np.uint64(_MIX1)), (np.uint64(27), np.uint64(_MIX2))]
 
 
 def _signed(z: int) -> int:
@@ -30,13 +32,11 @@ def key(seed: int, *parts: int | str) -> int:
 
 def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndarray:
     """int64 [c]: one key per client, in one vectorised pass."""
-    base = np.uint64(key(seed, round, purpose) & _MASK)
-    with np.errstate(over="ignore"):
-        z = base + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX1)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX2)
-        z = z ^ (z >> np.uint64(31))
-    return z.view(np.int64)
+    z = (np.asarray(ids).astype(np.uint64) + _ONE) * _STEP64 + np.uint64(key(seed, round, purpose) & _MASK)
+    for by, mix in _ROUNDS64:
+        z ^= z >> by
+        z *= mix
+    return (z ^ (z >> _LAST64)).view(np.int64)
 
 
 def generator(seed: int, *parts: int | str) -> np.random.Generator:

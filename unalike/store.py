@@ -76,7 +76,9 @@ class ClientStore:
                         values[k] = self._staged[chunk][1][name][row]
                         known[k] |= life == "run"
                 out[name] = values
-            return out, torch.from_numpy(~known).to(self.device)
+            if (some := known.any()) and not known.all():
+                return out, torch.from_numpy(~known).to(self.device)
+            return out, torch.full((len(ids),), not some, device=self.device)  # as a rule: no wait for a copy
 
     def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
         """What these clients return as their new state; theirs for good only after `commit`."""

@@ -197,12 +197,23 @@ def gigabytes(value: int) -> str:
 
 
 @dc.dataclass
-class Course:
-    """The host's side of one local training, longest first; `arrays` is what a device is told of it. The last two put
-    the clients in this order and back, where a request with its own amount of work has changed who is longest."""
+class Amounts:
+    """How much each client of a stack does in one local training, longest first; `arrays` is what a device is told of
+    it. The last two put the clients in this order and back, where a request with its own amount of work has changed who
+    is longest. A function of `did` and the clients' sizes alone."""
 
+    did: np.ndarray  # steps, in the stack's order
+    order: np.ndarray | None
     steps: np.ndarray
     sizes: np.ndarray
+    arrays: tuple[np.ndarray, ...]
+
+
+@dc.dataclass
+class Course:
+    """The host's side of one local training: amounts, and what differs between cohorts and rounds of equal amounts."""
+
+    amounts: Amounts
     keys: np.ndarray
     arrays: tuple[np.ndarray, ...]
 
@@ -242,19 +253,26 @@ class Stack:
         self._names = tuple(numbers)
         return self.positions[self.longest], self.places, keys, np.stack(list(numbers.values()))
 
-    def course(self, local: LocalTraining, number: int) -> Course:
-        """The number-th training of the round."""
-        ids, sizes, round = self.ids, self.sizes, self.call.round
-        steps = did = local.counts(ids, sizes, round)
-        rates, keys = local.rates(ids, round), self.job.keys(ids, round, f"train {number}")
-        offsets = self.job.data.train.offsets[ids]
-        moves: tuple[np.ndarray, ...] = ()
+    def amounts(self, local: LocalTraining, like: Amounts | None = None) -> Amounts:
+        """What these settings ask of each client; `like` itself where they ask for the same."""
+        did = steps = local.counts(self.ids, self.sizes, self.call.round)
+        if like is not None and np.array_equal(did, like.did):
+            return like
+        sizes, order, moves = self.sizes, None, ()  # type: np.ndarray, np.ndarray | None, tuple[np.ndarray, ...]
         if (np.diff(steps) > 0).any():
             order = np.argsort(-steps, kind="stable")
             moves = order, np.argsort(order, kind="stable")
-            sizes, offsets, steps, keys = sizes[order], offsets[order], steps[order], keys[order]
-        arrays = (rates, did, keys, local.passes(sizes), offsets, steps, at_work(steps), *moves)
-        return Course(steps, sizes, keys, arrays)
+            sizes, steps = sizes[order], steps[order]
+        return Amounts(did, order, steps, sizes, (did, local.passes(sizes), steps, at_work(steps), *moves))
+
+    def course(self, local: LocalTraining, number: int, amounts: Amounts) -> Course:
+        """The number-th training of the round."""
+        ids, round = self.ids, self.call.round
+        rates, keys = local.rates(ids, round), self.job.keys(ids, round, f"train {number}")
+        offsets = self.job.data.train.offsets[ids]
+        if amounts.order is not None:
+            keys, offsets = keys[amounts.order], offsets[amounts.order]
+        return Course(amounts, keys, (rates, keys, offsets))
 
     def outcome(self, kept: dict[str, Tensor], sent: dict[str, Tensor], ends: Tensor) -> Outcome:
         """Back on the host: state staged, everybody in the cohort's order."""
@@ -363,8 +381,9 @@ class Stack:
     def _train(self, work: Work) -> Tensor:
         job, model, pure = self.job, self.job.model, self.engine.pure
         local = local_settings(job, work)
-        course = self.course(local, self.trained)
-        rates, did, keys, passes, offset, count, alive, *moves = self.carry(course.arrays)
+        amounts = self.amounts(local)
+        course = self.course(local, self.trained, amounts)
+        rates, keys, offset, did, passes, count, alive, *moves = self.carry((*course.arrays, *amounts.arrays))
         self.trained += 1
         c = len(self.ids)
         rate = rates if work.lr is None else work.lr
@@ -390,8 +409,8 @@ class Stack:
             moving = tree_map(lambda t: t[moves[0]], moving)
         setting = Setting.of(local, work, _plain(work.args))
         program = self.engine.program(setting, c)
-        plan = Order(local, course.keys, course.sizes, self.device, (keys, passes))
-        done = program.run(job.data.train, moving, plan, course.steps, (offset, count, alive))
+        plan = Order(local, course.keys, amounts.sizes, self.device, (keys, passes))
+        done = program.run(job.data.train, moving, plan, amounts.steps, (offset, count, alive))
         theta, buffers, slots, loss = tree_map(lambda t: t[moves[1]], done) if moves else done
         self.used += plan, program._places
         diverged = ~torch.isfinite(theta).all(-1) | (loss.isnan() if work.step is None else False)

@@ -22,7 +22,7 @@ from torch import Tensor
 from unalike.engines.base import Outcome, local_settings
 from unalike.engines.program import graphed
 from unalike.errors import first_line
-from unalike.local import packed, unpacked
+from unalike.local import carried, packed, unpacked
 
 if TYPE_CHECKING:
     from unalike.contract import Method
@@ -95,16 +95,11 @@ def _may(stack: Stack) -> bool:
     """Whether all that this stack has just done would be the same again but for what is in tensors."""
     if stack.clock.asked or not (stack.asked and all(work.kind == "train" for work in stack.asked)):
         return False
-    return sum(int(course.steps.max()) for course in _courses(stack, _settings(stack))) <= STEPS
+    return sum(int(stack.amounts(local).steps.max()) for local in _settings(stack)) <= STEPS
 
 
 def _settings(stack: Stack) -> list[LocalTraining]:
     return [local_settings(stack.job, work) for work in stack.asked]
-
-
-def _courses(stack: Stack, settings: list[LocalTraining]) -> list[Course]:
-    """The host's side of these trainings, for the clients of this stack."""
-    return [stack.course(local, stack.call.trained + k) for k, local in enumerate(settings)]
 
 
 class Captured:
@@ -112,8 +107,9 @@ class Captured:
 
     def __init__(self, stack: Stack):
         self.settings, self.trained, self.sizes = _settings(stack), stack.trained, stack.sizes
-        courses = _courses(stack, self.settings)
-        self.steps = [course.steps for course in courses]
+        self.amounts = [stack.amounts(local) for local in self.settings]
+        self.fixed = [carried(stack.device, *amounts.arrays) for amounts in self.amounts]
+        courses = self._courses(stack)
         arrays = [stack.opening(), *(course.arrays for course in courses)]
         self.shapes = [[(a.shape, a.dtype) for a in some] for some in arrays]
         host = torch.empty(sum(a.size for some in arrays for a in some), dtype=torch.int64)
@@ -131,12 +127,13 @@ class Captured:
         was captured from."""
         if not np.array_equal(stack.sizes, self.sizes):
             return None
-        courses = _courses(stack, self.settings)
-        same = all(
-            np.array_equal(course.steps, steps) and len(course.arrays) == len(shapes)
-            for course, steps, shapes in zip(courses, self.steps, self.shapes[1:], strict=True)
-        )
-        return courses if same else None
+        both = zip(self.settings, self.amounts, strict=True)
+        same = all(stack.amounts(local, amounts) is amounts for local, amounts in both)
+        return self._courses(stack) if same else None
+
+    def _courses(self, stack: Stack) -> list[Course]:
+        each = enumerate(zip(self.settings, self.amounts, strict=True), stack.call.trained)
+        return [stack.course(local, number, amounts) for number, (local, amounts) in each]
 
     def replay(self, stack: Stack, courses: list[Course]) -> Outcome:
         self._load(stack, courses)
@@ -164,9 +161,10 @@ class Captured:
         call = dc.replace(like.call, shared=shared, rows=rows)
         kinds = [kind for some in self.shapes for kind in some]
         views = iter(unpacked(self.there, kinds))
-        places = iter([[next(views) for _ in some] for some in self.shapes])  # what is asked for at once, in order
+        told = [[next(views) for _ in some] for some in self.shapes]
+        places = iter([told[0], *([*ours, *fixed] for ours, fixed in zip(told[1:], self.fixed, strict=True))])
         stack = type(like)(like.engine, call, like.ids[like.places], like.positions)
-        stack.carry = lambda arrays: next(places)
+        stack.carry = lambda arrays: next(places)  # what is asked for at once, in order
         stack.load(stack.carry(stack.opening()), state, first["first"])
         out = stack.work()
         self.used = stack.used

@@ -232,15 +232,15 @@ class Program:
                 for k in range(rows.shape[0]):
                     w = int(alive[first + k])
                     part = moving if w == c else tree_map(lambda t, w=w: t[:w], moving)
-                    at, keys = rows[k, :w], self._step_keys(key[:w], first + k)
+                    at, keys = rows[k, :w], self._step_keys(key[:w], first, k)
                     x = self._samples(data, at, keys)
                     total[:w] += self._step(part, x, data.y[at], weight[k, :w], keys, None)
         return total
 
-    def _step_keys(self, key: Tensor, step: Tensor | int) -> Tensor:
+    def _step_keys(self, key: Tensor, first: Tensor | int, at: Tensor | int) -> Tensor:
         """Each client's key for what a step draws; the keys as they are where nothing is drawn."""
         drawn = self.pure.keyed or self.moved is not None
-        return random.fold(key, step * self.setting.batches) if drawn else key
+        return random.fold(key, (first + at) * self.setting.batches) if drawn else key
 
     def _samples(self, data: Columns, rows: Tensor, keys: Tensor) -> Tensor:
         """The samples of a step [c, b, B, ...], augmented where asked. Never compiled: Inductor on a CPU reads outside
@@ -338,7 +338,7 @@ class Places:
     def _body(self, width: int, several: int = 1) -> None:
         """One step of the first `width` clients, wherever the device's own counter stands; or several."""
         program, (moving, key, total) = self.program, self._part(width)
-        keys = program._step_keys(key, self.first + self.at)
+        keys = program._step_keys(key, self.first, self.at)
         block = (self.rows, self.weight, self.alive, self.at)
         if program.moved is None:
             step = program._compiled_place if several == 1 else program._compiled_few
