@@ -317,6 +317,8 @@ def _curves(found: Found, row: Row) -> str:
     """Accuracy over rounds, a line a method (mean over seeds); circles at the end are the paper's numbers, diamonds its
     rounds to the target."""
     one = measure.measure(found.table.measures[0])
+    if one.unit in ("s", "bytes"):  # of which a curve says nothing
+        return ""
     key = one.key or "test_accuracy"
     series = {m: _mean_curve(found.results_of(row, m), key) for m in found.table.methods}
     series = {m: points for m, points in series.items() if len(points) > 1}
