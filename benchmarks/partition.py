@@ -15,12 +15,12 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from _environment import environment
 
 import unalike as ua
 
@@ -46,17 +46,6 @@ for _ in range(3):
     partitioner.num_partitions  # makes the index lists of all
     print(json.dumps([time.perf_counter() - start, read]), flush=True)
 """
-
-
-def environment(folder):
-    """The Python of an environment with flwr-datasets, made on the first run."""
-    python = folder / "bin" / "python"
-    done = folder / f".{PINNED}"
-    if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PINNED], check=True)
-        done.touch()
-    return python
 
 
 def theirs(python, labels):
@@ -92,7 +81,10 @@ if __name__ == "__main__":
     print(f"unalike {ua.__version__}, numpy {np.__version__}, Python {platform.python_version()}", flush=True)
 
     labels = np.random.default_rng(0).integers(0, KINDS, LABELS)
-    versions, times, ended, read = theirs(environment(args.environment), labels)
+    python, why = environment(args.environment, [PINNED])
+    if python is None:
+        raise SystemExit(f"flwr-datasets {why}")
+    versions, times, ended, read = theirs(python, labels)
     ours, smallest = best(ua.partition.Dirichlet(ALPHA, min_size=LEAST), labels, CLIENTS, 0)
     other = min(times, default=LIMIT)
     words = ", ".join(f"{name} {version}" for name, version in versions.items())

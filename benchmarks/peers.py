@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import select
-import shutil
 import signal
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _environment import environment
 from _peers import page
 from engines import CPU
 from torch.nn import functional as F
@@ -63,27 +63,6 @@ PATIENCE = 180  # seconds for one answer of a peer
 
 
 # ---------------------------------------------------------------- environments
-
-
-def environment(name, folder):
-    """The Python of a peer's environment, installed where it is not yet; or why there is none."""
-    packages = PEERS[name][1]
-    if not packages:
-        return sys.executable, ""
-    home = folder / name.lower()
-    python, done = home / "bin" / "python", home / "installed.txt"
-    if done.exists() and done.read_text() == "\n".join(packages):
-        return python, ""
-    print(f"installing {', '.join(packages)}", flush=True)
-    shutil.rmtree(home, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check", *packages]
-    result = subprocess.run(pip, capture_output=True, text=True)
-    if result.returncode:
-        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
-        return None, "could not be installed: " + (errors or ["pip failed"])[-1].removeprefix("ERROR: ")[:160]
-    done.write_text("\n".join(packages))
-    return python, ""
 
 
 def version(python, package):
@@ -393,7 +372,8 @@ def main():
     pythons, results, versions = {}, {}, {OURS: ua.__version__}
     reasons = {}
     for name in args.peers:
-        pythons[name], reasons[name] = environment(name, args.environments.absolute())
+        home, packages = args.environments.absolute() / name.lower(), PEERS[name][1]
+        pythons[name], reasons[name] = environment(home, packages) if packages else (sys.executable, "")
         versions[name] = version(pythons[name], PEERS[name][2]) if pythons[name] else ""
     shown = ", ".join(f"{PEERS[n][2]} {v}" if n in PEERS else f"{n} {v}" for n, v in versions.items())
     load = os.getloadavg()[0]

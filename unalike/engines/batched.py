@@ -37,7 +37,7 @@ from unalike.engines.base import (
     trained_buffers,
 )
 from unalike.engines.captured import Exchanges
-from unalike.engines.program import Program, Setting, at_work, capturing
+from unalike.engines.program import Program, Setting, at_work, capturing, taken
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.local import LocalTraining, Order, carried, new_slots
 from unalike.model import Pure
@@ -209,15 +209,6 @@ class Amounts:
     arrays: tuple[np.ndarray, ...]
 
 
-@dc.dataclass
-class Course:
-    """The host's side of one local training: amounts, and what differs between cohorts and rounds of equal amounts."""
-
-    amounts: Amounts
-    keys: np.ndarray
-    arrays: tuple[np.ndarray, ...]
-
-
 class Stack:
     """One chunk of a cohort on its way through a client function.
 
@@ -265,14 +256,15 @@ class Stack:
             sizes, steps = sizes[order], steps[order]
         return Amounts(did, order, steps, sizes, (did, local.passes(sizes), steps, at_work(steps), *moves))
 
-    def course(self, local: LocalTraining, number: int, amounts: Amounts) -> Course:
-        """The number-th training of the round."""
+    def course(self, local: LocalTraining, number: int, amounts: Amounts) -> tuple[np.ndarray, ...]:
+        """Of the number-th training of the round, what differs between cohorts and rounds of equal amounts: rates, keys
+        of the batch orders, and where each client's samples begin."""
         ids, round = self.ids, self.call.round
         rates, keys = local.rates(ids, round), self.job.keys(ids, round, f"train {number}")
         offsets = self.job.data.train.offsets[ids]
         if amounts.order is not None:
             keys, offsets = keys[amounts.order], offsets[amounts.order]
-        return Course(amounts, keys, (rates, keys, offsets))
+        return rates, keys, offsets
 
     def outcome(self, kept: dict[str, Tensor], sent: dict[str, Tensor], ends: Tensor) -> Outcome:
         """Back on the host: state staged, everybody in the cohort's order."""
@@ -383,7 +375,7 @@ class Stack:
         local = local_settings(job, work)
         amounts = self.amounts(local)
         course = self.course(local, self.trained, amounts)
-        rates, keys, offset, did, passes, count, alive, *moves = self.carry((*course.arrays, *amounts.arrays))
+        rates, keys, offset, did, passes, count, alive, *moves = self.carry((*course, *amounts.arrays))
         self.trained += 1
         c = len(self.ids)
         rate = rates if work.lr is None else work.lr
@@ -409,7 +401,7 @@ class Stack:
             moving = tree_map(lambda t: t[moves[0]], moving)
         setting = Setting.of(local, work, _plain(work.args))
         program = self.engine.program(setting, c)
-        plan = Order(local, course.keys, amounts.sizes, self.device, (keys, passes))
+        plan = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
         done = program.run(job.data.train, moving, plan, amounts.steps, (offset, count, alive))
         theta, buffers, slots, loss = tree_map(lambda t: t[moves[1]], done) if moves else done
         self.used += plan, program._places
@@ -493,7 +485,8 @@ class Stack:
             own = torch.where(real, place, 0) if picked is None else picked[0][index[:reach], a:b]
             rows = offset[:reach] + own
             vector, buffers, some = tree_map(lambda t, r=reach: t[:r], inputs)
-            part = one(vector, buffers, columns.x[rows], columns.y[rows], real.to(self.dtype) / n[:reach], some)
+            x, y, weight = taken(columns.x, rows), taken(columns.y, rows), real.to(self.dtype) / n[:reach]
+            part = one(vector, buffers, x, y, weight, some)
             if total is None:
                 total = part
             else:

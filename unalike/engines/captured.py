@@ -26,9 +26,10 @@ from unalike.local import carried, packed, unpacked
 
 if TYPE_CHECKING:
     from unalike.contract import Method
-    from unalike.engines.batched import Course, Stack
+    from unalike.engines.batched import Stack
     from unalike.local import LocalTraining
 
+Arrays = tuple[np.ndarray, ...]
 STEPS = 256  # beyond, a round's steps outweigh what is around them
 NUMBERS = 1 << 22  # in the stack's vectors, likewise
 KINDS = 8  # of exchanges that are captured: more, and the cohorts vary too much for it
@@ -110,7 +111,7 @@ class Captured:
         self.amounts = [stack.amounts(local) for local in self.settings]
         self.fixed = [carried(stack.device, *amounts.arrays) for amounts in self.amounts]
         courses = self._courses(stack)
-        arrays = [stack.opening(), *(course.arrays for course in courses)]
+        arrays = [stack.opening(), *courses]
         self.shapes = [[(a.shape, a.dtype) for a in some] for some in arrays]
         host = torch.empty(sum(a.size for some in arrays for a in some), dtype=torch.int64)
         cuda = stack.device.type == "cuda"
@@ -122,7 +123,7 @@ class Captured:
         self.used: list[Any] = []  # a graph knows addresses: what lies there must stay
         self.again, self.out = record(lambda: self._work(stack), stack.device)
 
-    def courses(self, stack: Stack) -> list[Course] | None:
+    def courses(self, stack: Stack) -> list[Arrays] | None:
         """The host's side of all trainings, if these clients have, one by one, as many samples and steps as those it
         was captured from."""
         if not np.array_equal(stack.sizes, self.sizes):
@@ -131,11 +132,11 @@ class Captured:
         same = all(stack.amounts(local, amounts) is amounts for local, amounts in both)
         return self._courses(stack) if same else None
 
-    def _courses(self, stack: Stack) -> list[Course]:
+    def _courses(self, stack: Stack) -> list[Arrays]:
         each = enumerate(zip(self.settings, self.amounts, strict=True), stack.call.trained)
         return [stack.course(local, number, amounts) for number, (local, amounts) in each]
 
-    def replay(self, stack: Stack, courses: list[Course]) -> Outcome:
+    def replay(self, stack: Stack, courses: list[Arrays]) -> Outcome:
         self._load(stack, courses)
         self.again()
         stack.trained = self.trained
@@ -143,8 +144,8 @@ class Captured:
         kept, sent = ({k: v.clone() for k, v in part.items()} for part in (kept, sent))  # the next replay writes there
         return stack.outcome(kept, sent, ends.clone())
 
-    def _load(self, stack: Stack, courses: list[Course]) -> None:
-        arrays = (*stack.opening(), *(a for course in courses for a in course.arrays))
+    def _load(self, stack: Stack, courses: list[Arrays]) -> None:
+        arrays = (*stack.opening(), *(a for course in courses for a in course))
         if self.read is not None:
             self.read.synchronize()  # the copy of an earlier chunk may be under way
         packed(arrays, self.host.numpy())

@@ -234,7 +234,7 @@ class Program:
                     part = moving if w == c else tree_map(lambda t, w=w: t[:w], moving)
                     at, keys = rows[k, :w], self._step_keys(key[:w], first, k)
                     x = self._samples(data, at, keys)
-                    total[:w] += self._step(part, x, data.y[at], weight[k, :w], keys, None)
+                    total[:w] += self._step(part, x, taken(data.y, at), weight[k, :w], keys, None)
         return total
 
     def _step_keys(self, key: Tensor, first: Tensor | int, at: Tensor | int) -> Tensor:
@@ -245,7 +245,7 @@ class Program:
     def _samples(self, data: Columns, rows: Tensor, keys: Tensor) -> Tensor:
         """The samples of a step [c, b, B, ...], augmented where asked. Never compiled: Inductor on a CPU reads outside
         of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
-        x = data.x[rows]
+        x = taken(data.x, rows)
         if self.moved is None:
             return x
         each = [random.fold(keys, augment.NUMBER - b) for b in range(self.setting.batches)]
@@ -346,7 +346,7 @@ class Places:
             return
         rows, weight = (t.index_select(0, self.at)[0, :width] for t in (self.rows, self.weight))
         live = torch.arange(width, device=rows.device)[:, None] < self.alive.index_select(0, self.at)
-        x, y = program._samples(self.data, rows, keys), self.data.y[rows]
+        x, y = program._samples(self.data, rows, keys), taken(self.data.y, rows)
         loss = program._compiled(moving, x, y, weight, keys, live)
         total += torch.where(live[:, 0], loss, 0.0)
         self.at += 1
@@ -390,6 +390,11 @@ class Places:
         graph, _ = graphed(work, self.at.device, warm, self._pool)
         tree_map(lambda place, value: place.copy_(value), places, before)
         self._graphs[width, several] = graph
+
+
+def taken(values: Tensor, rows: Tensor) -> Tensor:
+    """values[rows]: on a CPU this way copies whole samples, and not number by number."""
+    return values.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *values.shape[1:])
 
 
 def capturing(device: torch.device) -> bool:
