@@ -22,7 +22,7 @@ import urllib.request
 from pathlib import Path
 
 from unalike import config
-from unalike.network import keys, local
+from unalike.network import keys, one_machine
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
@@ -79,7 +79,7 @@ def stock(folder: Path) -> tuple[float, list[float]]:
     del settings["data"]
     (folder / "run.toml").write_text(toml(settings))
     data = config.make_data(TABLES["data"])
-    with local.listen("127.0.0.1", 0) as door:
+    with one_machine.listen("127.0.0.1", 0) as door:
         port = door.getsockname()[1]
     address, home = f"127.0.0.1:{port}", folder / "flwr"
     environment = {
@@ -116,7 +116,7 @@ def stock(folder: Path) -> tuple[float, list[float]]:
         wait(lambda: healthy(address, ca), 60, superlink)
         for k in range(CLIENTS):
             public = keys.make_node(folder / f"node{k}")
-            local.write_client(data, k, folder / f"data{k}.safetensors")
+            one_machine.write_client(data, k, folder / f"data{k}.safetensors")
             flwr("supernode", "register", public, "fed")
             start(
                 f"node{k}", "flower-supernode", "--superlink", address, "--root-certificates", ca,
@@ -143,7 +143,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def free_port() -> int:
-    with local.listen("127.0.0.1", 0) as door:
+    with one_machine.listen("127.0.0.1", 0) as door:
         return door.getsockname()[1]
 
 
@@ -158,7 +158,7 @@ def healthy(address: str, ca: Path) -> bool:
 
 
 def toml(tables: dict) -> str:
-    from unalike.runs import dump_toml
+    from unalike.settings.toml import dump_toml
 
     return dump_toml(tables)
 

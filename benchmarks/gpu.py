@@ -80,7 +80,7 @@ def run(module, fed, local, rounds, precision, **options):
         local=ua.LocalTraining(lr=0.05, **local), **options,
     )  # fmt: skip
     times = [line["seconds_clients"] if "seconds_clients" in line else line["seconds"] for line in result.history]
-    modes = {p.mode for ps in result.engine._programs.values() for p in ps}
+    modes = {p.mode for ps in result.engine.steps.values() for p in ps}
     notes = result.engine.notes
     return statistics.median(times[2:]), times[0], "+".join(modes), notes, result, time.perf_counter() - began
 

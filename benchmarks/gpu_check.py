@@ -13,7 +13,7 @@ import torch
 
 import unalike as ua
 from unalike import testing
-from unalike.engines.captured import Captured
+from unalike.engines.batched.captured import Captured
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from toys import TOYS
@@ -75,10 +75,10 @@ def compared(method, kind, reference, engine, dtype, **options) -> bool:
     move(run)
     off = testing.difference(reference, run)
     bad = off > LIMIT[dtype]
-    programs = [p for ps in getattr(run.engine, "_programs", {}).values() for p in ps]
+    programs = [p for ps in getattr(run.engine, "steps", {}).values() for p in ps]
     modes, notes = {p.mode for p in programs}, run.engine.notes
     if engine == "batched":
-        known = run.engine._exchanges._known.items()
+        known = run.engine.exchanges.known.items()
         modes |= {f"whole {function.__name__}" for (function, *_), e in known if isinstance(e, Captured)}
     print(
         f"{'WRONG' if bad else 'ok':<6}{kind:<7}{type(method).__name__:<14}{dtype:<8}{engine:<11}"
@@ -95,7 +95,7 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 8e-3}  # of one number of that 
 
 def operations() -> int:
     """Each kernel and its backward against the same operation in float64 on the CPU, on the same rounded numbers."""
-    from unalike.engines import fast
+    from unalike.nn import fast
 
     wrong = 0
 
@@ -135,9 +135,9 @@ def operations() -> int:
 
 def move(run):
     """Bring what a run holds to the CPU for comparison."""
-    for name, value in run.server._values.items():
+    for name, value in run.server.values.items():
         if isinstance(value, torch.Tensor):
-            run.server._values[name] = value.cpu()
+            run.server.values[name] = value.cpu()
     store = run.clients
     run.clients = [{n: v.cpu() for n, v in store[k].items()} for k in range(run.population)]
 

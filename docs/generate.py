@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from unalike import METHODS, Field, testing, typed
+from unalike import METHODS, Field, testing
 from unalike.cli import list as listing
+from unalike.settings import typed
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "methods"

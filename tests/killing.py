@@ -16,7 +16,7 @@ import small
 import torch
 
 import unalike as ua
-from unalike import runs
+from unalike.run import folder
 
 ROUNDS = 150
 
@@ -122,7 +122,7 @@ def tearing(n):
 
 FAULTS = {
     "before replace": lambda n: setattr(os, "replace", fatal(os.replace, n)),
-    "half written": lambda n: setattr(runs, "open", tearing(n)),
+    "half written": lambda n: setattr(folder, "open", tearing(n)),
     "before unlink": lambda n: setattr(Path, "unlink", fatal(Path.unlink, n)),
 }
 

@@ -54,7 +54,7 @@ def logged(folder):
 
 def states(run):
     """All that a run holds, by name."""
-    out = {f"server.{n}": v for n, v in run.server._values.items()}
+    out = {f"server.{n}": v for n, v in run.server.values.items()}
     for store, rows in run._stores.items():
         out |= {f"{store}.{k}.{n}": v for k in range(run.population) for n, v in rows[k].items()}
     return out

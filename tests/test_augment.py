@@ -3,10 +3,11 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike import augment, random
+from unalike import draws
 from unalike.errors import UnalikeError
+from unalike.training import augment
 
-KEYS = torch.tensor([random.key(5, k) for k in range(3)])
+KEYS = torch.tensor([draws.key(5, k) for k in range(3)])
 
 
 def by_hand(x, flipped, cropped, down, right, pad):
@@ -26,7 +27,7 @@ def by_hand(x, flipped, cropped, down, right, pad):
 
 def questions(key, b, pad):
     """What each picture of a batch was told, from the draws themselves."""
-    draw = random.bits(key, torch.arange(b)).numpy()
+    draw = draws.bits(key, torch.arange(b)).numpy()
     part = [(draw >> (16 * k)) & 0xFFFF for k in range(4)]
     shift = [(p * (2 * pad + 1) >> 16) - pad for p in part[2:]]
     return part[0] < 1 << 15, part[1] < 1 << 15, *shift

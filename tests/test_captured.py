@@ -15,9 +15,9 @@ from toys import TOYS
 import unalike as ua
 from unalike import testing
 from unalike.contract import Field, Method
-from unalike.engines import captured
-from unalike.engines.batched import Batched, Clock, Stack
-from unalike.engines.together import together
+from unalike.engines.batched import Batched, Clock, captured
+from unalike.engines.batched.lockstep import together
+from unalike.engines.batched.stack import Stack
 
 ALL = [*(method for method, *_ in CASES.values()), *TOYS]
 
@@ -61,7 +61,7 @@ def replays(monkeypatch):
 
     replay = captured.Captured.replay
     monkeypatch.setattr(captured, "record", record)
-    monkeypatch.setattr(captured.Captured, "replay", lambda s, *a: made.append(a[0].call.fn.__name__) or replay(s, *a))
+    monkeypatch.setattr(captured.Captured, "replay", lambda s, *a: made.append(a[0].call.function) or replay(s, *a))
     monkeypatch.setitem(ua.engines.ENGINES, "batched", Capturing)
     return made
 
@@ -78,7 +78,7 @@ def run(method, kind="linear", ordinary=False, **changes):
 @pytest.mark.parametrize("method", ALL, ids=lambda m: type(m).__name__)
 def test_replayed_exchanges_are_the_ordinary_ones(method, kind, replays):
     made = run(method, kind)
-    assert not made.engine._exchanges.notes
+    assert not made.engine.exchanges.notes
     assert testing.difference(run(method, kind, ordinary=True), made) < 1e-9
     if type(method) in (ua.FedAvg, ua.FedProx, ua.Scaffold, ua.FedDyn, ua.FedDC, ua.FedNova):
         assert replays == ["client"] * 3  # the first and the second round are not

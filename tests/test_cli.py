@@ -22,7 +22,7 @@ import unalike as ua
 from unalike import config, core
 from unalike.cli import completion, demo, flags, main, parser, show
 from unalike.methods import METHODS
-from unalike.runs import dump_toml
+from unalike.settings.toml import dump_toml
 
 ROOT = Path(__file__).parents[1]
 GOOD = """

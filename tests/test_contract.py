@@ -103,7 +103,7 @@ def test_batch_order_does_not_depend_on_chunks():
 
 
 def programs(run):
-    return [program for kept in run.engine._programs.values() for program in kept]
+    return [program for kept in run.engine.steps.values() for program in kept]
 
 
 def same_compiled(method, kind, **changes):

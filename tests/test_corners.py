@@ -7,9 +7,9 @@ import torch
 
 import unalike as ua
 from unalike import testing
-from unalike.contract import Work
-from unalike.engines import program as programs
-from unalike.engines.program import Program
+from unalike.contract.requests import Request
+from unalike.engines.batched import step as programs
+from unalike.engines.batched.step import Step
 
 ENGINES = testing.ENGINES
 
@@ -39,7 +39,7 @@ def test_kept_state_does_not_change_with_the_server(engine):
 @dc.dataclass(frozen=True)
 class Nested(ua.Method):
     def client(self, me, s, m):
-        return me.average(self.rows, m.w, pair=(me.n, me.rel)).then(self.done)
+        return me.average(self.rows, m.w, pair=(me.n, me.relative_size)).then(self.done)
 
     def rows(self, batch, pair):
         return batch.losses * pair[0]
@@ -66,10 +66,10 @@ class Twice(ua.Method):
     def again(self, me, s, m, theta):
         if not self.second:
             return self.end(me, s, m, theta)
-        return me.train(theta, steps=self.second, lr=0.5 * me.lr0).then(self.end)
+        return me.train(theta, steps=self.second, lr=0.5 * me.first_lr).then(self.end)
 
     def end(self, me, s, m, theta):
-        return {}, {"delta": theta - m.w, "K": me.K, "lr": me.lr}
+        return {}, {"delta": theta - m.w, "K": me.steps, "lr": me.lr}
 
     def round(self, server, cohort):
         replies = cohort.call(self.client, w=server.w)
@@ -181,16 +181,16 @@ def test_what_cannot_be_captured_falls_back(monkeypatch):
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="eager", **k))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", refused)
-    build = Program.__init__
+    build = Step.__init__
 
     def graph_mode(self, *args):
         build(self, *args)
         self.mode = "graph"
 
-    monkeypatch.setattr(Program, "__init__", graph_mode)
+    monkeypatch.setattr(Step, "__init__", graph_mode)
     changes = {"rounds": 1, "clients_per_round": [[0, 2]], "dtype": "float64"}
     run = testing.run(ua.Scaffold(), "mlp", engine="batched", compile=True, **changes)
-    program = next(iter(run.engine._programs.values()))[0]
+    program = next(iter(run.engine.steps.values()))[0]
     assert program.mode == "compiled" and "not captured" in program.notes[0]
     assert testing.difference(run, testing.run(ua.Scaffold(), "mlp", engine="sequential", **changes)) < 1e-12
 
@@ -201,7 +201,7 @@ def test_a_number_that_changes_with_the_round_is_no_new_step():
             return me.train(m.w, pull=0.1 * (me.round + 1)).then(self.done)
 
     run = testing.run(Growing(), "mlp", engine="batched", rounds=6)
-    assert len(run.engine._programs) == 1
+    assert len(run.engine.steps) == 1
 
 
 @pytest.mark.parametrize("over", ("batch", "epoch"))
@@ -271,7 +271,7 @@ def test_steps_in_one_compiled_call(monkeypatch):
 def test_few_programs_serve_cohorts_of_all_sizes(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **k: f)
     run = testing.run(ua.FedAvg(), "linear", engine="batched", rounds=0, compile=True)
-    setting = programs.Setting.of(run.local, Work("train", run.server.w), {})
-    widths = [run.engine.program(setting, w).width for w in (15, 14, 20, 15, 13, 24, 28, 9, 11, 30)]
+    setting = programs.Setting.of(run.local, Request("train", run.server.w), {})
+    widths = [run.engine.step(setting, w).width for w in (15, 14, 20, 15, 13, 24, 28, 9, 11, 30)]
     assert widths == [15, 15, 20, 15, 15, 30, 30, 12, 12, 30]
-    assert [p.width for p in run.engine._programs[setting]] == [15, 20, 30, 12]
+    assert [p.width for p in run.engine.steps[setting]] == [15, 20, 30, 12]

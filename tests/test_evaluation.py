@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import unalike as ua
-from unalike import callbacks
 from unalike.metrics import evaluation, spread
+from unalike.run import callbacks
 
 
 def naive(module, x, y):

@@ -8,9 +8,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 import unalike as ua
-from unalike.engines import fast
 from unalike.errors import UnalikeError
-from unalike.layers import prepare
+from unalike.nn import fast
+from unalike.nn.layers import prepare
 
 
 def picture_model(first="relu"):
@@ -149,6 +149,6 @@ def test_a_step_of_ones_own_keeps_the_plain_layers():
 @pytest.mark.parametrize("kind", ["pictures", "two layers"])
 def test_compiled_without_a_break(kind):
     stack = run(kind, ua.FedAvg(), engine="batched", fast=True, compile=True)
-    programs = [p for some in stack.engine._programs.values() for p in some]
+    programs = [p for some in stack.engine.steps.values() for p in some]
     assert [p.mode for p in programs] == ["compiled"] and not programs[0].notes
     assert torch.allclose(vector(stack), vector(run(kind, ua.FedAvg(), engine="sequential")), rtol=0, atol=1e-11)

@@ -21,11 +21,12 @@ from small import federation, refused
 from test_network_messages import tables
 
 import unalike as ua
-from unalike import config, wire
+from unalike import config
 from unalike.cli import main, serve
 from unalike.errors import UnalikeError
+from unalike.messages import wire
 from unalike.network import client as clients
-from unalike.network import keys, local, server
+from unalike.network import keys, one_machine, server
 
 pytest.importorskip("flwr")
 
@@ -102,7 +103,7 @@ class Watched:
 def test_five_methods_compute_what_a_simulation_does():
     """One federation for all of them, one after another: two of the five have two exchanges a round."""
     fed = data()
-    with local.federation(fed) as (here, link):
+    with one_machine.federation(fed) as (here, link):
         for method in ("fedavg", "scaffold", "rfedavg-plus", "feddc", "fedfa"):
             settings, watched, said = tables(method, run={"evaluate_every": 3}), Watched(link), []
             real = server.run(
@@ -123,7 +124,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_round():
     the simulation in which it was absent from the rounds that it missed."""
     fed = data()
     settings = tables("scaffold", rounds=4, run={"evaluate_clients": "none"})
-    with local.federation(fed) as (here, link):
+    with one_machine.federation(fed) as (here, link):
         watched = Watched(link)
         victim = here.processes["client-0002"]
 
@@ -165,19 +166,19 @@ def test_a_local_federation_that_is_resumed_computes_what_an_uninterrupted_one_d
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        local.run(settings, fed, deadline=SECONDS, callbacks=[Stop()])
+        one_machine.run(settings, fed, deadline=SECONDS, callbacks=[Stop()])
     homes = [folder / "federation" / f"client-{k:04d}" for k in range(2)]
     assert all((home / "key").stat().st_mode & 0o777 == 0o600 for home in homes)
     assert all(list((home / "state").glob("*/state.safetensors")) for home in homes)
     with refused("holds a run on other data"):
-        local.run(settings, federation(sizes=(8, 5)), resume=True)
-    real = local.run(settings, fed, deadline=SECONDS, resume=True)
+        one_machine.run(settings, federation(sizes=(8, 5)), resume=True)
+    real = one_machine.run(settings, fed, deadline=SECONDS, resume=True)
     whole = {k: v for k, v in settings["run"].items() if k != "folder"}
     assert [line["round"] for line in real.history] == [1, 2, 3, 4]
     close(real.server.w, simulated({**settings, "run": whole}, fed).server.w)
     shutil.rmtree(folder / "federation")
     with refused("lacks the clients' keys and state"):
-        local.run(settings, fed, resume=True)
+        one_machine.run(settings, fed, resume=True)
 
 
 def log(here, name):
@@ -199,9 +200,9 @@ def test_who_may_come_in(tmp_path):
     stranger's certificate are refused."""
     import httpx
 
-    flower = local.flower()
+    flower = one_machine.flower()
     fed = data(1)
-    with local.federation(fed) as (here, link):
+    with one_machine.federation(fed) as (here, link):
         assert wait_for(lambda: link.online() == {0})
         outside = f"https://{here.address}"
         ca = str(here.folder / "outer" / "ca.crt")
@@ -244,11 +245,13 @@ def test_who_may_come_in(tmp_path):
 def test_a_server_that_is_not_there_is_waited_for_aloud(tmp_path):
     keys.make_server(tmp_path / "server", [])
     keys.make_node(tmp_path / "a")
-    with local.listen("127.0.0.1", 0) as door:
+    with one_machine.listen("127.0.0.1", 0) as door:
         address = f"127.0.0.1:{door.getsockname()[1]}"  # free again after the block
     said = []
     ca = (tmp_path / "server" / "ca.crt").read_bytes()
-    client = local.flower().FlowerClient(address, ca, tmp_path / "a", tmp_path / "node", wait=1.0, say=said.append)
+    client = one_machine.flower().FlowerClient(
+        address, ca, tmp_path / "a", tmp_path / "node", wait=1.0, say=said.append
+    )
     with refused("out of reach"):
         client.join()
     client.leave()
@@ -374,7 +377,7 @@ def test_serve_and_join_by_command(tmp_path):
     assert (tmp_path / "keys" / "ca.key").stat().st_mode & 0o777 == 0o600
     for k, name in enumerate(("a", "b")):
         (tmp_path / "keys" / "clients" / f"{name}.pub").write_bytes((tmp_path / name / "key.pub").read_bytes())
-        local.write_client(fed, k, tmp_path / name / "data.safetensors")
+        one_machine.write_client(fed, k, tmp_path / name / "data.safetensors")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -429,8 +432,8 @@ def test_mistakes_are_one_line(tmp_path):
     keys.make_server(tmp_path / "server", ["example.org"])
     with refused("has a ca.key already"):
         keys.make_server(tmp_path / "server", [])
-    taken = local.listen("127.0.0.1", 0)
+    taken = one_machine.listen("127.0.0.1", 0)
     with taken, refused("Cannot listen on"):
-        local.listen("127.0.0.1", taken.getsockname()[1])
+        one_machine.listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(UnalikeError, match="cannot be read"):
-        local.flower().FlowerClient("127.0.0.1:1", b"", tmp_path / "none", tmp_path / "node")
+        one_machine.flower().FlowerClient("127.0.0.1:1", b"", tmp_path / "none", tmp_path / "node")

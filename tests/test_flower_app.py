@@ -9,8 +9,8 @@ from small import federation
 from test_network_messages import tables
 
 from unalike import config
-from unalike.network import local, server
-from unalike.runs import dump_toml
+from unalike.network import one_machine, server
+from unalike.settings.toml import dump_toml
 
 pytest.importorskip("flwr")
 
@@ -52,7 +52,7 @@ def grid(tmp_path, monkeypatch):
     contexts = {}
     for k, node in enumerate((101, 205, 309)):
         file = tmp_path / f"{k}.safetensors"
-        local.write_client(data(), k, file)
+        one_machine.write_client(data(), k, file)
         settings = {"data": str(file), "state": str(tmp_path / f"state{k}"), "repeatable": True}
         contexts[node] = Context(run_id=1, node_id=node, node_config=settings, state=RecordDict(), run_config={})
     return Grid(contexts)

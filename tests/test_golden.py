@@ -22,7 +22,7 @@ DTYPES = ("float32", "float64")
 
 def near(run, name, wanted, dtype):
     """Golden numbers carry nine to twelve digits; the official fp32 ones (and float32 runs) are good to 2e-6."""
-    value = run.server._values[name] if isinstance(name, str) else run.clients[name[0]][name[1]]
+    value = run.server.values[name] if isinstance(name, str) else run.clients[name[0]][name[1]]
     atol = 2e-6 if dtype == "float32" else 1e-9
     np.testing.assert_allclose(value.numpy(), wanted, atol=atol, rtol=0)
 

@@ -9,8 +9,8 @@ from reference import ENGINES, Each, batches, fedavg, federation, seeded, simula
 from torch import nn
 
 import unalike as ua
-from unalike import layers
-from unalike.layers import KEY, WEIGHT, prepare
+from unalike.nn import layers
+from unalike.nn.layers import KEY, WEIGHT, prepare
 
 SIZES = (7, 4, 11)  # with batches of 3: last batches of one, one and two
 LOCAL = ua.LocalTraining(epochs=2, batch_size=3, lr=0.2)
@@ -233,7 +233,7 @@ def test_local_statistics_stay_with_their_client(engine):
     torch.testing.assert_close(run.server.w, vector(mean), atol=1e-10, rtol=0)
     for k, module in enumerate(own):
         expected = torch.cat([module[1].running_mean, module[1].running_var])
-        own = run._model.start_buffers + run.clients[k]["buffers"]  # kept as a difference
+        own = run.task.start_buffers + run.clients[k]["buffers"]  # kept as a difference
         torch.testing.assert_close(own, expected, atol=1e-10, rtol=0)
     assert run.history[0]["bytes_up"] == run.history[0]["bytes_down"] == 3 * 8 * 48
 

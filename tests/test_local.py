@@ -6,8 +6,8 @@ import torch
 from reference import ENGINES, Each, batches, fedavg, federation, mlp, simulate, vector
 
 import unalike as ua
-from unalike import random
-from unalike.local import Order
+from unalike import draws
+from unalike.training.order import Order
 
 SIZES = (7, 4, 11)
 OPTIMIZERS = {
@@ -147,7 +147,7 @@ def test_a_kept_optimizer_lives_through_the_run(name, engine):
 
 def order(local, sizes, seed=0, round=0, ids=None):
     ids = np.arange(len(sizes)) if ids is None else np.array(ids)
-    return Order(local, random.client_keys(seed, round, "train 0", ids), np.array(sizes))
+    return Order(local, draws.client_keys(seed, round, "train 0", ids), np.array(sizes))
 
 
 def read(order, first, last, client=0):

@@ -175,4 +175,4 @@ def test_a_model_with_one_output_a_sample():
         loss="squared-error",
         method=Each(),
     )
-    assert run._model.outputs == 1
+    assert run.task.outputs == 1

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import unalike as ua
-from unalike import exchange, methods, testing
+from unalike import methods, testing
 from unalike.models import mlp, softmax_regression
+from unalike.run.round import Round
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 CLIENTS = len(testing.SIZES)
@@ -287,7 +288,7 @@ def test_what_feddc_remembers(state):
 def test_a_round_that_failed_leaves_no_trace(name, engine, monkeypatch):
     """The second round breaks after all clients have answered and the server has computed; resumed, it is repeated."""
     method, names = KEPT[name]
-    finish = exchange.RoundContext.finish
+    finish = Round.finish
 
     def broken(context):
         if context.round == 1:
@@ -298,7 +299,7 @@ def test_a_round_that_failed_leaves_no_trace(name, engine, monkeypatch):
         changes = {"rounds": 3, "clients_per_round": [[0, 2, 4], [1, 2], [2, 5]], "engine": engine}
         changes["folder"] = Path(folder) / "run"
         with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-            patch.setattr(exchange.RoundContext, "finish", broken)
+            patch.setattr(Round, "finish", broken)
             run(method, "linear", **changes)
         resumed = run(method, "linear", resume=True, **changes)
         check_means(resumed, names)

@@ -9,9 +9,10 @@ import torch
 from small import federation, refused, timeless
 
 import unalike as ua
-from unalike import config, wire
+from unalike import config
+from unalike.client.one_client import OneClient
 from unalike.data.index import alone
-from unalike.engines.base import Solo
+from unalike.messages import wire
 from unalike.network import client as clients
 from unalike.network import server
 from unalike.network.client import Client, Rules
@@ -216,7 +217,7 @@ def test_nobody_answers(people, tmp_path):
 def test_a_request_that_is_repeated_is_not_trained_again(people, monkeypatch):
     """The network brings every request twice: the second gets the first's answer, and SCAFFOLD does not move twice."""
     trained = []
-    monkeypatch.setattr(Solo, "run", lambda *a, run=Solo.run, **o: trained.append(1) or run(*a, **o))
+    monkeypatch.setattr(OneClient, "run", lambda *a, run=OneClient.run, **o: trained.append(1) or run(*a, **o))
 
     class Twice(Direct):
         def exchange(self, requests, seconds):

@@ -9,7 +9,7 @@ import torch
 import unalike as ua
 from unalike.errors import UnalikeError
 
-SIMULATION = sys.modules["unalike.simulate"]  # `unalike.simulate` is the function
+SIMULATION = sys.modules["unalike.run.simulate"]  # `unalike.simulate` is the function
 
 
 def run(**options):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.func import vmap
 
-from unalike import random
+from unalike import draws
 
-KEYS = torch.from_numpy(random.client_keys(0, 0, "test", np.arange(50)))
+KEYS = torch.from_numpy(draws.client_keys(0, 0, "test", np.arange(50)))
 
 
 def test_splitmix64_as_published():
@@ -19,13 +19,13 @@ def test_splitmix64_as_published():
         4593380528125082431,
         16408922859458223821,
     ]
-    got = random.bits(torch.tensor(1234567), torch.arange(5)).tolist()
+    got = draws.bits(torch.tensor(1234567), torch.arange(5)).tolist()
     assert [z % (1 << 64) for z in got] == expected
 
 
 @pytest.mark.parametrize("key", [0, 1, -5, 1 << 62])
 def test_uniform_moments(key):
-    u = random.uniform(torch.tensor(key), (200, 500), torch.float64)
+    u = draws.uniform(torch.tensor(key), (200, 500), torch.float64)
     n = u.numel()
     assert u.shape == (200, 500) and float(u.min()) >= 0 and float(u.max()) < 1
     assert float(u.mean()) == pytest.approx(1 / 2, abs=4 * (1 / 12 / n) ** 0.5)
@@ -38,7 +38,7 @@ def test_uniform_moments(key):
 
 @pytest.mark.parametrize("key", [0, 1, -5, 1 << 62])
 def test_normal_moments(key):
-    z = random.normal(torch.tensor(key), (100_000,), torch.float64)
+    z = draws.normal(torch.tensor(key), (100_000,), torch.float64)
     n = len(z)
     assert torch.isfinite(z).all()
     for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
@@ -48,37 +48,37 @@ def test_normal_moments(key):
 
 
 def test_one_by_one_equals_stacked():
-    stacked = vmap(lambda k: (random.uniform(k, (3, 4)), random.normal(k, (5,)), random.fold(k, 7)))(KEYS)
+    stacked = vmap(lambda k: (draws.uniform(k, (3, 4)), draws.normal(k, (5,)), draws.fold(k, 7)))(KEYS)
     for k, key in enumerate(KEYS):
         for together, alone in zip(
-            stacked, (random.uniform(key, (3, 4)), random.normal(key, (5,)), random.fold(key, 7)), strict=True
+            stacked, (draws.uniform(key, (3, 4)), draws.normal(key, (5,)), draws.fold(key, 7)), strict=True
         ):
             assert torch.equal(together[k], alone)
 
 
 def test_float32_and_float64_draw_the_same_uniforms():
     for key in KEYS[:5]:
-        single, double = (random.uniform(key, (1000,), dtype) for dtype in (torch.float32, torch.float64))
+        single, double = (draws.uniform(key, (1000,), dtype) for dtype in (torch.float32, torch.float64))
         assert single.dtype == torch.float32 and double.dtype == torch.float64
         assert torch.equal(single.double(), double)
-        near = (random.normal(key, (1000,), dtype).double() for dtype in (torch.float32, torch.float64))
+        near = (draws.normal(key, (1000,), dtype).double() for dtype in (torch.float32, torch.float64))
         torch.testing.assert_close(*near, atol=1e-4, rtol=0)
 
 
 def test_a_longer_draw_begins_with_the_shorter():
-    assert torch.equal(random.uniform(KEYS[0], (10,))[:4], random.uniform(KEYS[0], (4,)))
+    assert torch.equal(draws.uniform(KEYS[0], (10,))[:4], draws.uniform(KEYS[0], (4,)))
 
 
 def test_keys_differ():
     keys = [
-        random.key(seed, *parts)
+        draws.key(seed, *parts)
         for seed in range(5)
         for parts in ((), (0,), (1,), ("0",), ("a",), ("a", 0), ("a", "0"), ("a0",), (0, "a"), (0, 0))
     ]
     assert len(set(keys)) == len(keys)
     assert all(-(1 << 63) <= k < 1 << 63 for k in keys)
     clients = [
-        random.client_keys(seed, round, purpose, np.arange(1000))
+        draws.client_keys(seed, round, purpose, np.arange(1000))
         for seed in (0, 1)
         for round in (-1, 0, 1)
         for purpose in ("train 0", "train 1", "draws 0")
@@ -88,15 +88,15 @@ def test_keys_differ():
 
 def test_keys_do_not_depend_on_company_or_number_type():
     ids = np.array([7, 0, 999_999_999])
-    alone = [random.client_keys(3, 2, "train", np.array([k]))[0] for k in ids]
-    assert random.client_keys(3, 2, "train", ids).tolist() == alone
-    assert random.client_keys(3, 2, "train", ids.astype(np.int32)).tolist() == alone
-    assert random.key(3, 2, "x") == random.key(np.int64(3), np.int64(2), "x")
-    assert random.generator(3, "a", 1).random() == random.generator(3, "a", np.int32(1)).random()
-    assert random.generator(3, "a", 1).random() != random.generator(3, "a", 2).random()
+    alone = [draws.client_keys(3, 2, "train", np.array([k]))[0] for k in ids]
+    assert draws.client_keys(3, 2, "train", ids).tolist() == alone
+    assert draws.client_keys(3, 2, "train", ids.astype(np.int32)).tolist() == alone
+    assert draws.key(3, 2, "x") == draws.key(np.int64(3), np.int64(2), "x")
+    assert draws.generator(3, "a", 1).random() == draws.generator(3, "a", np.int32(1)).random()
+    assert draws.generator(3, "a", 1).random() != draws.generator(3, "a", 2).random()
 
 
 def test_a_folded_key_is_a_new_one():
-    children = torch.stack([random.fold(KEYS, k) for k in range(20)])
+    children = torch.stack([draws.fold(KEYS, k) for k in range(20)])
     assert len(torch.unique(torch.cat([children.flatten(), KEYS]))) == 20 * 50 + 50
-    assert torch.equal(random.fold(KEYS, 3), random.fold(KEYS, torch.tensor(3)))
+    assert torch.equal(draws.fold(KEYS, 3), draws.fold(KEYS, torch.tensor(3)))

@@ -309,7 +309,7 @@ def big(folder: Path, clients: int, rounds: int, method: str = "fedavg", seed: i
     rng = np.random.default_rng(seed)
     (folder / "record").mkdir(parents=True)
     facts = {"run": {"seed": seed, "rounds": rounds}, "method": {"name": method}, "data": {"clients": clients}}
-    from unalike.runs import dump_toml
+    from unalike.settings.toml import dump_toml
 
     (folder / "config.toml").write_text(dump_toml(facts))
     names = [f"{HOSTILE} {k}" for k in range(clients)]

@@ -22,7 +22,7 @@ from unalike.methods.fedavgr import trace_norm
 from unalike.reproduce import choose, define, measure, pages, queue, results
 from unalike.reproduce.centroids import Centroids
 from unalike.reproduce.locals import LocalModels
-from unalike.runs import read_rounds
+from unalike.run.folder import read_rounds
 
 ROOT = Path(__file__).parents[1]
 TINY = """

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from small import ENGINES, LOCAL, assert_same, federation, logged, model, refused, run, timeless
 
 import unalike as ua
-from unalike import runs
-from unalike.runs import RunFolder, dump_toml
+from unalike.run import folder as runs
+from unalike.run.folder import RunFolder
+from unalike.settings.toml import dump_toml, flatten
 
 METHODS = {"fedavg": ua.FedAvg(), "fedprox": ua.FedProx(mu=0.1), "scaffold": ua.Scaffold()}
 SETUPS = {
@@ -255,7 +256,7 @@ WHERE = {
 def test_config_holds_all_that_decides_the_run(tmp_path):
     run(ua.FedProx(mu=0.25), engine="workers", workers=2, folder=tmp_path / "run", rounds=1)
     config = tomllib.loads((tmp_path / "run/config.toml").read_text())
-    flat = runs.flatten(config)
+    flat = flatten(config)
     assert set(WHERE) == set(inspect.signature(ua.simulate).parameters)
     assert {key for key in WHERE.values() if key} <= set(flat)
     assert config["method"] == {"name": "FedProx", "mu": 0.25}

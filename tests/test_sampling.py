@@ -5,7 +5,7 @@ import pytest
 from reference import Each, federation, mlp
 
 import unalike as ua
-from unalike.sampling import Bernoulli, BySize, Listed, Uniform, draw, sampling
+from unalike.run.sampling import Bernoulli, BySize, Listed, Uniform, draw, sampling
 
 SIZES = np.array([10] * 50)
 

@@ -11,8 +11,8 @@ import torch
 from reference import ENGINES, federation, mlp, simulate
 
 import unalike as ua
+from unalike.client.store import ClientStore
 from unalike.contract import Field, Method
-from unalike.store import ClientStore
 
 SHAPES = {
     "a": ((3,), torch.float64, "run"),

@@ -10,7 +10,7 @@ import torch
 from small import refused
 
 import unalike as ua
-from unalike.engines.together import together
+from unalike.engines.batched.lockstep import together
 from unalike.methods.flhc import FLHC
 from unalike.methods.oneshot import OneShot
 
@@ -57,7 +57,7 @@ def assert_near(a, b, tolerance=1e-12):
 @pytest.fixture
 def stacked(monkeypatch):
     """How many runs were in each stack that was run."""
-    from unalike.engines import together as module
+    from unalike.engines.batched import lockstep as module
 
     seen, answer = [], module.Stacked.answer
 
@@ -91,11 +91,11 @@ def test_in_float32_and_in_chunks(stacked):
 
 def test_compiled(stacked, monkeypatch):
     """Up to the code generator, which is slow; the stack has steps of its own, of its own width."""
-    from unalike.engines import program
+    from unalike.engines.batched import step
 
-    compile, widths, init = torch.compile, [], program.Places.__init__
+    compile, widths, init = torch.compile, [], step.Places.__init__
     monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", **k))
-    monkeypatch.setattr(program.Places, "__init__", lambda s, p, *rest: widths.append(p.width) or init(s, p, *rest))
+    monkeypatch.setattr(step.Places, "__init__", lambda s, p, *rest: widths.append(p.width) or init(s, p, *rest))
     for seed, run in zip(SEEDS, all_of(ua.Scaffold(), compile=True), strict=True):
         assert_near(run, one(ua.Scaffold(), seed))
     assert {*stacked} == {3} and widths == [12]
@@ -124,7 +124,7 @@ def test_lists_and_functions_that_are_the_same_for_all_mean_each_runs_own_client
 def test_what_a_client_knows_of_itself_is_its_own_runs(stacked):
     class Knows(ua.FedAvg):
         def client(self, me, s, m):
-            return me.train(m.w + 0.01 * (me.n + me.rel + me.lr + me.K + me.K_mean)).then(self.done)
+            return me.train(m.w + 0.01 * (me.n + me.relative_size + me.lr + me.steps + me.mean_steps)).then(self.done)
 
     for seed, run in zip(SEEDS, all_of(Knows()), strict=True):
         assert_near(run, one(Knows(), seed))
@@ -318,7 +318,7 @@ def test_an_interrupt_ends_all_runs_and_leaves_no_thread(tmp_path):
 
 def test_seconds_are_each_runs_share(monkeypatch):
     """On a clock that a call of a stack puts forward by 3, and the end of a round by 5."""
-    from unalike.engines import together as module
+    from unalike.engines.batched import lockstep as module
 
     now, answer = [0.0], module.Stacked.answer
 

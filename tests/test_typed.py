@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from small import refused
 
-from unalike import typed
-from unalike.local import LocalTraining
+from unalike.settings import typed
+from unalike.training.settings import LocalTraining
 
 
 @pytest.mark.parametrize(

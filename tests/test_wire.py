@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from small import LOCAL, federation, logged, model, refused, run
 
 import unalike as ua
-from unalike import wire
-from unalike.engines.base import Call, Job, Solo
-from unalike.engines.loopback import FileStates
-from unalike.model import Model
-from unalike.node import Node, StateFolder, request_header
-from unalike.simulate import state_shapes
+from unalike.client.file_states import FileStates
+from unalike.client.job import Job, state_shapes
+from unalike.client.node import Node
+from unalike.client.one_client import OneClient
+from unalike.client.state import StateFolder
+from unalike.contract.call import Call
+from unalike.messages import wire
+from unalike.messages.request import request_header
+from unalike.nn.task import Task
 
 # ---------------------------------------------------------------- there and back
 
@@ -159,7 +162,7 @@ def test_changed_bytes_never_crash(changes):
 
 @pytest.fixture
 def job(tmp_path):
-    method, whole, data = ua.Scaffold(), Model(model()), federation()
+    method, whole, data = ua.Scaffold(), Task(model()), federation()
     whole.check(data.train.x, data.train.y)
     shapes = state_shapes(method, whole, LOCAL)
     return Job(method, whole, data, LOCAL, 0, FileStates(shapes, tmp_path), float(data.train.sizes.mean()))
@@ -167,7 +170,7 @@ def job(tmp_path):
 
 @pytest.fixture
 def node(job, tmp_path):
-    return Node(job, 2, StateFolder(tmp_path / "client", job.states.shapes), Solo(job))
+    return Node(job, 2, StateFolder(tmp_path / "client", job.states.shapes), OneClient(job))
 
 
 def request(node, **changes):
@@ -227,7 +230,7 @@ def test_a_repeated_request_gets_the_stored_answer(node):
     asked = request(node)
     first = node.handle(asked)
     pending, _ = node.state.read()
-    again = Node(node.job, node.client, StateFolder(node.state.path, node.state.shapes), Solo(node.job))
+    again = Node(node.job, node.client, StateFolder(node.state.path, node.state.shapes), OneClient(node.job))
     assert again.handle(asked) == first  # also by a client that was started anew
     assert torch.equal(again.state.read()[0]["control"], pending["control"])
     later = again.handle(request(node, round=1))
@@ -252,7 +255,7 @@ def test_a_reply_that_was_never_acknowledged_is_forgotten_in_the_next_round(node
     node.handle(request(node))
     node.handle(request(node, exchange=1))  # the same round: what was staged counts
     later = node.handle(request(node, round=1))
-    fresh = Node(job, 2, StateFolder(tmp_path / "fresh", job.states.shapes), Solo(job))
+    fresh = Node(job, 2, StateFolder(tmp_path / "fresh", job.states.shapes), OneClient(job))
     assert later == fresh.handle(request(fresh, round=1))
     assert torch.equal(node.state.read()[0]["control"], fresh.state.read()[0]["control"])
     assert node.handle(request(node, round=1)) == later
@@ -331,7 +334,7 @@ def test_bytes_by_hand():
 
 
 def test_both_ends_must_agree_on_hyper_parameters():
-    from unalike.contract import client_functions, fingerprint
+    from unalike.contract.method import client_functions, fingerprint
 
     assert fingerprint(ua.FedProx(mu=1.0)) != fingerprint(ua.FedProx(mu=0.01))
     assert fingerprint(ua.FedProx(mu=1.0)) == fingerprint(ua.FedProx(mu=1.0))

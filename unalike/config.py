@@ -38,7 +38,7 @@ from typing import Any, Union
 
 import torch
 
-from unalike import random, typed
+from unalike import draws
 from unalike.contract import Method
 from unalike.data.dataset import CLIENTS, Dataset
 from unalike.data.federation import Federation
@@ -49,12 +49,16 @@ from unalike.data.sources import FEDERATIONS, SOURCES, load, load_federation
 from unalike.engines import ENGINES
 from unalike.engines.ray import INNER
 from unalike.errors import UnalikeError, did_you_mean, first_line, unknown
-from unalike.local import OPTIMIZERS, LocalTraining
 from unalike.methods import METHODS
-from unalike.model import LOSSES
 from unalike.models import MODELS, build
-from unalike.sampling import Bernoulli, BySize, sampling
-from unalike.simulate import DEVICES, DTYPES, PRECISIONS, Run, simulate
+from unalike.nn.numerics import DEVICES, DTYPES, PRECISIONS
+from unalike.nn.task import LOSSES
+from unalike.run.run import Run
+from unalike.run.sampling import Bernoulli, BySize, sampling
+from unalike.run.simulate import simulate
+from unalike.settings import typed
+from unalike.training.optimizers import OPTIMIZERS
+from unalike.training.settings import LocalTraining
 
 TABLES = ("data", "model", "method", "local", "run")
 FACTS = "facts"  # what a run found out about its data and model: written, never read as a setting
@@ -533,7 +537,7 @@ def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torc
     taken = inspect.signature(builder).parameters
     options = {k: v for k, v in found.items() if k in taken and v is not None} | options
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random.key(seed, "model") & 0xFFFFFFFF)
+        torch.manual_seed(draws.key(seed, "model") & 0xFFFFFFFF)
         try:
             module = builder(**options) if file else build(name, **options)
         except UnalikeError:
@@ -637,7 +641,7 @@ def from_file(text: Any) -> Any:
 @functools.lru_cache(maxsize=64)
 def _module(file: Path, changed: int) -> Any:
     """A user's file, run once as long as it does not change; its neighbours can be imported from it."""
-    spec = importlib.util.spec_from_file_location(f"unalike_user_{file.stem}_{random.key(0, str(file))}", file)
+    spec = importlib.util.spec_from_file_location(f"unalike_user_{file.stem}_{draws.key(0, str(file))}", file)
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look there
     if str(file.parent) not in sys.path:

@@ -8,8 +8,8 @@ import json
 import sys
 
 from unalike import config
-from unalike.callbacks import Progress
 from unalike.errors import UnalikeError
+from unalike.run.callbacks import Progress
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from unalike.contract import Method
 from unalike.data.federation import Federation
-from unalike.local import LocalTraining
 from unalike.methods import FedAvg
 from unalike.models import CharLSTM, mlp, small_cnn, softmax_regression
-from unalike.simulate import Run, simulate
+from unalike.run.run import Run
+from unalike.run.simulate import simulate
+from unalike.training.settings import LocalTraining
 
 ENGINES = ("sequential", "workers", "batched", "loopback")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
@@ -70,9 +71,9 @@ def run(method: Method, kind: str, **changes: Any) -> Run:
 def difference(a: Run, b: Run) -> float:
     """The largest difference in what the servers and the clients hold."""
     worst = 0.0
-    for name, value in a.server._values.items():
+    for name, value in a.server.values.items():
         if isinstance(value, Tensor):
-            worst = max(worst, float((value - b.server._values[name]).abs().max()))
+            worst = max(worst, float((value - b.server.values[name]).abs().max()))
     for client in range(a.population):
         mine, yours = a.clients[client], b.clients[client]
         worst = max([worst, *(float((mine[n] - yours[n]).abs().max()) for n in mine)])

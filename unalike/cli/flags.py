@@ -10,8 +10,9 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from unalike import config, typed
+from unalike import config
 from unalike.errors import UnalikeError, did_you_mean
+from unalike.settings import typed
 
 COMMANDS = ("run", "compare", "local-federation", "serve")  # those that take settings as flags
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads

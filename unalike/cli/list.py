@@ -15,12 +15,13 @@ import inspect
 import typing
 from typing import Any
 
-from unalike import config, typed
+from unalike import config
 from unalike.cli import show
 from unalike.data.partition import PARTITIONS
 from unalike.engines import ENGINES
 from unalike.errors import unknown
 from unalike.methods import METHODS
+from unalike.settings import typed
 
 KINDS: dict[str, dict[str, Any]] = {
     "methods": METHODS,
@@ -116,7 +117,7 @@ def method_facts(name: str) -> dict[str, str]:
     words = {"sum": "sums of", "each": "every client's", "peers": "every client's, shown to others,"}
     run = testing.run(method, "mlp", rounds=1, engine="sequential")
     line = run.history[0]
-    vector = 4 * run._model.layout.size * line["clients"]
+    vector = 4 * run.task.layout.size * line["clients"]
     return {
         "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
         "the server sees": "every message: this deployment has no secure aggregation",

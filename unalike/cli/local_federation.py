@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from unalike.network import local
+    from unalike.network import one_machine
 
     tables = run._tables(args)
     _clients(tables, args.number)
@@ -45,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     return run.conduct(
         args,
         settings,
-        lambda live, resume: local.run(
+        lambda live, resume: one_machine.run(
             settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say
         ),
         serve.command(args, ["local-federation", args.number], {"deadline": serve.DEFAULTS["deadline"]}),

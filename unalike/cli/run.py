@@ -23,11 +23,12 @@ from typing import Any
 
 import shtab
 
-from unalike import config, typed
+from unalike import config
 from unalike.cli import flags, show
 from unalike.errors import UnalikeError
 from unalike.report import Record
-from unalike.simulate import Run
+from unalike.run.run import Run
+from unalike.settings import typed
 
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 

@@ -12,10 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from unalike.callbacks import Callback
 from unalike.cli import show
 from unalike.comparison.evidence import SCORES, Outcome, last
 from unalike.comparison.run import Job, Watch
+from unalike.run.callbacks import Callback
 
 MOST = 30  # lines of a live table
 

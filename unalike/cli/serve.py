@@ -65,7 +65,7 @@ def answer_signals() -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from unalike.network import join, keys, local, server
+    from unalike.network import join, keys, one_machine, server
 
     if args.dry_run:
         raise UnalikeError("unalike serve: --dry-run is for `unalike run` and `unalike local-federation`.")
@@ -80,8 +80,11 @@ def main(args: argparse.Namespace) -> int:
     def go(live: Any, resume: bool) -> Any:
         live.say(f"waiting for {len(public)} clients on {args.host}:{args.port}")
         with (
-            local.scratch() as folder,
-            local.serving(folder, Path(args.keys), public, local.listen(args.host, args.port)) as (link, processes),
+            one_machine.scratch() as folder,
+            one_machine.serving(folder, Path(args.keys), public, one_machine.listen(args.host, args.port)) as (
+                link,
+                processes,
+            ),
         ):
             return server.run(
                 {**settings, "data": {}},

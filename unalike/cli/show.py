@@ -21,7 +21,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from unalike import config
-from unalike.callbacks import Callback
+from unalike.run.callbacks import Callback
 from unalike.words import span
 
 SCORES = ("test_accuracy", "clients_accuracy_mean", "test_loss", "clients_loss")  # the first there is, on the bar
@@ -132,9 +132,9 @@ def facts(run: Any) -> dict[str, str]:
     step = "the training step, when first used: 10 to 40 s for each width of a stack"
     return {
         "data": f"{run.population:,} clients, {sizes.sum():,} samples ({sizes.min():,} to {sizes.max():,} each)",
-        "model": f"{run._model.layout.size:,} parameters",
+        "model": f"{run.task.layout.size:,} parameters",
         "participants": f"{run.sampling.size(run.population):,} a round",
-        "engine": f"{engine} on {run._model.device}",
+        "engine": f"{engine} on {run.task.device}",
         "because": why,
         "compiles": step if getattr(run.engine, "compile", False) else "nothing",
     }
@@ -182,7 +182,7 @@ class Live(Callback):
             loss = "" if line["train_loss"] is None else f"train loss {line['train_loss']:.3f}  "
             self.say(f"{self.title} {done}/{run.rounds}  {loss}{text}")
         if done == self.first + 1 and run.rounds - done > 5 and self.tables is not None:
-            self.say(f"after one round: at most {span(left)} to go{_memory(run._model.device)}")
+            self.say(f"after one round: at most {span(left)} to go{_memory(run.task.device)}")
 
     def on_end(self, run: Any) -> None:
         self.stop()

@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from unalike import config, report, runs
-from unalike.callbacks import Callback
+from unalike import config, report
 from unalike.comparison import tune
 from unalike.comparison.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.data.federation import Columns, Federation
 from unalike.data.tables import remarks
-from unalike.engines.base import one_thread
 from unalike.errors import Diverged, UnalikeError
-from unalike.sampling import sampling
+from unalike.nn.numerics import one_thread
+from unalike.run import folder
+from unalike.run.callbacks import Callback
+from unalike.run.sampling import sampling
 
 TEST, VALIDATION = 0.2, 0.1  # shares of every client's samples that are held out where the data have no such split
 COHORT = 10  # clients a round, where nothing is said
@@ -228,18 +229,18 @@ def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
-    """Runs that are there already must be these runs."""
+    """Runs that are there already must be these folder."""
     for job in jobs:
         there = _written(job.folder)
         if there is None:
             if job.folder.exists() and any(f.name != ".config.toml.new" for f in job.folder.iterdir()):
                 raise UnalikeError(f"{job.folder} is not empty and holds no run: choose another --folder.")
             continue
-        here = tomllib.loads(runs.dump_toml(config.absolute(job.tables)))
+        here = tomllib.loads(folder.dump_toml(config.absolute(job.tables)))
         for table in config.TABLES:
             mine, yours = here.get(table, {}), there.get(table, {})
             for name in sorted(set(mine) | set(yours)):
-                if f"{table}.{name}" in (*runs.FREE, "run.folder", "run.resume"):
+                if f"{table}.{name}" in (*folder.FREE, "run.folder", "run.resume"):
                     continue
                 if mine.get(name) != yours.get(name):
                     raise UnalikeError(
@@ -293,7 +294,7 @@ def finished(job: Job, fed: Federation) -> Outcome | None:
         return None
     if there[config.FACTS]["data"]["fingerprint"] != fed.fingerprint():
         raise UnalikeError(f"{job.folder} was run on other data than these: choose another --folder.")
-    lines = runs.read_rounds(job.folder / "rounds.jsonl")
+    lines = folder.read_rounds(job.folder / "rounds.jsonl")
     done = _checkpoint(job.folder)
     return Outcome(job.seed, lines) if done is not None and done >= job.rounds and len(lines) == done else None
 
@@ -312,7 +313,7 @@ def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
         with one_thread():  # the same numbers on every machine, and the pooled reference far faster on a busy one
             run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
     except Diverged as error:
-        return Outcome(job.seed, runs.read_rounds(job.folder / "rounds.jsonl"), error.round)
+        return Outcome(job.seed, folder.read_rounds(job.folder / "rounds.jsonl"), error.round)
     return Outcome(job.seed, run.history)
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from unalike import random
+from unalike import draws
 from unalike.comparison import evidence
 from unalike.config import METHODS, own_method
 
@@ -51,8 +51,8 @@ def trials(method: dict[str, Any], rate: bool, count: int, seed: int) -> list[di
     own, name = ranges(method), str(method.get("file") or method["name"])
     out: list[dict[str, dict[str, Any]]] = [{"method": {}, "local": {}}]
     for k in range(1, count):
-        draw = random.generator(seed, "tune", name, k)
-        local = {"lr": _drawn(LR, random.generator(seed, "tune", "lr", k))} if rate else {}
+        draw = draws.generator(seed, "tune", name, k)
+        local = {"lr": _drawn(LR, draws.generator(seed, "tune", "lr", k))} if rate else {}
         values: dict[str, Any] = {}
         for names, among in own.items():
             value, several = _drawn(among, draw), names.split(", ")

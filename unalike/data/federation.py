@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unalike import random
+from unalike import draws
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -375,8 +375,8 @@ class Federation:
                 )
         owners = train.owners()
         position = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes)
-        keys = random.client_keys(seed, 0, "split", np.arange(len(self)))
-        drawn = random.bits(torch.from_numpy(np.repeat(keys, sizes)), torch.from_numpy(position)).numpy()
+        keys = draws.client_keys(seed, 0, "split", np.arange(len(self)))
+        drawn = draws.bits(torch.from_numpy(np.repeat(keys, sizes)), torch.from_numpy(position)).numpy()
         order = np.lexsort((drawn, owners))  # grouped by client, shuffled within
         part = np.zeros(len(owners), np.int8)
         part[order] = np.where(

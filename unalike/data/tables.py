@@ -24,7 +24,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
 from unalike.data.safety import reading
 from unalike.errors import UnalikeError, did_you_mean
-from unalike.typed import short
+from unalike.settings.typed import short
 
 DELIMITERS = ",;\t|"
 

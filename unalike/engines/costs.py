@@ -23,13 +23,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from unalike.client.job import Job
+from unalike.client.store import ClientStore
+from unalike.contract.call import Call
+from unalike.contract.method import Method
 from unalike.data.fetch import cache
-from unalike.engines.base import Call, Engine, Job, one_thread
 from unalike.engines.batched import Batched
+from unalike.engines.engine import Engine
 from unalike.engines.sequential import Sequential
 from unalike.engines.workers import Workers, available_cores
-from unalike.methods.fedavg import FedAvg
-from unalike.store import ClientStore
+from unalike.nn.numerics import one_thread
 
 TINY = 50_000  # parameters up to which a stack of clients usually beats single ones on a CPU
 LARGE = 1_000_000  # parameters from which threads, where there are cores, need no measurement
@@ -125,9 +128,9 @@ def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
 
 def _key(job: Job) -> str:
     """All that the cost of a step depends on."""
-    model, local, x = job.model, job.local, job.data.train.x
-    facts = [torch.__version__, platform.machine(), platform.processor(), available_cores(), str(model.module)]
-    facts += [str(model.dtype), model.precision, str(x.dtype), list(x.shape[1:])]
+    task, local, x = job.task, job.local, job.data.train.x
+    facts = [torch.__version__, platform.machine(), platform.processor(), available_cores(), str(task.module)]
+    facts += [str(task.dtype), task.precision, str(x.dtype), list(x.shape[1:])]
     facts += [local.batch_size or int(job.data.train.sizes.max()), local.optimizer, bool(local.momentum), local.augment]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -139,7 +142,7 @@ def _measure(job: Job, busy: bool) -> Costs:
         if cores == 1:
             crowd = single
         elif busy:  # what is usual: small operations wait for the interpreter's lock
-            crowd = single if job.model.layout.size > TINY else cores * single
+            crowd = single if job.task.layout.size > TINY else cores * single
         else:  # by the wall clock: threads that wait for each other spend no CPU time
             workers = _engine(job, Workers)
             crowd = max(single, _step(workers, cores, time.perf_counter))
@@ -155,7 +158,7 @@ def _engine(job: Job, kind: Callable[..., Engine], **options: bool) -> Engine:
     how many steps it has."""
     local = job.local.replaced(steps=lambda client, round: max(1, round), keep_optimizer=False, lr=1e-4)
     states = ClientStore({}, len(job.data))
-    return kind(Job(FedAvg(), job.model, job.data, local, job.seed, states, job.mean_samples), **options)
+    return kind(Job(Method(), job.task, job.data, local, job.seed, states, job.mean_samples), **options)
 
 
 def _step(engine: Engine, width: int, clock: Callable[[], float] = time.process_time) -> float:
@@ -164,7 +167,7 @@ def _step(engine: Engine, width: int, clock: Callable[[], float] = time.process_
     ids = np.arange(width) % len(engine.job.data)
 
     def seconds(steps: int) -> float:
-        call = Call(FedAvg().client, {"w": engine.job.model.start}, {}, steps, 0)
+        call = Call("client", {"w": engine.job.task.start}, {}, steps, 0)
         began = clock()
         for _ in engine.call(call, ids):
             pass

@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.client.job import Job
+from unalike.client.store import ClientStore
+from unalike.contract.call import Call, Outcome
 from unalike.data.federation import Columns, Federation
 from unalike.data.index import Index
-from unalike.engines.base import Call, Engine, Job, Outcome, one_thread
+from unalike.engines.engine import Engine
 from unalike.engines.workers import available_cores
 from unalike.errors import UnalikeError, first_line, unknown
-from unalike.personal import scored
-from unalike.store import ClientStore
+from unalike.nn.numerics import numerics, one_thread
 
 INNER = ("auto", "sequential", "workers", "batched")
 TRIES = 3  # how often a share is given to a new worker before its clients are blamed
@@ -127,7 +129,7 @@ class Ray(Engine):
 
     @property
     def _gpu(self) -> int:
-        return int(self.job.model.device.type == "cuda")
+        return int(self.job.task.device.type == "cuda")
 
     def _hire(self, slot: int) -> None:
         """A new worker in this place, which is told the job first of all."""
@@ -193,17 +195,8 @@ class Exchange:
         engine.exchanges += 1
         self.number = engine.exchanges
         self.ray, self.job = engine.ray, engine.job
-        fn: Any = call.fn
-        split = getattr(fn, "split", None)  # the evaluation of personal models: nothing of it stays
-        self.keep = split is None
-        if split is not None:
-            fn = (split,)
-        elif getattr(self.job.method, fn.__name__, None) == fn:
-            fn = fn.__name__  # by name: what a worker compiled for it is found again
-        try:
-            self.order = self.ray.put((fn, arrays(call.shared), call.round, call.exchange, call.trained))
-        except Exception as error:
-            raise UnalikeError(f"{call.fn.__name__} cannot be sent to Ray's workers: {first_line(error)}.") from error
+        self.keep = isinstance(call.function, str)  # of an evaluation nothing stays
+        self.order = self.ray.put((call.function, arrays(call.shared), call.round, call.exchange, call.trained))
         job, n = self.job, self.job.data.train.sizes[ids]
         cost = job.local.counts(ids, n, call.round) * np.minimum(n, job.local.batch_size or n)
         slots = deal(cost, engine.owner[ids], len(engine.actors))
@@ -223,7 +216,7 @@ class Exchange:
                 self.orders[slot] = actor.order.remote(self.number, self.order, self.keep)
             for piece in self.pieces[slot]:
                 ids = self.ids[piece.positions]
-                index = torch.from_numpy(piece.positions).to(self.job.model.device)
+                index = torch.from_numpy(piece.positions).to(self.job.task.device)
                 rows = arrays({name: values[index] for name, values in self.call.rows.items()})
                 piece.answer = actor.run.remote(self.number, ids, rows, self._missing(slot, ids))
                 if self.keep and self.job.states.shapes:
@@ -266,11 +259,11 @@ class Exchange:
                 self.send([slot])
         self.pieces[slot].popleft()
         for ids, rows in kept:
-            self.engine.states.stage(ids, tensors(rows, self.job.model.device))
+            self.engine.states.stage(ids, tensors(rows, self.job.task.device))
         found: dict[int, Outcome] = {}
         place = {int(self.ids[p]): int(p) for p in piece.positions}
         for ids, up, samples, loss, trained in outcomes:
-            sent = tensors(up, self.job.model.device)
+            sent = tensors(up, self.job.task.device)
             for k, client in enumerate(ids):
                 one = slice(k, k + 1)
                 up_one = {name: value[one] for name, value in sent.items()}
@@ -342,9 +335,9 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
     for name, module in list(sys.modules.items()):
         if name.startswith("unalike_user_"):  # a file given as path/to/file.py:name: no worker could import it
             ray.cloudpickle.register_pickle_by_value(module)
-    model = job.model
-    parts = {"the method": job.method, "the model": model.module, "the loss": model.loss}
-    parts |= {f"the metric {name!r}": metric for name, metric in (model._metrics or {}).items()}
+    task = job.task
+    parts = {"the method": job.method, "the model": task.module, "the loss": task.loss}
+    parts |= {f"the metric {name!r}": metric for name, metric in (task.metrics or {}).items()}
     parts["the local training"] = job.local
     for what, part in parts.items():
         try:
@@ -357,7 +350,7 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
             ) from error
     deterministic = torch.are_deterministic_algorithms_enabled()
     rest = (job.seed, job.mean_samples, job.states.shapes, job.data.classes, deterministic, inner, options)
-    return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, model, job.local, *rest))))
+    return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, task, job.local, *rest))))
 
 
 def columns_of(data: Federation) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -420,56 +413,46 @@ class Worker:
 
     def start(self, parcel: tuple[bytes, int], columns: dict[str, Any]) -> tuple[str, int]:
         """Unpack the job and choose the engine; its reason, and how many clients it takes in one go."""
-        from unalike.engines import choose
-        from unalike.simulate import _numerics
-
         cloudpickle = importlib.import_module("ray").cloudpickle
         packed, budget = parcel
         path, inside = cloudpickle.loads(packed)
         sys.path.extend(p for p in path if p not in sys.path)  # neighbours of the user's files, where they are here too
-        method, model, local, seed, mean, shapes, classes, deterministic, inner, options = cloudpickle.loads(inside)
-        _numerics(model.precision, deterministic).__enter__()  # for this process's whole life
+        method, task, local, seed, mean, shapes, classes, deterministic, inner, options = cloudpickle.loads(inside)
+        numerics(task.precision, deterministic).__enter__()  # for this process's whole life
         torch.set_num_threads(1)
         splits: dict[str, Any] = {
             name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()
         }
-        data = Federation(splits.pop("train"), **splits, classes=classes).to(model.device, model.dtype)
+        data = Federation(splits.pop("train"), **splits, classes=classes).to(task.device, task.dtype)
         self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
-        self.rows = Held(shapes, len(data), model.device, budget, self.folder)
-        self.job = Job(method, model, data, local, seed, self.rows, mean)
-        self.engine, reason = choose(inner, self.job, 2, {"workers": 1, **options})  # 2: several, a worker never knows
+        self.rows = Held(shapes, len(data), task.device, budget, self.folder)
+        self.job = Job(method, task, data, local, seed, self.rows, mean)
+        from unalike.engines.choose import choose_engine  # here: it imports this module too
+
+        self.engine, reason = choose_engine(
+            inner, self.job, 2, {"workers": 1, **options}
+        )  # 2: several, a worker never knows
         self.round: int | None = None
         self.number = 0
-        self.scores: dict[str, Callable[..., Any]] = {}
         return reason, getattr(self.engine, "clients_at_once", 1)
 
     def order(self, number: int, order: tuple[Any, ...], keep: bool) -> None:
         """What the next runs are. A later round, or an evaluation, says that the round before counted."""
-        fn, shared, round, exchange, trained = order
+        function, shared, round, exchange, trained = order
         if round != self.round or not keep:
             self.rows.commit()
             self.round = round
-        if isinstance(fn, str):
-            fn = getattr(self.job.method, fn)
-        elif isinstance(fn, tuple):
-            fn = self._score(*fn)
         self.number, self.keep = number, keep
-        self.call = Call(fn, tensors(shared, self.job.model.device), {}, round, exchange, trained)
-
-    def _score(self, split: str) -> Callable[..., Any]:
-        if split not in self.scores:
-            metrics = self.job.model.metrics_for(self.job.split(split).y)
-            self.scores[split] = scored(self.job.method, metrics, split)
-        return self.scores[split]
+        self.call = Call(function, tensors(shared, self.job.task.device), {}, round, exchange, trained)
 
     def run(self, number: int, ids: np.ndarray, rows: Arrays, missing: Rows) -> tuple[list[tuple[Any, ...]], Rows]:
         """These clients' replies, and what they keep."""
         if number != self.number:
             raise UnalikeError("A Ray worker did not get what it was to do.")
         for whose, values in missing:
-            self.rows.stage(whose, tensors(values, self.job.model.device))
+            self.rows.stage(whose, tensors(values, self.job.task.device))
         self.rows.noted = []
-        call = dc.replace(self.call, rows=tensors(rows, self.job.model.device))
+        call = dc.replace(self.call, rows=tensors(rows, self.job.task.device))
         outcomes = [(o.ids, arrays(o.up), o.samples, o.loss, o.trained) for o in self.engine.call(call, ids)]
         kept, self.rows.noted = self.rows.noted, []
         if not self.keep:

@@ -8,7 +8,11 @@ from contextlib import nullcontext
 import numpy as np
 from torch import Tensor
 
-from unalike.engines.base import Call, Engine, Job, Outcome, Solo, one_thread
+from unalike.client.job import Job
+from unalike.client.one_client import OneClient
+from unalike.contract.call import Call, Outcome
+from unalike.engines.engine import Engine
+from unalike.nn.numerics import one_thread
 
 SMALL = 50_000  # parameters up to which a second thread costs more than it gives, much more on a busy machine
 
@@ -18,25 +22,25 @@ class Sequential(Engine):
 
     def __init__(self, job: Job):
         super().__init__(job)
-        self.solo = Solo(job)
+        self.one_client = OneClient(job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        model = self.job.model
-        small = model.device.type == "cpu" and model.layout.size <= SMALL
+        task = self.job.task
+        small = task.device.type == "cpu" and task.layout.size <= SMALL
         with one_thread() if small else nullcontext():
             for position, client in enumerate(ids):
-                yield one(self.job, self.solo, call, position, int(client))
+                yield one(self.job, self.one_client, call, position, int(client))
 
 
-def one(job: Job, solo: Solo, call: Call, position: int, client: int) -> Outcome:
-    """The whole exchange with one client, its state read and staged."""
+def one(job: Job, one_client: OneClient, call: Call, position: int, client: int) -> Outcome:
+    """Run a whole exchange with one client: its state is read and staged."""
     ids = np.array([client])
     state, first = job.states.read(ids)
-    kept, sent, loss = solo.run(call, client, _row(state), first[0], call.message(position))
+    kept, sent, loss = one_client.run(call, client, _row(state), first[0], call.message(position))
     # a copy: what a client keeps must not change when the server writes into its own tensors
     job.states.stage(ids, {k: v[None].clone() for k, v in kept.items()})
     samples = job.data.train.sizes[ids]
-    return Outcome(ids, {k: v[None] for k, v in sent.items()}, samples, np.array([loss]), solo.trained)
+    return Outcome(ids, {k: v[None] for k, v in sent.items()}, samples, np.array([loss]), one_client.trained)
 
 
 def _row(stacked: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -17,8 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import torch
 
-from unalike.engines.base import Call, Engine, Job, Outcome, Solo, one_thread
+from unalike.client.job import Job
+from unalike.client.one_client import OneClient
+from unalike.contract.call import Call, Outcome
+from unalike.engines.engine import Engine
 from unalike.engines.sequential import one
+from unalike.nn.numerics import one_thread
 
 
 class Workers(Engine):
@@ -27,17 +31,17 @@ class Workers(Engine):
     def __init__(self, job: Job, workers: int | None = None):
         super().__init__(job)
         self.workers = workers or available_cores()
-        self._solos: queue.SimpleQueue[Solo] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[OneClient] = queue.SimpleQueue()
         for _ in range(self.workers):
-            self._solos.put(Solo(job))
+            self._idle.put(OneClient(job))
         self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def _one(self, call: Call, position: int, client: int) -> Outcome:
-        solo = self._solos.get()
+        one_client = self._idle.get()
         try:
-            return one(self.job, solo, call, position, client)
+            return one(self.job, one_client, call, position, client)
         finally:
-            self._solos.put(solo)
+            self._idle.put(one_client)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         """Replies come back in client order; a few are in flight at any time, so memory does not grow."""

@@ -12,9 +12,8 @@ work then makes the mean worse, not better. Some published programs average with
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
-from unalike.contract import Field, Method
+from unalike.contract import Cohort, Field, Method, Server
 from unalike.errors import one_of
 
 
@@ -32,5 +31,5 @@ class FedAvg(Method):
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
         return {"delta": Field(weight="samples" if self.weights == "samples" else "one")}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         server.w = server.w + self.server_lr * cohort.call(self.client, w=server.w).mean("delta")

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unalike.contract import Batch, Field, Fields, Me, Method
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError
 
 
@@ -65,18 +65,18 @@ class FedAvgR(Method):
         row, column = torch.triu_indices(len(mean), len(mean), device=mean.device)
         return {"mean": mean, "spread": (found["square"] - mean[:, None] * mean)[row, column]}
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         if self.mmd:
             self._remember(server, everyone.call(self.measure, w=server.w))
 
-    def measure(self, me: Me, s: Fields, m: Fields) -> Any:
+    def measure(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.average(self.moments, m.w).then(self.reported)
 
-    def _remember(self, server: Any, replies: Any) -> None:
+    def _remember(self, server: Server, replies: Any) -> None:
         for name in self.tables:
             server.table(name)[replies.ids] = replies.each(name)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         args = {"target": self.draw(me, m).mean(0)} if self.mmd else {}
         return me.train(m.w, loss=self.regulariser, args=args).then(self.trained)
 
@@ -99,21 +99,21 @@ class FedAvgR(Method):
             total = total + self.mmd * (batch.mean(batch.features) - target).square().sum()
         return total
 
-    def trained(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def trained(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         if not self.mmd:
             return self.done(me, s, m, theta)
         return me.average(self.moments, theta).then(self.reported, theta=theta)
 
-    def reported(self, me: Me, s: Fields, m: Fields, found: dict[str, Tensor], theta: Tensor | None = None) -> Any:
+    def reported(self, me: Me, s: Fields, m: Fields, found: dict[str, Tensor], theta: Tensor | None = None) -> Answer:
         return {}, {**({} if theta is None else {"delta": theta - m.w}), **self.fitted(found)}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         mixture = self.mixture(server, cohort.everyone) if self.mmd else {}
         replies = cohort.call(self.client, w=server.w, **mixture)
         self._remember(server, replies)
         server.w = server.w + replies.mean("delta")
 
-    def mixture(self, server: Any, everyone: Any) -> dict[str, Tensor]:
+    def mixture(self, server: Server, everyone: Cohort) -> dict[str, Tensor]:
         """Shares, means and spreads of all clients' distributions (a full covariance as its Cholesky factor)."""
         shares = torch.from_numpy(everyone.samples / everyone.samples.sum()).to(server.w)
         means, spreads = (server.table(name)[everyone.ids] for name in ("mean", "spread"))

@@ -20,12 +20,11 @@ against 99.5 %); compare the two at the same α.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError, one_of
 
 
@@ -49,28 +48,28 @@ class FedDC(Method):
         one_of(self, "scaling", "paper", "official")
         one_of(self, "state", "scaffold", "literal")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.drift, server.memory = torch.zeros_like(server.w), torch.zeros_like(server.w)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
-        size = me.rel if self.scaling == "official" else torch.ones_like(me.rel)
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
+        size = me.relative_size if self.scaling == "official" else torch.ones_like(me.relative_size)
         a = (self.alpha if self.penalty else 0.0) / size
         push = a * (s.drift - m.w)
         if self.correction:
             push = push + m.memory / size - s.memory
         return me.train(m.w, pull=a, push=push).then(self.done)
 
-    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         official = self.scaling == "official"
-        size = me.rel if official else torch.ones_like(me.rel)
+        size = me.relative_size if official else torch.ones_like(me.relative_size)
         delta = theta - m.w
-        change = -delta / ((me.K_mean * me.lr0) if official else (me.K * me.lr))
+        change = -delta / ((me.mean_steps * me.first_lr) if official else (me.steps * me.lr))
         change = change - (s.memory if self.state == "literal" else m.memory / size)
         change = change if self.correction else torch.zeros_like(change)
         kept = {"drift": s.drift + delta, "memory": s.memory + change}
         return kept, {"delta": delta, "memory": size * change}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w, memory=server.memory)
         server.drift = server.drift + replies.sum("delta") / cohort.population
         server.memory = server.memory + replies.sum("memory") / cohort.population

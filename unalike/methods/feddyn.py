@@ -16,12 +16,11 @@ large α it can blow up.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError
 
 
@@ -38,18 +37,18 @@ class FedDyn(Method):
         if not self.alpha >= 0:
             raise UnalikeError(f"FedDyn alpha must be at least 0; got {self.alpha!r}.")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.drift = torch.zeros_like(server.w)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
-        a = self.alpha / me.rel
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
+        a = self.alpha / me.relative_size
         return me.train(m.w, pull=a, push=a * (s.drift - m.w), unclipped=("pull",)).then(self.done)
 
-    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         delta = theta - m.w
         return {"drift": s.drift + delta}, {"delta": delta}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
         server.drift = server.drift + replies.sum("delta") / cohort.population
         server.w = server.w + replies.mean("delta") + server.drift

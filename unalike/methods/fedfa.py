@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method, PerClient
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, PerClient, Server
 from unalike.errors import UnalikeError, one_of
 
 
@@ -64,25 +63,25 @@ class FedFa(Method):
         one_of(self, "weighting", "information", "uniform", "samples")
         one_of(self, "rule", "corrected", "literal")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, momentum=self.client_momentum).then(self.trained)
 
-    def trained(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def trained(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         if self.weighting != "information":
             return {"taken": s.taken + 1}, {"delta": theta - m.w}
         return me.accuracy(theta).then(self.report, theta=theta)
 
-    def report(self, me: Me, s: Fields, m: Fields, accuracy: Tensor, theta: Tensor) -> Any:
+    def report(self, me: Me, s: Fields, m: Fields, accuracy: Tensor, theta: Tensor) -> Answer:
         taken = s.taken + 1
         return {"taken": taken, "delta": theta - m.w}, {"accuracy": accuracy, "taken": taken}
 
-    def send(self, me: Me, s: Fields, m: Fields) -> Any:
+    def send(self, me: Me, s: Fields, m: Fields) -> Answer:
         return {}, {"delta": m.weight * s.delta}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
         if self.weighting == "information":
             weights = self.information(replies.each("accuracy"), replies.each("taken"))

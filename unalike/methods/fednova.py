@@ -16,12 +16,11 @@ FedAvg exactly; what it mends is unequal work, not unequal data.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError
 
 
@@ -40,19 +39,19 @@ class FedNova(Method):
         if not self.mu >= 0:
             raise UnalikeError(f"FedNova mu must be at least 0; got {self.mu!r}.")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, pull=self.mu, push=-self.mu * m.w).then(self.done)
 
-    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         if me.local.optimizer != "sgd":
             raise UnalikeError(f"FedNova knows the weight of SGD's steps, not of {me.local.optimizer}'s: use sgd.")
-        a = accumulated(me.K, me.local.momentum, me.lr * self.mu, self.mu > 0)
-        return {}, {"direction": (m.w - theta) / a, "work": me.K if self.mu > 0 else a}
+        a = accumulated(me.steps, me.local.momentum, me.lr * self.mu, self.mu > 0)
+        return {}, {"direction": (m.w - theta) / a, "work": me.steps if self.mu > 0 else a}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
         rate = float(cohort.rates.mean())  # the official momentum is kept in units of the learning rate
         step = replies.mean("work") * replies.mean("direction")

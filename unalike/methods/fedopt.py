@@ -15,12 +15,11 @@ searched together with the clients' rate; τ = 1e-3 is the paper's.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Method
+from unalike.contract import Cohort, Method, Server
 from unalike.errors import UnalikeError
 
 
@@ -35,10 +34,10 @@ class FedAvgM(Method):
         if not 0 <= self.server_momentum < 1:
             raise UnalikeError(f"FedAvgM server_momentum must lie in [0, 1); got {self.server_momentum!r}.")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         delta = cohort.call(self.client, w=server.w).mean("delta")
         server.momentum = self.server_momentum * server.momentum + delta
         server.w = server.w + self.server_lr * server.momentum
@@ -57,7 +56,7 @@ class Adaptive(Method):
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.tau > 0):
             raise UnalikeError(f"{type(self).__name__}: beta1 and beta2 must lie in [0, 1), tau above 0.")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
         server.square = torch.full_like(server.w, self.tau**2)
 
@@ -65,7 +64,7 @@ class Adaptive(Method):
         """The new v."""
         raise UnalikeError("Use FedAdagrad, FedYogi or FedAdam.")
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         delta = cohort.call(self.client, w=server.w).mean("delta")
         server.momentum = self.beta1 * server.momentum + (1 - self.beta1) * delta
         server.square = self.second(server.square, delta)

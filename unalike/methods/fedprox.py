@@ -13,9 +13,8 @@ Practical truth: μ trades drift for speed; μ = 0 is FedAvg. Two published prog
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
-from unalike.contract import Fields, Me, Method
+from unalike.contract import Answer, Fields, Me, Method
 from unalike.errors import UnalikeError
 
 
@@ -29,5 +28,5 @@ class FedProx(Method):
         if not self.mu >= 0:
             raise UnalikeError(f"FedProx mu must be at least 0; got {self.mu!r}.")
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, pull=self.mu, push=-self.mu * m.w).then(self.done)

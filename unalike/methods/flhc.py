@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method, PerClient
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Server
 from unalike.errors import UnalikeError
 
 METRICS = ("l2", "l1", "cosine")
@@ -56,19 +56,19 @@ class FLHC(Method):
         if self.linkage == "ward" and self.metric != "l2":
             raise UnalikeError(f"FLHC linkage='ward' needs metric='l2'; got {self.metric!r}.")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.models = server.w[None].repeat(self.clusters, 1)
         server.cluster = torch.zeros(everyone.population, dtype=torch.int64)
         server.samples = torch.zeros(self.clusters).double()
         server.samples[0] = float(everyone.samples.sum())
 
-    def probe(self, me: Me, s: Fields, m: Fields) -> Any:
+    def probe(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w).then(self.probed)
 
-    def probed(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def probed(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {}, {"own": theta - m.w}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         if cohort.round == self.warmup and self.clusters > 1:
             self._cluster(server, cohort.everyone)
             return
@@ -81,7 +81,7 @@ class FLHC(Method):
                 models[k] = models[k] + part.call(self.client, w=server.models[k]).mean("delta")
         server.models, server.w = models, models[0]
 
-    def _cluster(self, server: Any, everyone: Any) -> None:
+    def _cluster(self, server: Server, everyone: Cohort) -> None:
         replies = everyone.call(self.probe, w=server.models[0])
         updates = replies.each("own").double().cpu().numpy()
         groups, _ = agglomerate(updates, self.clusters, self.linkage, self.metric)
@@ -92,14 +92,14 @@ class FLHC(Method):
         sizes = torch.from_numpy(np.asarray(everyone.samples, dtype=np.float64))
         server.samples = torch.zeros(self.clusters).double().index_add(0, cluster, sizes)
 
-    def published(self, server: Any) -> dict[str, Any]:
+    def published(self, server: Server) -> Message:
         own = torch.nn.functional.one_hot(server.cluster, self.clusters).to(server.w)
         return {"models": server.models, "own": PerClient(own)}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return m.own @ m.models
 
-    def models(self, server: Any) -> dict[str, Any]:
+    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         weights = (server.samples / server.samples.sum()).tolist()
         return {f"cluster{k}": (w, weights[k]) for k, w in enumerate(server.models)}
 

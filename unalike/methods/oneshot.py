@@ -13,9 +13,8 @@ averaged, and the mean is often no better than chance.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
-from unalike.contract import Fields, Me, Method
+from unalike.contract import Answer, Cohort, Fields, Me, Method, Server
 from unalike.errors import UnalikeError
 
 
@@ -29,9 +28,9 @@ class OneShot(Method):
         if self.epochs < 1:
             raise UnalikeError(f"OneShot epochs must be at least 1; got {self.epochs!r}.")
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, epochs=self.epochs).then(self.done)
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         if cohort.round == 0:
             server.w = server.w + cohort.everyone.call(self.client, w=server.w).mean("delta")

@@ -16,11 +16,10 @@ of one pass only.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError, one_of
 
 FLOOR = 1e-10  # added to the loss inside powers, as in the authors' program
@@ -43,14 +42,14 @@ class QFedAvg(Method):
         if self.lipschitz is not None and not self.lipschitz > 0:
             raise UnalikeError(f"QFedAvg lipschitz must be above 0, or None; got {self.lipschitz!r}.")
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         over = "epoch" if self.h == "rfedavg_repo" else "samples"
         return me.losses(m.w, over=over).then(self.measured)
 
-    def measured(self, me: Me, s: Fields, m: Fields, loss: Tensor) -> Any:
+    def measured(self, me: Me, s: Fields, m: Fields, loss: Tensor) -> Answer:
         return me.train(m.w).then(self.weighted, loss=loss + FLOOR)
 
-    def weighted(self, me: Me, s: Fields, m: Fields, theta: Tensor, loss: Tensor) -> Any:
+    def weighted(self, me: Me, s: Fields, m: Fields, theta: Tensor, loss: Tensor) -> Answer:
         lipschitz = 1 / me.lr if self.lipschitz is None else self.lipschitz
         step = lipschitz * (m.w - theta)
         delta = loss**self.q * step
@@ -58,6 +57,6 @@ class QFedAvg(Method):
         h = self.q * loss ** (self.q - 1) * squared + lipschitz * loss**self.q
         return {}, {"delta": delta, "h": h}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
         server.w = server.w - replies.sum("delta") / replies.sum("h")

@@ -8,12 +8,11 @@ there is no global model, so only clients' own numbers are reported.
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 
 
 @dc.dataclass(frozen=True)
@@ -33,17 +32,17 @@ class LocalOnly(Method):
     def own(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return torch.where(me.first, m.w, s.model)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(self.own(me, s, m)).then(self.done)
 
-    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {"model": theta}, {}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         cohort.call(self.client, w=server.w)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return self.own(me, s, m)
 
-    def models(self, server: Any) -> dict[str, Any]:
+    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}

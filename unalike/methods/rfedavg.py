@@ -16,11 +16,10 @@ features, of which only the mean is used), plain means over clients. λ: 1e-4 MN
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 from torch import Tensor
 
-from unalike.contract import Batch, Field, Fields, Me, Method
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError, one_of
 
 
@@ -50,17 +49,17 @@ class RFedAvg(Method):
     def _over(self) -> str:
         return "batch" if self.delta == "batch" else "samples"
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         replies = everyone.call(self.measure, w=server.w)
         server.table("means")[replies.ids] = replies.each("mean")
 
-    def measure(self, me: Me, s: Fields, m: Fields) -> Any:
+    def measure(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.mean_features(m.w, over=self._over).then(self.measured)
 
-    def measured(self, me: Me, s: Fields, m: Fields, mean: Tensor) -> Any:
+    def measured(self, me: Me, s: Fields, m: Fields, mean: Tensor) -> Answer:
         return {"mean": mean}, {"mean": mean}
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, loss=self.regulariser, args={"peers": m.peers, "own": s.mean}).then(self.trained)
 
     def regulariser(self, batch: Batch, peers: Tensor, own: Tensor) -> Tensor:
@@ -68,13 +67,13 @@ class RFedAvg(Method):
         others = (here - peers).square().sum() - (here - own).square().sum()  # the rows of j ≠ k
         return self.lam * others / max(1, peers.shape[0] - 1)
 
-    def trained(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def trained(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return me.mean_features(theta, over=self._over).then(self.reported, theta=theta)
 
-    def reported(self, me: Me, s: Fields, m: Fields, mean: Tensor, theta: Tensor) -> Any:
+    def reported(self, me: Me, s: Fields, m: Fields, mean: Tensor, theta: Tensor) -> Answer:
         return {"mean": mean}, {"delta": theta - m.w, "mean": mean}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w, peers=server.table("means")[cohort.ids])
         server.table("means")[replies.ids] = replies.each("mean")
         server.w = server.w + replies.mean("delta")

@@ -18,11 +18,10 @@ cutting, which protects nobody from the server.)
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 from torch import Tensor
 
-from unalike.contract import Batch, Field, Fields, Me, Method
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import UnalikeError, one_of
 
 
@@ -54,7 +53,7 @@ class RFedAvgPlus(Method):
         if self.noise_std > 0 and self.clip is None:
             raise UnalikeError("RFedAvgPlus noise_std needs clip: without a bound on features noise protects nothing.")
 
-    def measure(self, me: Me, s: Fields, m: Fields) -> Any:
+    def measure(self, me: Me, s: Fields, m: Fields) -> Answer:
         over = "batch" if self.delta == "batch" else "samples"
         return me.average(self.features, m.w, over=over).then(self.measured)
 
@@ -64,12 +63,12 @@ class RFedAvgPlus(Method):
             rows = rows * (self.clip / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
         return rows
 
-    def measured(self, me: Me, s: Fields, m: Fields, mean: Tensor) -> Any:
+    def measured(self, me: Me, s: Fields, m: Fields, mean: Tensor) -> Answer:
         if self.noise_std > 0:
             mean = mean + self.noise_std * (self.clip or 1.0) / me.n * me.normal("features", tuple(mean.shape))
         return {"mean": mean, "model": m.w}, {"mean": mean}  # the model is not sent twice
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         others = m.total / m.count if self.include_self else (m.total - s.mean) / (m.count - 1).clamp(min=1)
         alone = (m.count == 1) & (not self.include_self)  # nobody to be pulled to
         weight = self.lam * (~alone).to(others.dtype)
@@ -78,10 +77,10 @@ class RFedAvgPlus(Method):
     def regulariser(self, batch: Batch, target: Tensor, weight: Tensor) -> Tensor:
         return weight * (batch.mean(batch.features) - target).square().sum()
 
-    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {}, {"delta": theta - s.model}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         means = cohort.call(self.measure, w=server.w)
         replies = cohort.only(means.ids).call(self.client, total=means.sum("mean"), count=means.count)
         server.w = server.w + replies.mean("delta")

@@ -19,12 +19,11 @@ in disguise (rFedAvg's program corrects a temporary copy of the weights): see "i
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Field, Fields, Me, Method
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 from unalike.errors import one_of
 
 
@@ -41,21 +40,21 @@ class Scaffold(Method):
     def __post_init__(self) -> None:
         one_of(self, "scaling", "paper", "official")
 
-    def setup(self, server: Any, everyone: Any) -> None:
+    def setup(self, server: Server, everyone: Cohort) -> None:
         server.control = torch.zeros_like(server.w)
 
-    def client(self, me: Me, s: Fields, m: Fields) -> Any:
-        shared = m.control / me.rel if self.scaling == "official" else m.control
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
+        shared = m.control / me.relative_size if self.scaling == "official" else m.control
         return me.train(m.w, push=shared - s.control).then(self.done)
 
-    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Any:
-        rate = me.lr0 if self.scaling == "official" else me.lr
-        steps = me.K_mean if self.scaling == "official" else me.K
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
+        rate = me.first_lr if self.scaling == "official" else me.lr
+        steps = me.mean_steps if self.scaling == "official" else me.steps
         change = (m.w - theta) / (steps * rate) - m.control
-        weight = me.rel if self.scaling == "official" else 1.0
+        weight = me.relative_size if self.scaling == "official" else 1.0
         return {"control": s.control + change}, {"delta": theta - m.w, "control": weight * change}
 
-    def round(self, server: Any, cohort: Any) -> None:
+    def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w, control=server.control)
         server.w = server.w + self.server_lr * replies.mean("delta")
         server.control = server.control + replies.sum("control") / cohort.population

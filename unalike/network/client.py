@@ -23,19 +23,23 @@ from typing import Any
 import numpy as np
 
 import unalike
-from unalike import config, wire
+from unalike import config
+from unalike.client.file_states import FileStates
+from unalike.client.job import Job, state_shapes
+from unalike.client.node import Node
+from unalike.client.one_client import OneClient
+from unalike.client.state import StateFolder
 from unalike.data.federation import Federation
 from unalike.data.index import alone
-from unalike.engines.base import Job, Solo
-from unalike.engines.loopback import FileStates
 from unalike.errors import UnalikeError
 from unalike.locks import hold, release
+from unalike.messages import wire
+from unalike.messages.request import united
 from unalike.methods import METHODS
-from unalike.model import Model
 from unalike.network.link import Away, ClientLink, Parts
-from unalike.node import Node, StateFolder, united
-from unalike.runs import _replace
-from unalike.simulate import DTYPES, _device, state_shapes
+from unalike.nn.numerics import DTYPES, find_device
+from unalike.nn.task import Task
+from unalike.run.folder import _replace
 
 PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -116,7 +120,7 @@ class Client:
         if len(data) != 1:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
         data.check()
-        self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), _device(device)
+        self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), find_device(device)
         self.say = say
         self.ended = False
         self._nodes: dict[str, Node] = {}
@@ -173,7 +177,7 @@ class Client:
         return reply
 
     def _evaluate(self, header: dict[str, Any], parts: Parts) -> bytes:
-        return self._node(header).evaluate(*parts)
+        return self._node(header).handle(*parts)
 
     def _end(self, header: dict[str, Any], parts: Parts) -> bytes:
         """The run is over; what the server counted is kept."""
@@ -214,7 +218,7 @@ class Client:
         if method.pooled:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
         module = config.make_model(tables.get("model", {}), data, seed)
-        model = Model(
+        task = Task(
             module,
             **config.make_loss(tables.get("model", {})),
             dtype=dtype,
@@ -222,19 +226,19 @@ class Client:
             buffers=settings.get("buffers", "average"),
         )
         x, y = data.train.of(client)
-        model.check(x[:2], y[:2])
+        task.check(x[:2], y[:2])
         steps = int(local.counts(np.array([client]), np.array([len(y)]), 0)[0])
         if self.rules.max_steps is not None and steps > self.rules.max_steps:
             raise UnalikeError(
                 f"The run wants {steps} steps a round of this client, which does {self.rules.max_steps} at most "
                 "(--max-steps)."
             )
-        shapes = state_shapes(method, model, local)
+        shapes = state_shapes(method, task, local)
         state = StateFolder(self.folder / run, shapes, real=True)
         state.path.mkdir(exist_ok=True)
         kind = Job if self.rules.repeatable else OwnJob
-        job = kind(method, model, data, local, seed, FileStates(shapes, self.folder), plan["mean"])
-        self._nodes[run] = Node(job, client, state, Solo(job))
+        job = kind(method, task, data, local, seed, FileStates(shapes, self.folder), plan["mean"])
+        self._nodes[run] = Node(job, client, state, OneClient(job))
         return self._nodes[run]
 
 

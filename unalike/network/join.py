@@ -49,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     lifeline()
-    from unalike.network.local import flower
+    from unalike.network.one_machine import flower
 
     data = read_client(Path(args.data), args.test, args.validation)
     methods = tuple(args.methods.split(",")) if args.methods else None

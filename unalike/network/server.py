@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 import unalike
-from unalike import config, wire
-from unalike.callbacks import Callback
+from unalike import config
 from unalike.data.index import Index
 from unalike.errors import UnalikeError
+from unalike.messages import wire
 from unalike.network.client import PLANNED, digest
 from unalike.network.link import Lost, ServerLink
-from unalike.simulate import Run
+from unalike.run.callbacks import Callback
+from unalike.run.run import Run
 
 SPLITS = ("train", "validation", "test")
 
@@ -38,17 +39,17 @@ class Clients:
     ):
         self.link, self.names, self.deadline, self.say = link, list(names), deadline, say
 
-    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> dict[int, bytes]:
-        silent, answers = set(requests), {}
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, bytes]]:
+        """Yield the answers that come in time, as they come."""
+        silent = set(requests)
         for client, answer in self.link.exchange(requests, self.deadline):
             silent.discard(client)
             if isinstance(answer, Lost):
                 self.refuse(client, answer)
             else:
-                answers[client] = answer
+                yield client, answer
         for client in sorted(silent):
             self.refuse(client, f"no answer within {self.deadline:g} s")
-        return answers
 
     def refuse(self, client: int, reason: str) -> None:
         self.say(f"{self.names[client]} is left out of this exchange: {reason}")
@@ -65,7 +66,7 @@ class Clients:
 
     def tell(self, messages: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """A message without numbers to each, which everybody must answer properly: the answers' headers."""
-        answers = self.ask({k: (wire.encode(message, {}),) for k, message in messages.items()})
+        answers = dict(self.ask({k: (wire.encode(message, {}),) for k, message in messages.items()}))
         out = {}
         for client in messages:
             if client not in answers:

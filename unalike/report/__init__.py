@@ -9,7 +9,7 @@ from typing import Any
 from unalike.errors import UnalikeError
 from unalike.report import page, read
 from unalike.report.record import Record
-from unalike.runs import _replace
+from unalike.run.folder import _replace
 
 COMPARISON = "comparison.json"
 

@@ -22,7 +22,8 @@ import numpy as np
 from unalike.comparison.evidence import REFERENCES, SCORES, choose
 from unalike.errors import UnalikeError, first_line
 from unalike.report import record
-from unalike.runs import FREE, flatten, read_rounds
+from unalike.run.folder import FREE, read_rounds
+from unalike.settings.toml import flatten
 
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
 HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000

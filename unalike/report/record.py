@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from unalike.callbacks import Callback
-from unalike.engines.base import BUFFERS, Outcome
+from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
 from unalike.metrics.drift import Drift
-from unalike.runs import _replace, read_rounds
+from unalike.run.callbacks import Callback
+from unalike.run.folder import _replace, read_rounds
+
+if TYPE_CHECKING:
+    from unalike.run.run import Run
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
 MOST_CLIENTS = 2000
@@ -33,7 +36,7 @@ MOST_SAMPLES = 4000  # that are looked at for it, and at most 20 of a client
 class Record(Callback):
     """Records what `unalike report` shows of clients, drift and features. The run needs a folder."""
 
-    def on_start(self, run: Any) -> None:
+    def on_start(self, run: Run) -> None:
         if run.folder is None:
             raise UnalikeError("Record writes into the run's folder, and this run has none: give folder=...")
         self.path = run.folder.path / FOLDER
@@ -45,13 +48,12 @@ class Record(Callback):
             _replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
             kept = [line for line in read_rounds(self.path / ROUNDS) if line["round"] <= run.rounds_done]
             _replace(self.path / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        run.engine.watch = self._see
 
-    def _see(self, outcome: Outcome) -> None:
+    def on_reply(self, run: Run, outcome: Outcome) -> None:
         if self.field in outcome.up:
             self.drift.add(outcome.up[self.field])
 
-    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
         round = line["round"]
         out: dict[str, Any] = {"round": round, **self.drift.numbers()}
         self.drift = Drift()
@@ -64,11 +66,12 @@ class Record(Callback):
                 out[name] = pack(np.where(missing, np.nan, column[rows]))
         if str(round).rstrip("0") in ("1", "3"):
             out |= _features(run, self.ids)
+        assert run.folder is not None
         with run.folder.writing(), (self.path / ROUNDS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(out) + "\n")
 
-    def on_end(self, run: Any) -> None:
-        run.engine.watch = None
+    def on_end(self, run: Run) -> None:
+        assert run.folder is not None
         with run.folder.writing():
             last = {"round": run.rounds_done, **_features(run, self.ids)}
             _replace(self.path / LAST, json.dumps(last).encode())
@@ -83,11 +86,11 @@ def unpack(text: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f4")
 
 
-def _whom(run: Any) -> np.ndarray:
+def _whom(run: Run) -> np.ndarray:
     """All clients, or of many those that are evaluated, or some."""
     ids = np.arange(len(run.data))
-    if len(ids) > MOST_CLIENTS and len(run._evaluated_clients):
-        ids = run._evaluated_clients
+    if len(ids) > MOST_CLIENTS and len(run.evaluated_clients):
+        ids = run.evaluated_clients
     return _some(ids, MOST_CLIENTS)
 
 
@@ -96,7 +99,7 @@ def _some(ids: np.ndarray, most: int) -> np.ndarray:
     return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).round().astype(int)]
 
 
-def _clients(run: Any, ids: np.ndarray) -> dict[str, Any]:
+def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
     data = run.data
     labels = None
     if data.classes is not None:
@@ -111,34 +114,34 @@ def _clients(run: Any, ids: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _field(run: Any) -> str | None:
+def _field(run: Run) -> str | None:
     """The field of a reply that is the client's update: `delta`, or the first of the model's shape."""
     fields = [name for name, field in run.method.sends.items() if field.shape == "model"]
     return "delta" if "delta" in fields else next(iter(fields), None)
 
 
-def _features(run: Any, recorded: np.ndarray) -> dict[str, Any]:
+def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
     """The clients' mean features (the head's input, of the global model) as two principal components.
 
     Of the Gram matrix, so that it costs as much for 4,096 features as for 32. Signs are arbitrary in principle: here
     the client farthest out on an axis is on its positive side.
     """
-    vector = next(iter(run._models()[0].values()), None)
-    columns, live, model = run.data.train, run._live, run._model
+    vector = next(iter(run.vectors().values()), None)
+    columns, task = run.data.train, run.task
     places = _some(np.flatnonzero(columns.sizes[recorded]), MOST_POINTS)
     ids = recorded[places]
     if vector is None or len(ids) < 3:
         return {}
     sizes = np.minimum(columns.sizes[ids], max(1, min(20, MOST_SAMPLES // len(ids))))
-    live.vector.copy_(vector)
-    live.buffers.copy_(run.server._values.get(BUFFERS, model.start_buffers))
+    bound = run.bound(vector)
     starts = zip(columns.offsets[ids], sizes, strict=True)
     rows = torch.from_numpy(np.concatenate([start + np.arange(n) for start, n in starts]))
     owners = torch.from_numpy(np.repeat(np.arange(len(ids)), sizes))
-    total = torch.zeros(len(ids), model.features, dtype=torch.float64)
+    total = torch.zeros(len(ids), task.features, dtype=torch.float64)
     with torch.no_grad():
         for some, who in zip(rows.split(2048), owners.split(2048), strict=True):
-            _, features = live(columns.x[some.to(columns.x.device)].to(model.device), train=False, want_features=True)
+            _, features = bound(columns.x[some.to(columns.x.device)].to(task.device), train=False, want_features=True)
+            assert features is not None
             total.index_add_(0, who, features.double().cpu())
     mean = (total / torch.from_numpy(sizes)[:, None]).numpy()
     mean -= mean.mean(0)

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from unalike.callbacks import Callback
-from unalike.engines.base import BUFFERS
+from unalike.run.callbacks import Callback
 
 FILE = "centroids.jsonl"
 
@@ -32,16 +31,14 @@ class Centroids(Callback):
             self._write(run, line["round"])
 
     def _write(self, run: Any, round: int) -> None:
-        models, _ = run._models()
+        models = run.vectors()
         if len(models) == 1:
             run.folder.append(FILE, {"round": round, "centroid_distance": distance(run, next(iter(models.values())))})
 
 
 def distance(run: Any, vector: torch.Tensor) -> float:
-    live, columns = run._live, run.data.train
-    live.vector.copy_(vector)
-    live.buffers.copy_(run.server._values.get(BUFFERS, run._model.start_buffers))
+    bound, columns = run.bound(vector), run.data.train
     with torch.no_grad():
-        parts = [live(columns.of(k)[0], train=False, want_features=True)[1] for k in range(len(columns))]
+        parts = [bound(columns.of(k)[0], train=False, want_features=True)[1] for k in range(len(columns))]
         means = torch.stack([features.double().mean(0) for features in parts])
     return float(torch.pdist(means).mean())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unalike import random
+from unalike import draws
 from unalike.comparison import stats
 from unalike.data.federation import Federation
 from unalike.errors import Diverged
@@ -31,7 +31,7 @@ def fold(fed: Federation, k: int, folds: int, seed: int) -> Federation:
     held = np.zeros(len(columns.x), bool)
     for client in range(len(columns)):
         rows = np.arange(columns.offsets[client], columns.offsets[client + 1])
-        held[random.generator(seed, "folds", client).permutation(rows)[k::folds]] = True
+        held[draws.generator(seed, "folds", client).permutation(rows)[k::folds]] = True
     owners = columns.owners()
 
     def part(mask: np.ndarray) -> Any:

@@ -23,12 +23,12 @@ from typing import Any
 
 from unalike import report, words
 from unalike.errors import UnalikeError
+from unalike.nn.numerics import PRECISIONS
 from unalike.reproduce import choose, define, measure, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.queue import Clock, NoData, OutOfTime, Queue, parse_budget
 from unalike.reproduce.results import Results
-from unalike.runs import _replace
-from unalike.simulate import PRECISIONS
+from unalike.run.folder import _replace
 
 LAST = "last.json"  # the last command in a folder, for --resume
 KEPT = ("paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "data", "results")

@@ -17,11 +17,10 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from unalike.callbacks import Callback
-from unalike.engines.base import BUFFERS, Outcome
+from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
-from unalike.metrics import evaluate_set
-from unalike.runs import _replace
+from unalike.run.callbacks import Callback
+from unalike.run.folder import _replace
 
 FILE = "locals.jsonl"
 METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
@@ -40,18 +39,19 @@ class LocalModels(Callback):
         sizes = torch.tensor(run.data.train.sizes).double() if weighted else torch.ones(population).double()
         self.weights = sizes.to(server.w.device)
         self.moved = torch.zeros(population, len(server.w), dtype=server.w.dtype, device=server.w.device)
-        self.initial = run._model.start.to(server.w)
+        self.initial = run.task.start.to(server.w)
         if run.rounds_done:
             self._load(run)
         run.folder.trim(FILE, run.rounds_done)
         self._begin(run)
-        run.engine.watch = self._see
 
     def _begin(self, run: Any) -> None:
         self.sent = run.server.w.clone()
         self.ids: list[torch.Tensor] = []
 
-    def _see(self, outcome: Outcome) -> None:
+    def on_reply(self, run: Any, outcome: Outcome) -> None:
+        if not self.there:
+            return
         ids = torch.from_numpy(outcome.ids).to(self.moved.device)
         self.moved[ids] = self.sent - self.initial + outcome.up["delta"].to(self.moved)
         self.ids.append(ids)
@@ -61,14 +61,13 @@ class LocalModels(Callback):
             return
         round, ids = line["round"], torch.cat(self.ids)
         if run.evaluated(round):
-            buffers = run.server._values.get(BUFFERS, run._model.start_buffers)
             out: dict[str, Any] = {"round": round}
             for name, rows in (("sel", ids), ("all", None)):
-                scores = evaluate_set(run._model, run._live, self._mean(rows), buffers, run.data.global_test)
+                scores = run.test_scores(self._mean(rows))
                 out |= {f"test_{name}_{key}": value for key, value in scores.items()}
             run.folder.append(FILE, out)
         self._begin(run)
-        if round % run._checkpoint_every == 0 or round == run.rounds:
+        if run.saved(round):
             self.save(run)
 
     def _mean(self, ids: torch.Tensor | None) -> torch.Tensor:
@@ -102,7 +101,5 @@ class LocalModels(Callback):
         self.moved.copy_(moved)
 
     def on_end(self, run: Any) -> None:
-        if self.there:
-            run.engine.watch = None
-            if run.rounds_done < run.rounds:  # stopped on the way: there is a checkpoint of this round
-                self.save(run)
+        if self.there and run.rounds_done < run.rounds:  # stopped on the way: there is a checkpoint of this round
+            self.save(run)

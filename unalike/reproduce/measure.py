@@ -11,7 +11,7 @@ from unalike import config
 from unalike.comparison import stats
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
-from unalike.sampling import sampling
+from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
 # How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.

@@ -20,16 +20,18 @@ from typing import Any
 
 import torch
 
-from unalike import config, engines, runs
-from unalike.callbacks import Callback
+from unalike import config
 from unalike.data.federation import Federation
-from unalike.engines.together import Seat, together
+from unalike.engines.batched.lockstep import Member, together
+from unalike.engines.choose import TINY, heavy
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.locks import Company
 from unalike.reproduce import centroids
 from unalike.reproduce import locals as local_models
 from unalike.reproduce.define import Job, plain
 from unalike.reproduce.results import Result, Results, collect, diverged
+from unalike.run import folder
+from unalike.run.callbacks import Callback
 
 SAY_EVERY = 10.0  # seconds between lines of progress
 BESIDE = "beside.jsonl"  # in a run's folder: rounds in which other queues were at work
@@ -136,8 +138,8 @@ class Queue:
         out. Those that fit go in one stack, and a run's `then` does not wait for the others."""
         out: dict[str, Any] = {}
 
-        def one(job: Job, fed: Federation, title: str, seat: Seat | None = None) -> None:
-            out[job.key] = then(job, self.go(job, fed, title, seat))
+        def one(job: Job, fed: Federation, title: str, member: Member | None = None) -> None:
+            out[job.key] = then(job, self.go(job, fed, title, member))
 
         waiting, kinds = [*jobs], {job.key: _kind(job) for job in jobs}
         while waiting:
@@ -178,7 +180,7 @@ class Queue:
         if sizes.max() > SKEWED * sizes.mean():  # for most of the steps only the largest clients are at work
             return False
         model = config.make_model(config.check(tables)["model"], fed, 0)
-        return not any(engines.heavy(model)) and sum(p.numel() for p in model.parameters()) <= engines.TINY
+        return not any(heavy(model)) and sum(p.numel() for p in model.parameters()) <= TINY
 
     def data(self, job: Job) -> Federation:
         """The job's data; kept for the next one."""
@@ -215,38 +217,38 @@ class Queue:
     @staticmethod
     def _beside(place: Path) -> int:
         """The most other queues that were at work in any round of a run."""
-        return max((line["others"] for line in runs.read_rounds(place / BESIDE)), default=0)
+        return max((line["others"] for line in folder.read_rounds(place / BESIDE)), default=0)
 
     def _keep(self, job: Job, run: Any) -> None:
         place = self.place(job)
         if isinstance(run, Diverged):
-            result = diverged(job, runs.read_rounds(place / "rounds.jsonl"), run.round)
+            result = diverged(job, folder.read_rounds(place / "rounds.jsonl"), run.round)
         else:
-            more = [line for file in (local_models.FILE, centroids.FILE) for line in runs.read_rounds(place / file)]
+            more = [line for file in (local_models.FILE, centroids.FILE) for line in folder.read_rounds(place / file)]
             result = collect(job, run, more)
         self.results.add(job.name, {**result, "beside": self._beside(place)})
         self.made += 1
 
-    def go(self, job: Job, fed: Federation, title: str, seat: Seat | None = None) -> Any:
-        """The finished run, or how it diverged. With a seat it is one of several in a stack; one without a title is
+    def go(self, job: Job, fed: Federation, title: str, member: Member | None = None) -> Any:
+        """The finished run, or how it diverged. As a member it is one of several in a stack; one without a title is
         silent."""
         if self.clock.over:
             raise OutOfTime
-        callbacks: list[Callback] = [seat] if seat else []  # the first: it becomes the run's engine
-        callbacks += [local_models.LocalModels()] if self.local_models else []
+        callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []
         callbacks += [centroids.Centroids()] if self.centroids else []
         callbacks.append(Watch(self.clock, title, self.quiet or not title, self._company))
         tables = self.placed(job)
-        if seat:
+        options: dict[str, Any] = {"member": member} if member else {}
+        if member:
             tables["run"]["engine"] = "batched"  # what `auto` finds with a stopwatch may differ from run to run
         try:
-            run = config.run(tables, callbacks=callbacks, resume=True, federation=fed)
+            run = config.run(tables, callbacks=callbacks, resume=True, federation=fed, **options)
         except Diverged as error:
             return error
         if run.rounds_done < job.rounds:
             raise OutOfTime
-        if not run.client_values and run.data.test is not None and len(run._evaluated_clients):
-            run._evaluate(run.rounds_done - 1)  # a run that was finished before this process knows no clients' values
+        if not run.client_values and run.data.test is not None and len(run.evaluated_clients):
+            run.evaluate()  # a run that was finished before this process knows no clients' values
         return run
 
 

@@ -27,8 +27,8 @@ import unalike
 from unalike.comparison.evidence import traffic
 from unalike.errors import UnalikeError
 from unalike.reproduce.define import Job, plain
-from unalike.runs import _replace
-from unalike.simulate import Run
+from unalike.run.folder import _replace
+from unalike.run.run import Run
 
 POINTS = 200
 BINS = 20
@@ -74,11 +74,11 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
     return {
         **_head(job, lines),
         "device": _device(run),
-        "precision": run._model.precision,
+        "precision": run.task.precision,
         "engine": run.reason,
         "together": getattr(run.engine, "together", 1),
         "start": {n: _short(v) for n, v in extra.get(0, {}).items() if n != "round"},
-        "parameters": run._model.layout.size,
+        "parameters": run.task.layout.size,
         "population": len(run.data),
         "samples": int(sizes.sum()),
         "clients": _histogram(run.client_values),
@@ -154,8 +154,8 @@ def _histogram(values: dict[str, np.ndarray]) -> list[int] | None:
 
 
 def _device(run: Run) -> str:
-    if run._model.device.type == "cuda":
-        return torch.cuda.get_device_name(run._model.device)
+    if run.task.device.type == "cuda":
+        return torch.cuda.get_device_name(run.task.device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 

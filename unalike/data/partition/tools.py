@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unalike import random
+from unalike import draws
 from unalike.data.federation import check_seed
 from unalike.errors import UnalikeError
 
@@ -51,7 +51,7 @@ def above_zero(what: str, value: Any) -> None:
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    return random.generator(check_seed(seed), "partition", purpose)
+    return draws.generator(check_seed(seed), "partition", purpose)
 
 
 def checked(labels: np.ndarray, clients: int, each: int, name: str) -> np.ndarray:

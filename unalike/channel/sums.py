@@ -1,0 +1,111 @@
+"""Weigh replies, sum them, and read of them what their fields declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.contract.call import Outcome
+from unalike.contract.fields import Field
+from unalike.training.transfer import to_device
+
+MAX_SCRATCH = 64 << 20  # bytes of float64 in use while a stack of replies is summed
+
+
+class Sums:
+    """The replies to one call: a weighted sum per field, and rows of the fields that declare `read="each"/"peers"`.
+
+    Sums are float64, of whole numbers int64. With `ordered` replies come in client order. Without, they come as clients
+    answer, and are added with their rounding errors kept apart, so that the order of arrival does not show.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], method: object, ordered: bool = True):
+        self.fields, self.method, self.ordered = fields, method, ordered
+        self.weights: dict[str, float] = {}
+        self._totals: dict[str, Tensor] = {}
+        self._errors: dict[str, Tensor] = {}
+        self._rows: dict[str, list[Tensor]] = {}
+        self._ids: list[np.ndarray] = []
+        self._losses: list[np.ndarray] = []
+
+    # ---- a stack of replies comes in
+
+    def add(self, outcome: Outcome) -> None:
+        """Take in some clients' replies; their losses follow by `add_losses`, which may wait for a device."""
+        self._ids.append(outcome.ids)
+        for name, values in outcome.up.items():
+            weights = self._weigh(name, outcome)
+            self.weights[name] = self.weights.get(name, 0.0) + float(weights.sum())
+            for part in _partial_sums(values, weights):
+                self._accumulate(name, part)
+            if self.fields[name].read != "sum":
+                self._rows.setdefault(name, []).append(values)
+
+    def add_losses(self, losses: np.ndarray) -> None:
+        self._losses.append(losses)
+
+    def _weigh(self, name: str, outcome: Outcome) -> np.ndarray:
+        """Return the weight of each reply in this field's sum."""
+        by_samples = self.fields[name].weighting(self.method) == "samples"
+        return np.asarray(outcome.samples if by_samples else np.ones(len(outcome.ids)), dtype=np.float64)
+
+    def _accumulate(self, name: str, part: Tensor) -> None:
+        if name not in self._totals:
+            self._totals[name] = part
+        elif self.ordered or not part.is_floating_point():
+            self._totals[name] += part
+        else:  # Knuth's two-sum: what the rounded sum loses is kept
+            old = self._totals[name]
+            new = old + part
+            rest = new - old
+            error = (old - (new - rest)) + (part - rest)
+            self._totals[name] = new
+            self._errors[name] = self._errors[name] + error if name in self._errors else error
+
+    def close(self, cohort: np.ndarray) -> None:
+        """End the call: put ids, rows and losses into the cohort's order."""
+        if self.ordered or len(self._ids) < 2:
+            return
+        place = {int(client): k for k, client in enumerate(cohort)}
+        order = np.argsort([place[int(client)] for client in self.ids], kind="stable")
+        self._rows = {n: [torch.cat(rows)[torch.from_numpy(order)]] for n, rows in self._rows.items()}
+        self._ids, self._losses = [self.ids[order]], [self.losses[order]]
+
+    # ---- what the server reads
+
+    @property
+    def ids(self) -> np.ndarray:
+        return np.concatenate(self._ids) if self._ids else np.empty(0, dtype=np.int64)
+
+    @property
+    def losses(self) -> np.ndarray:
+        return np.concatenate(self._losses) if self._losses else np.empty(0)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._totals)
+
+    def total(self, name: str) -> Tensor:
+        """Return Σ weight · value, float64 or int64."""
+        return self._totals[name] + self._errors[name] if name in self._errors else self._totals[name]
+
+    def rows(self, name: str) -> Tensor:
+        """Return one row per client."""
+        return torch.cat(self._rows[name])
+
+
+def _partial_sums(values: Tensor, weights: np.ndarray):
+    """Yield sums of weight · value over parts of a stack, each small enough for the scratch memory."""
+    flat = values.reshape(len(values), -1)
+    w = to_device(values.device, weights)[0]
+    rows = max(1, MAX_SCRATCH // (8 * max(1, flat.shape[1])))
+    for a in range(0, len(flat), rows):
+        part, weight = flat[a : a + rows], w[a : a + rows]
+        if values.is_floating_point():
+            total = weight @ part.double()
+        else:
+            total = (part.to(torch.int64) * weight.to(torch.int64)[:, None]).sum(0)
+        yield total.view(values.shape[1:])

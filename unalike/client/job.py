@@ -1,0 +1,100 @@
+"""The job: all that running a client's function takes."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from unalike import draws
+from unalike.client.evaluation import evaluation
+from unalike.client.store import Shapes
+from unalike.contract.call import Evaluate
+from unalike.contract.fields import BUFFERS, OPTIMIZER
+from unalike.contract.method import Method
+from unalike.contract.requests import Train
+from unalike.data.federation import Columns, Federation
+from unalike.errors import UnalikeError
+from unalike.nn.task import Task
+from unalike.training import augment
+from unalike.training.optimizers import slot_names
+from unalike.training.settings import LocalTraining
+
+
+class States(Protocol):
+    """Where client state is kept: rows in memory, or files as on a real client."""
+
+    shapes: Shapes
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
+
+
+@dc.dataclass
+class Job:
+    """All that running a client's function takes. `data` lies on the task's device, in its dtype."""
+
+    method: Method
+    task: Task
+    data: Federation
+    local: LocalTraining
+    seed: int
+    states: States
+    mean_samples: float
+    _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.local.augment is not None:
+            augment.check(self.data.train.x)
+
+    def split(self, name: str) -> Columns:
+        columns = getattr(self.data, name, None)
+        if columns is None:
+            raise UnalikeError(
+                f"The federation has no per-client {name} data: make them with split_clients({name}=0.2)."
+            )
+        return columns
+
+    def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
+        """Return what `Me` knows of each client, as float64 arrays [c]."""
+        n = self.data.train.sizes[ids]
+        typical = max(self.mean_samples, self.local.batch_size or 1)  # at least a batch, where short ones are dropped
+        return {
+            "n": n.astype(np.float64),
+            "relative_size": n / self.mean_samples,
+            "lr": self.local.rates(ids, round),
+            "first_lr": self.local.rates(ids, 0),
+            "steps": self.local.counts(ids, n, round).astype(np.float64),
+            "mean_steps": self.local.counts(ids, np.full(len(ids), typical), round).astype(np.float64),
+        }
+
+    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
+        """Return the keys that these clients draw from, int64 [c]."""
+        return draws.client_keys(self.seed, round, purpose, ids)
+
+    def settings(self, request: Train) -> LocalTraining:
+        """Return the settings of a requested training: the run's, with the request's own in their place."""
+        return self.local.replaced(**request.local) if request.local else self.local
+
+    def function(self, function: str | Evaluate) -> Callable[..., Any]:
+        """Return the client function of a call."""
+        if isinstance(function, str):
+            return getattr(self.method, function)
+        if function not in self._evaluations:  # kept: an engine finds what it compiled by the function
+            metrics = self.task.metrics_for(self.split(function.split).y)
+            self._evaluations[function] = evaluation(self.method, metrics, function.split)
+        return self._evaluations[function]
+
+
+def state_shapes(method: Method, task: Task, local: LocalTraining) -> Shapes:
+    """Return the shapes of all that a client keeps: the method's fields, a kept optimizer, its own buffers."""
+    shapes: Shapes = {n: (f.resolve(task.sizes, method), task.dtype, f.life) for n, f in method.keeps.items()}
+    if local.keep_optimizer:
+        for name, shape in slot_names(local).items():
+            shapes[OPTIMIZER + name] = ((task.layout.size,) if shape == "model" else (1,), task.dtype, "run")
+    if task.buffer_layout.size and task.buffer_policy == "local":
+        shapes[BUFFERS] = ((task.buffer_layout.size,), task.dtype, "run")
+    return shapes

@@ -1,0 +1,48 @@
+"""Rehearse a client function: find out which fields it sends, without a client.
+
+A function may not branch on the values of tensors, so its fields follow from the method's settings, the message's
+fields and perhaps the round. A server that knows them before the replies come can check each reply alone and add it to
+its sums at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unalike.client.job import Job, state_shapes
+from unalike.client.one_client import OneClient
+from unalike.client.store import ClientStore
+from unalike.contract.call import Call
+from unalike.contract.requests import Train
+from unalike.data.federation import Columns, Federation
+from unalike.training.settings import LocalTraining
+
+SAMPLES = 2  # of the stand-in: as many as every model has been tried on
+
+
+class Rehearsal(Job):
+    """A job with one stand-in client that has two samples and does one step where another does a training."""
+
+    def __init__(self, job: Job):
+        x, y = (t[:1].expand(SAMPLES, *t.shape[1:]).contiguous() for t in (job.data.train.x, job.data.train.y))
+        columns = Columns(x, y, np.array([0, SAMPLES]))
+        data = Federation(columns, validation=columns, test=columns, classes=job.data.classes)
+        states = ClientStore(state_shapes(job.method, job.task, job.local), 1, job.task.device)
+        local = _one_step(job.local)
+        super().__init__(job.method, job.task, data, local, job.seed, states, job.mean_samples)
+        self.stand_in = OneClient(self)
+
+    def settings(self, request: Train) -> LocalTraining:
+        return _one_step(super().settings(request))
+
+    def sends(self, call: Call) -> frozenset[str]:
+        """Return the names of the fields that this call's function sends."""
+        state, first = self.states.read(np.array([0]))
+        row = {name: value[0] for name, value in state.items()}
+        _, sent, _ = self.stand_in.run(call, 0, row, torch.as_tensor(first[0]), call.message(0))
+        return frozenset(sent)
+
+
+def _one_step(local: LocalTraining) -> LocalTraining:
+    return local.replaced(steps=1, batch_size=None, drop_last=False)

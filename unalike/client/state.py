@@ -1,0 +1,121 @@
+"""What one client keeps on its disk: its state, kept and pending."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from unalike.client.store import Shapes
+from unalike.errors import UnalikeError, first_line
+
+# beside pending state: a hash of the request, what was answered, and the round it belongs to; beside kept state, the
+# round it was kept in
+REQUEST, REPLY, ROUND = "__request__", "__reply__", "__round__"
+
+
+class StateFolder:
+    """One client's state: `state.safetensors` is kept, `pending.safetensors` waits for the server's acknowledgement
+    and holds the last answer too: it may have been lost on its way."""
+
+    def __init__(self, path: Path, shapes: Shapes, real: bool = False):
+        # real: a real client's, written through to the disk and stamped with its round
+        self.path, self.shapes, self.real = path, shapes, real
+
+    def read(self) -> tuple[dict[str, Tensor], bool]:
+        """The state, pending over kept over zeros, and whether there is none yet but for a round's own."""
+        values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
+        kept = self._load("state")
+        values.update({n: v for n, v in (kept or {}).items() if n in self.shapes})
+        pending = {n: v for n, v in (self._load("pending") or {}).items() if n in self.shapes}
+        values.update(pending)
+        there = {n for n in kept or {} if n != ROUND} | {n for n in pending if self.shapes[n][2] == "run"}
+        return values, not there
+
+    def stage(self, values: dict[str, Tensor]) -> None:
+        """What the last answer leaves behind, together with what was staged before it in this round."""
+        if values:
+            self._save("pending", {**(self._load("pending") or {}), **values})
+
+    def answered(self, digest: bytes) -> bytes | None:
+        """The answer to this very request, if it was the last one and left anything behind."""
+        pending = self._load("pending") or {}
+        if REPLY not in pending or bytes(pending[REQUEST].numpy()) != digest:
+            return None
+        return bytes(pending[REPLY].numpy())
+
+    def begin(self, round: int, exchange: int) -> None:
+        """Forget what another round left pending, or this round when it starts anew: that reply was lost."""
+        pending = self._load("pending")
+        if pending is not None and (exchange == 0 or ROUND not in pending or int(pending[ROUND]) != round):
+            self.discard()
+
+    def commit(self) -> bool:
+        """Keep what is pending; True if there was anything for longer than a round."""
+        pending = self._load("pending")
+        if pending is None:
+            return False
+        keep = {n: v for n, v in pending.items() if n in self.shapes and self.shapes[n][2] == "run"}
+        stamp = {ROUND: pending[ROUND]} if self.real and self._stateful else {}
+        if keep or stamp:
+            self._save("state", {**(self._load("state") or {}), **keep, **stamp})
+        self.discard()
+        return bool(keep)
+
+    @property
+    def _stateful(self) -> bool:
+        return any(life == "run" for _, _, life in self.shapes.values())
+
+    def settle(self, acknowledged: int | None, commit: bool = True) -> None:
+        """Bring the state to what the server counts on: the last of this client's rounds that entered its model
+        (None: none did). What is pending from that round is kept; what the server never counted is forgotten.
+        commit=False only looks: the server may yet fail before it has written its checkpoint."""
+        at = {name: (self._load(name) or {}).get(ROUND) for name in ("state", "pending")}
+        rounds = {name: None if value is None else int(value) for name, value in at.items()}
+        if rounds["pending"] is not None and rounds["pending"] == acknowledged:
+            if commit:
+                self.commit()
+        elif not self._stateful or rounds["state"] == acknowledged:
+            if not commit:
+                self.discard()  # an answer that the server has closed its round without
+        elif acknowledged is None:  # the run begins anew
+            self.discard()
+            (self.path / "state.safetensors").unlink(missing_ok=True)
+        else:
+            has = "nothing" if rounds["state"] is None else f"the state of round {rounds['state'] + 1}"
+            raise UnalikeError(
+                f"The server counts on this client's state of round {acknowledged + 1}, and {self.path} has {has}: put "
+                "the right folder back, or begin a new run."
+            )
+
+    def discard(self) -> None:
+        (self.path / "pending.safetensors").unlink(missing_ok=True)
+
+    def replace(self, values: dict[str, Tensor]) -> None:
+        """Set the kept state (from a checkpoint)."""
+        self.discard()
+        self._save("state", values)
+
+    def _load(self, name: str) -> dict[str, Tensor] | None:
+        file = self.path / f"{name}.safetensors"
+        try:
+            return safetensors.torch.load_file(file) if file.exists() else None
+        except Exception as error:
+            raise UnalikeError(f"The client state {file} cannot be read: {first_line(error)}.") from error
+
+    def _save(self, name: str, values: dict[str, Tensor]) -> None:
+        new = self.path / f".{name}.new"
+        plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with open(new, "wb") as file:
+                file.write(safetensors.torch.save(plain))
+                if self.real:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(new, self.path / f"{name}.safetensors")
+        except OSError as error:
+            raise UnalikeError(f"Cannot write client state to {self.path}: {error.strerror or error}.") from error

@@ -1,0 +1,19 @@
+"""The contract between a method and the engines.
+
+A method has two halves. The client half is written for ONE client: a function of `me` (numbers about the client and a
+way to ask for work on its data), `s` (its own state) and `m` (the message from the server). It either asks the engine
+for work (`return me.train(m.w).then(self.done)`) or ends with `(new state, reply)`. The pieces between requests are
+pure functions of tensors: the engine calls them with one client's vectors, or under `vmap` with a whole cohort's.
+The server half, `round(server, cohort)`, calls client functions on a cohort and reads what their replies declare.
+"""
+
+from unalike.contract.client import Answer, Batch, Me
+from unalike.contract.fields import Field, Fields, PerClient
+from unalike.contract.method import Method
+from unalike.contract.requests import Request
+from unalike.contract.server import Cohort, Message, Replies, Server
+
+__all__ = [
+    "Answer", "Batch", "Cohort", "Field", "Fields", "Me", "Message", "Method", "PerClient", "Replies", "Request",
+    "Server",
+]  # fmt: skip

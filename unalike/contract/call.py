@@ -1,0 +1,72 @@
+"""What engines are asked and what they answer: a call of a client function on some clients, and its outcome."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import functools
+
+import numpy as np
+from torch import Tensor
+
+from unalike.contract.fields import Fields
+
+EVALUATION = 1 << 20  # the exchange of every evaluation: no round has as many, so its draws are its own
+
+
+@dc.dataclass(frozen=True)
+class Evaluate:
+    """Evaluation as a function to call: each client's own model on its own samples of a split."""
+
+    split: str
+
+
+@dc.dataclass(frozen=True)
+class Call:
+    """One exchange: which client function, the message to all, the rows that differ, and when.
+
+    function: the name of a function of the method, or `Evaluate(split)`; trained: how many trainings the earlier
+    exchanges of the round had (batch orders are drawn from it).
+    """
+
+    function: str | Evaluate
+    shared: dict[str, Tensor]
+    rows: dict[str, Tensor]
+    round: int
+    exchange: int
+    trained: int = 0
+
+    def message(self, position: int) -> Fields:
+        """Return the message to the client at this position of the cohort."""
+        return Fields({**self.shared, **{name: t[position] for name, t in self.rows.items()}})
+
+
+@dc.dataclass
+class Outcome:
+    """The replies of some clients: stacked fields, and each one's mean training loss (NaN where it did not train)."""
+
+    ids: np.ndarray
+    up: dict[str, Tensor]
+    samples: np.ndarray
+    loss: np.ndarray
+    trained: int = 0  # how many times these clients trained in this exchange
+    finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
+
+
+class LazyOutcome(Outcome):
+    """An outcome that the device may still be computing: `ends` [2, c] holds the losses and whether all that is sent is
+    finite; the host waits for it when it is first read."""
+
+    def __init__(self, ids: np.ndarray, up: dict[str, Tensor], samples: np.ndarray, trained: int, ends: Tensor):
+        self.ids, self.up, self.samples, self.trained, self._ends = ids, up, samples, trained, ends
+
+    @functools.cached_property
+    def loss(self) -> np.ndarray:  # type: ignore[override]
+        return self._read[0]
+
+    @functools.cached_property
+    def finite(self) -> np.ndarray:  # type: ignore[override]
+        return self._read[1] > 0
+
+    @functools.cached_property
+    def _read(self) -> np.ndarray:
+        return self._ends.cpu().numpy()

@@ -1,0 +1,98 @@
+"""Declared fields: the parts of messages, replies, client states and server tables."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from typing import Any
+
+from torch import Tensor
+
+from unalike.errors import UnalikeError, did_you_mean
+
+BUFFERS = "buffers"  # the reserved field in which BatchNorm's statistics travel
+LOSS = "training_loss"  # the reserved field in which a client's mean training loss travels
+OPTIMIZER = "optimizer."  # prefix of the client state that a kept optimizer lives in
+
+READS = ("sum", "each", "peers")
+
+
+@dc.dataclass(frozen=True)
+class Field:
+    """One declared part of a reply, of a client's state or of a server table.
+
+    shape: "model", "body" (all but the head), "head", "features", "pairs" (the upper triangle of features × features),
+      "classes", "scalar", or a tuple of numbers and names
+      (a name that is none of these is an attribute of the method: `("clusters", "model")`).
+    read: "sum" (the server needs only the weighted sum), "each" (it reads every client's own value) or "peers" (other
+      clients see it too). What is not declared "each" or "peers" cannot be read client by client.
+    weight: what the value is weighted by in sums and means: "samples", "one", or the name of an option of the method
+      that is "samples" or "uniform"; fixed before anything is sent.
+    life: for client state: "run", or "round" for what is only carried from one exchange to the next.
+    """
+
+    shape: str | tuple[int | str, ...] = "model"
+    read: str = "sum"
+    weight: str = "samples"
+    life: str = "run"
+
+    def __post_init__(self) -> None:
+        for value, options, what in (
+            (self.read, READS, "read"),
+            (self.life, ("run", "round"), "life"),
+        ):
+            if value not in options:
+                raise UnalikeError(f"Field({what}={value!r}): must be one of {', '.join(options)}.")
+
+    def weighting(self, method: object) -> str:
+        """Return "samples" or "one"."""
+        if self.weight in ("samples", "one"):
+            return self.weight
+        found = {"samples": "samples", "uniform": "one"}.get(getattr(method, self.weight, ""))
+        if found is None:
+            raise UnalikeError(
+                f"{type(method).__name__} declares weight={self.weight!r}: it must be 'samples', 'one', or an option "
+                "of the method that is 'samples' or 'uniform'."
+            )
+        return found
+
+    def resolve(self, sizes: dict[str, int], method: object) -> tuple[int, ...]:
+        """Return the shape in numbers."""
+        if self.shape == "scalar":
+            return ()
+        names = self.shape if isinstance(self.shape, tuple) else (self.shape,)
+        out = []
+        for name in names:
+            if isinstance(name, int):
+                out.append(name)
+            elif name in sizes:
+                out.append(sizes[name])
+            elif isinstance(getattr(method, name, None), int):
+                out.append(getattr(method, name))
+            else:
+                raise UnalikeError(
+                    f"{type(method).__name__} declares the shape {self.shape!r}, and {name!r} is neither a size of "
+                    f"the model nor an attribute of the method.{did_you_mean(name, ['scalar', *sizes])}"
+                )
+        return tuple(out)
+
+
+class Fields(dict[str, Tensor]):
+    """A message or a state: `m.w` is `m["w"]`; a name that is not there says what is. A field may be called anything,
+    also `update` or `items`: as attributes, fields come before a dict's own methods."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and dict.__contains__(self, name):
+            return dict.__getitem__(self, name)
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnalikeError(f"There is no field {name!r} here.{did_you_mean(name, dict.keys(self))}")
+
+
+class PerClient:
+    """A part of a message that differs between clients: one row each, in the order of the cohort."""
+
+    def __init__(self, rows: Tensor):
+        self.rows = rows

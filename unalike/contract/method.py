@@ -1,0 +1,74 @@
+"""The method: both halves, its declared fields, and what identifies it."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from unalike.contract.client import Answer, Me
+from unalike.contract.fields import Field, Fields
+from unalike.contract.requests import Request
+from unalike.contract.server import Cohort, Message, Server
+
+SERVER_HALF = ("setup", "round", "published", "models")
+
+
+class Method:
+    """FedAvg's shape; a method overrides what differs. Hyper-parameters are the fields of a frozen dataclass."""
+
+    keeps: ClassVar[dict[str, Field]] = {}
+    sends: ClassVar[dict[str, Field]] = {"delta": Field()}
+    tables: ClassVar[dict[str, Field]] = {}
+    pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
+
+    def setup(self, server: Server, everyone: Cohort) -> None:
+        """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""
+
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
+        """The client's part of a round."""
+        return me.train(m.w).then(self.done)
+
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
+        """What the client keeps, and what it sends."""
+        return {}, {"delta": theta - m.w}
+
+    def round(self, server: Server, cohort: Cohort) -> None:
+        """The server's part of a round."""
+        server.w = server.w + cohort.call(self.client, w=server.w).mean("delta")
+
+    def published(self, server: Server) -> Message:
+        """The message with which a client finds its own model (see `personal`)."""
+        return {"w": server.w}
+
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
+        """The vector (or a request that ends in one) that is evaluated on this client's own data."""
+        return m.w
+
+    def models(self, server: Server) -> dict[str, Tensor] | dict[str, tuple[Tensor, float]]:
+        """The vectors evaluated on the global test set by name: the first is the one that is reported (`test_*`), the
+        others are logged as `test_<name>_*`. With pairs (vector, weight) the reported numbers are the weighted mean of
+        the models' numbers, and every model is logged under its name. Empty: there is no global model."""
+        return {"global": server.w}
+
+
+def settings(method: Method) -> dict[str, Any]:
+    """Return a method's name and hyper-parameters, as written into a run's config."""
+    values: dict[str, Any] = dc.asdict(method) if dc.is_dataclass(method) else {}
+    return {"name": type(method).__name__, **values}
+
+
+def fingerprint(method: Method) -> str:
+    """Return a short hash of a method's name and hyper-parameters: both ends of a federation must agree on it."""
+    return hashlib.sha256(json.dumps(settings(method), sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def client_functions(method: Method) -> Iterator[str]:
+    """Yield the names a server may call: the method's own public functions, less the server's half."""
+    for name in dir(type(method)):
+        if not name.startswith("_") and name not in SERVER_HALF and callable(getattr(type(method), name)):
+            yield name

@@ -1,0 +1,211 @@
+"""The server's side of the contract: its state, a cohort to call, and replies to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.contract.client import Answer
+from unalike.contract.fields import Field, PerClient
+from unalike.errors import UnalikeError, did_you_mean
+from unalike.nn.layout import Layout
+
+Message = dict[str, Tensor | float | PerClient]  # what a server sends: to all, or a row to each
+
+
+class Server:
+    """The server's state: `w`, and whatever a method assigns (tensors, numbers, text, lists of these).
+
+    `buffers` holds BatchNorm's statistics where a model has any; `table(name)` is a declared table with one row per
+    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name.
+    """
+
+    w: Tensor
+    buffers: Tensor
+    values: dict[str, Any]
+    layout: Layout  # where the model's tensors lie in a vector (`body`, `head`, `join`)
+
+    def __init__(self, layout: Layout, tables: Mapping[str, Rows], fresh: Callable[[int], Tensor], **values: Tensor):
+        """fresh: gives model number k of the run's seed, for `init`."""
+        self.__dict__.update(values={}, layout=layout, _tables=tables, _fresh=fresh)
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ or hasattr(Server, name):
+            raise UnalikeError(f"server.{name} is the server's own: give the method's state another name.")
+        self.values[name] = value.detach() if isinstance(value, Tensor) else value
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["values"][name]
+        except KeyError:
+            if name.startswith("__"):
+                raise AttributeError(name) from None
+            public = [known for known in self.values if not known.startswith("_")]
+            raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, public)}") from None
+
+    def table(self, name: str) -> Table:
+        if name not in self._tables:
+            raise UnalikeError(f"The method declares no table {name!r}.{did_you_mean(name, self._tables)}")
+        return Table(self._tables[name])
+
+    def init(self, count: int) -> Tensor:
+        """Return `count` models, each with its own weights, drawn from the run's seed; the first is the given one."""
+        return torch.stack([self._fresh(k) for k in range(count)])
+
+
+class Rows(Protocol):
+    """Rows by client number, as a table needs them (`unalike.client.store.ClientStore`)."""
+
+    shapes: dict[str, Any]
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
+
+
+class Table:
+    """A declared table on the server: rows by client number, zeros where nothing was written."""
+
+    def __init__(self, store: Rows):
+        self._store = store
+
+    def __getitem__(self, ids: Iterable[int]) -> Tensor:
+        return self._store.read(np.asarray(ids, dtype=np.int64))[0]["row"]
+
+    def __setitem__(self, ids: Iterable[int], rows: Tensor) -> None:
+        ids, rows = np.asarray(ids, dtype=np.int64), torch.as_tensor(rows)
+        want = [len(ids), *self._store.shapes["row"][0]]
+        if list(rows.shape) != want:
+            raise UnalikeError(f"A table was given rows of shape {list(rows.shape)}: {len(ids)} clients need {want}.")
+        self._store.stage(ids, {"row": rows})
+
+    def known(self, ids: Iterable[int]) -> Tensor:
+        """Return which of these clients have a row."""
+        return ~self._store.read(np.asarray(ids, dtype=np.int64))[1]
+
+
+class Received(Protocol):
+    """The replies to a call as a channel has gathered them (`unalike.channel.Sums`)."""
+
+    fields: Mapping[str, Field]
+    weights: dict[str, float]
+
+    @property
+    def ids(self) -> np.ndarray: ...
+    @property
+    def losses(self) -> np.ndarray: ...
+    @property
+    def names(self) -> list[str]: ...
+    def total(self, name: str) -> Tensor: ...
+    def rows(self, name: str) -> Tensor: ...
+
+
+class Replies:
+    """What came back from a call, as far as it was declared: sums and means of every field, single values only of
+    fields declared `read="each"` or `"peers"`."""
+
+    def __init__(self, received: Received, dtype: torch.dtype):
+        self._received, self._dtype = received, dtype
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The clients that answered, in order."""
+        return self._received.ids
+
+    @property
+    def count(self) -> int:
+        """How many answered."""
+        return len(self._received.ids)
+
+    def sum(self, name: str) -> Tensor:
+        """Return Σ weight · value over the clients that answered."""
+        return self._total(name).to(self._dtype)
+
+    def mean(self, name: str) -> Tensor:
+        """Return Σ weight · value / Σ weight."""
+        return (self._total(name) / self._received.weights[name]).to(self._dtype)
+
+    def each(self, name: str) -> Tensor:
+        """Return one row per client, in the order of `ids`."""
+        self._total(name)
+        if self._received.fields[name].read == "sum":
+            raise UnalikeError(
+                f"The reply field {name!r} is declared read='sum': reading it client by client needs read='each'."
+            )
+        return self._received.rows(name)
+
+    def losses(self) -> np.ndarray:
+        """Return the mean training loss per client, NaN where it did not train."""
+        return self._received.losses
+
+    def _total(self, name: str) -> Tensor:
+        if name not in self._received.names:
+            raise UnalikeError(f"The replies have no field {name!r}.{did_you_mean(name, self._received.names)}")
+        return self._received.total(name)
+
+
+class Exchanges(Protocol):
+    """The round that a cohort belongs to (`unalike.run.round.Round`)."""
+
+    population: int
+    round: int
+
+    def samples(self, ids: np.ndarray) -> np.ndarray: ...
+    def rates(self, ids: np.ndarray) -> np.ndarray: ...
+    def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies: ...
+
+
+class Cohort:
+    """The clients of a round, or a part of them: `call` runs a client function on each and gathers the replies."""
+
+    def __init__(self, exchanges: Exchanges, ids: np.ndarray):
+        self._exchanges, self.ids = exchanges, ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def population(self) -> int:
+        """How many clients there are in all."""
+        return self._exchanges.population
+
+    @property
+    def everyone(self) -> Cohort:
+        """All clients there are, of this cohort or not."""
+        return Cohort(self._exchanges, np.arange(self.population))
+
+    @property
+    def samples(self) -> np.ndarray:
+        """Training samples of each client of this cohort."""
+        return self._exchanges.samples(self.ids)
+
+    @property
+    def round(self) -> int:
+        """The round, from 0; -1 while setting up."""
+        return self._exchanges.round
+
+    @property
+    def rates(self) -> np.ndarray:
+        """This round's local learning rate of each client of this cohort."""
+        return self._exchanges.rates(self.ids)
+
+    def only(self, ids: Iterable[int]) -> Cohort:
+        """Return the same cohort, cut to these clients."""
+        ids = np.asarray(ids, dtype=np.int64)
+        stranger = np.setdiff1d(ids, self.ids)
+        if len(stranger):
+            raise UnalikeError(f"only(): client {int(stranger[0])} is not in this cohort of {len(self.ids)}.")
+        clients, times = np.unique(ids, return_counts=True)
+        if len(clients) < len(ids):
+            raise UnalikeError(f"only(): client {int(clients[times > 1][0])} is named twice: name each client once.")
+        return Cohort(self._exchanges, ids)
+
+    def call(self, fn: Callable[..., Answer], **message: Tensor | float | PerClient) -> Replies:
+        """Run `fn(me, s, m)`, a function of the method, on every client; values in `message` go to all,
+        `PerClient(rows)` one row to each."""
+        return self._exchanges.call(fn, self.ids, message)

@@ -1,0 +1,176 @@
+"""The batched engine: how many clients stand in a stack, the steps that were built, and the way through a cohort."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.client.job import Job
+from unalike.contract.call import Call, Outcome
+from unalike.engines.batched.captured import Exchanges
+from unalike.engines.batched.stack import Stack
+from unalike.engines.batched.step import Step, StepKind
+from unalike.engines.engine import Engine
+from unalike.errors import EngineRefused, UnalikeError
+from unalike.nn.numerics import one_thread
+from unalike.nn.task import FunctionalModule
+
+
+class Batched(Engine):
+    name = "batched"
+
+    def __init__(
+        self,
+        job: Job,
+        clients_at_once: int | None = None,
+        memory: int | str | None = None,
+        compile: bool | None = None,
+        fast: bool | None = None,
+    ):
+        super().__init__(job)
+        cuda = job.task.device.type == "cuda"
+        self.compile = cuda if compile is None else compile
+        self.pure: FunctionalModule = job.task.pure(align=16 if cuda else 1)
+        wanted = cuda and job.task.dtype == torch.float32 if fast is None else fast
+        self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
+        self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
+        self.capture = cuda and self.compile and fast is not False
+        self.take(job)
+
+    def take(self, job: Job) -> None:
+        """Work for this job; what was made for another is let go."""
+        self.job = job
+        self.steps: dict[StepKind, list[Step]] = {}
+        self.exchanges = Exchanges()
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be compiled or captured, and why: it ran all the same, slower."""
+        found = [note for kept in self.steps.values() for step in kept for note in step.notes]
+        return [*dict.fromkeys([*found, *self.exchanges.notes])]
+
+    def _quick(self, asked: bool) -> FunctionalModule:
+        """The model with its fast layers, or as it is where they do not give the same gradient here."""
+        try:
+            return self.job.task.pure(align=16 if self.job.task.device.type == "cuda" else 1, fast=True)
+        except (EngineRefused, ImportError):  # no Triton, or a kernel that this GPU cannot run
+            if asked:
+                raise
+            return self.pure
+
+    def _fitting(self, asked: int | None, budget: int | None) -> int:
+        """How many clients to stack: as many as fit, or as many as were asked for if those fit."""
+        task = self.job.task
+        free = free_memory(task.device)
+        if budget is not None and budget > free:
+            raise UnalikeError(f"memory is {gigabytes(budget)} and only {gigabytes(free)} are free: give less.")
+        if budget is not None and task.device.type == "cuda":
+            total = torch.cuda.get_device_properties(task.device).total_memory
+            held = torch.cuda.memory_reserved(task.device)
+            torch.cuda.set_per_process_memory_fraction(min(1.0, (held + budget) / total), task.device)
+        most = (budget or free) // (each := self._bytes_each())
+        if most < 1:
+            raise UnalikeError(
+                f"One client needs about {gigabytes(each)}, {gigabytes(budget or free)} are available: take a smaller "
+                "batch_size or model."
+            )
+        if asked is None:  # with room to spare where nobody gave a budget
+            usual = budget or (int(0.6 * free) if task.device.type == "cuda" else min(free, 2 << 30))
+            return min(4096, max(1, usual // each))
+        if min(asked, len(self.job.data)) > most:
+            raise UnalikeError(
+                f"{asked} clients at once need about {gigabytes(asked * each)}, {gigabytes(budget or free)} are "
+                f"available: use clients_at_once={most}."
+            )
+        return asked
+
+    def _bytes_each(self) -> int:
+        """What a client of a stack takes: its vectors are counted, activations measured on one client."""
+        job, task, saved = self.job, self.job.task, 0
+
+        def count(t: Tensor) -> Tensor:
+            nonlocal saved
+            saved += t.numel() * t.element_size()
+            return t
+
+        rows = int(min(job.local.batch_size or job.data.train.sizes.max(), job.data.train.sizes.max()))
+        x, y = job.data.train.x[:rows], job.data.train.y[:rows]
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+            vector = task.layout.repack(task.start, self.pure.layout).clone().requires_grad_(True)
+            weight = x.new_full((len(y),), 1 / len(y), dtype=task.dtype)
+            key = torch.zeros((), dtype=torch.int64, device=task.device)
+            task.losses(self.pure(vector, task.start_buffers, x, key, weight)[0], y).mean()
+        return 8 * task.layout.size * task.dtype.itemsize + 3 * saved
+
+    def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        with one_thread() if self.job.task.device.type == "cpu" else nullcontext():
+            yield from self._chunks(call, ids)
+
+    def _chunks(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        a = 0
+        while a < len(ids):
+            b = min(a + self.clients_at_once, len(ids))
+            try:
+                outcome = self.exchanges.run(Stack(self, call, ids[a:b], np.arange(a, b)))
+            except torch.OutOfMemoryError:
+                if b - a == 1:
+                    raise UnalikeError(
+                        "One client alone does not fit the device's memory: use a smaller batch_size."
+                    ) from None
+                self.clients_at_once = (b - a) // 2  # a chunk is a pure function of its inputs: take half and go on
+                torch.cuda.empty_cache()
+                continue
+            a = b
+            yield outcome
+
+    def step(self, kind: StepKind, width: int) -> Step:
+        """Return the step for this kind of training; it is kept, because building it again would compile it again. A
+        compiled one also serves narrower stacks; from the third width on the cohorts must vary, and a new one is built
+        with room for wider ones, so that a few serve all."""
+        kept = self.steps.setdefault(kind, [])
+        if len(self.steps) > 64:  # a loss that is a new function every round would fill the memory
+            del self.steps[next(iter(self.steps))]
+        for step in sorted(kept, key=lambda s: s.width):
+            if not self.compile or width <= step.width <= 1.6 * width:
+                return step
+        pure = self.quick if kind.step is None else self.pure  # a step of its own may differentiate twice
+        room = width if len(kept) < 2 else math.ceil(1.25 * width)
+        kept.append(Step(self.job.task, pure, kind, self.compile, room))
+        return kept[-1]
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had: on a GPU, or of the machine's memory."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):  # not Linux: assume that memory is unlimited
+        return 1 << 62
+
+
+UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1, "": 1}
+
+
+def in_bytes(given: int | str) -> int:
+    """8000000000, "8 GB" or "8GiB" as a number of bytes."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(given).lower())
+    if not found or found[2] not in UNITS or isinstance(given, bool):
+        raise UnalikeError(f"memory={given!r} must be a number of bytes, or a text such as '8GB' or '500 MiB'.")
+    value = int(float(found[1]) * UNITS[found[2]])
+    if value < 1:
+        raise UnalikeError(f"memory={given!r} must be above 0.")
+    return value
+
+
+def gigabytes(value: int) -> str:
+    return f"{value / 1e9:.3g} GB"

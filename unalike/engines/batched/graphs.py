@@ -1,0 +1,186 @@
+"""Static buffers of compiled steps, and CUDA graphs over them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from unalike.data.federation import Columns
+
+if TYPE_CHECKING:
+    from unalike.engines.batched.step import Step
+
+SEVERAL = (32, 16, 8, 4, 2, 1)  # steps in a captured graph; it is made when so many follow one another
+UNROLLED, MANY = 4, 1000  # steps in one compiled call on a CPU, where so many follow one another
+
+
+class StaticBuffers:
+    """Fixed places in memory for everything a compiled step reads and writes: cohorts and blocks that vary in size meet
+    the same shapes, and nothing is compiled twice. On CUDA, a captured graph per width of the stack.
+
+    A step finds its own batch: it reads its number from the device and counts it up, so that a round is a series of
+    replays without a copy or a wait between them.
+    """
+
+    def __init__(self, step: Step, data: Columns, moving: dict[str, Any], steps: int, batch: int):
+        self.step, self.data = step, data
+        c, b, device = step.width, step.kind.batches, moving["theta"].device
+        self.capacity, self.batch = 1 << max(0, steps - 1).bit_length(), batch
+        self.moving = tree_map(lambda t: t.new_zeros(c, *t.shape[1:]), moving)
+        leaves, self.spec = tree_flatten(moving)
+        self.shapes = [t.shape[1:] for t in leaves]
+        self.key = torch.zeros(c, dtype=torch.int64, device=device)
+        self.rows = torch.zeros(self.capacity, c, b, batch, dtype=torch.int64, device=device)
+        self.weight = torch.zeros(self.capacity, c, b, batch, dtype=step.task.dtype, device=device)
+        self.alive = torch.zeros(self.capacity, dtype=torch.int64, device=device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step within the block
+        self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
+        self.total = torch.zeros(c, dtype=step.task.dtype, device=device)
+        self._parts: dict[int, tuple[Any, ...]] = {}
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if step.mode == "graph" else None
+        if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
+            for t in (data.x, data.y, self.rows, self.weight, self.alive):
+                torch._dynamo.maybe_mark_dynamic(t, 0)
+
+    def fits(self, data: Columns, moving: dict[str, Any], steps: int, batch: int) -> bool:
+        same = data is self.data and batch == self.batch and steps <= self.capacity
+        leaves, spec = tree_flatten(moving)
+        return same and spec == self.spec and [t.shape[1:] for t in leaves] == self.shapes
+
+    def load(self, moving: dict[str, Any], key: Tensor) -> None:
+        for mine, given in zip(tree_leaves(self.moving), tree_leaves(moving), strict=True):
+            mine[: len(given)].copy_(given)
+        self.key[: len(key)].copy_(key)
+        self.total.zero_()
+
+    def load_block(self, first: int, rows: Tensor, weight: Tensor, alive: Tensor) -> None:
+        k, c = rows.shape[:2]
+        self.rows[:k, :c].copy_(rows)
+        self.weight[:k, :c].copy_(weight)
+        self.weight[:k, c:].zero_()
+        self.alive[:k].copy_(alive)
+        self.at.zero_()
+        self.first.fill_(first)
+
+    def unload(self, moving: dict[str, Any], c: int) -> None:
+        for name in ("theta", "buffers", "slots"):
+            tree_map(lambda given, mine: given.copy_(mine[:c]), moving[name], self.moving[name])
+
+    def _part(self, width: int) -> tuple[Any, ...]:
+        """The first `width` rows of all static; kept, because slicing them costs a tiny model as much as its step."""
+        if width not in self._parts:
+            self._parts[width] = tree_map(lambda t: t[:width], (self.moving, self.key, self.total))
+        return self._parts[width]
+
+    def _body(self, width: int, several: int = 1) -> None:
+        """One step of the first `width` clients, wherever the device's own counter stands; or several."""
+        step, (moving, key, total) = self.step, self._part(width)
+        keys = step.step_keys(key, self.first, self.at)
+        block = (self.rows, self.weight, self.alive, self.at)
+        if step.moved is None:
+            run = step.compiled_at if several == 1 else step.compiled_few
+            run(moving, (self.data.x, self.data.y), block, keys, total)
+            return
+        rows, weight = (t.index_select(0, self.at)[0, :width] for t in (self.rows, self.weight))
+        live = torch.arange(width, device=rows.device)[:, None] < self.alive.index_select(0, self.at)
+        x, y = step.samples(self.data, rows, keys), taken(self.data.y, rows)
+        loss = step.compiled(moving, x, y, weight, keys, live)
+        total += torch.where(live[:, 0], loss, 0.0)
+        self.at += 1
+
+    def steps(self, width: int, count: int) -> None:
+        """So many steps: on CUDA several to a replay, which costs a small model less than starting each."""
+        if self._pool is None:
+            plain = self.step.moved is None and not self.step.pure.keyed
+            with quiet():
+                for several in (UNROLLED, 1) if plain and count >= MANY else (1,):
+                    for _ in range(count // several):
+                        self._body(width, several)
+                    count %= several
+            return
+        if capturing(self.at.device):  # of a whole exchange: a graph cannot be replayed into another
+            with quiet():
+                for _ in range(count):
+                    self._body(width)
+            return
+        for several in SEVERAL:
+            while count >= several:
+                if (width, several) not in self._graphs:
+                    self._capture(width, several)
+                self._graphs[width, several].replay()
+                count -= several
+
+    def _capture(self, width: int, several: int) -> None:
+        """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
+        static = (self.moving, self.at, self.total)
+        before = tree_map(torch.clone, static)
+
+        def warm() -> None:
+            for _ in range(2):
+                self.at.zero_()
+                self._body(width)
+
+        def work() -> None:
+            for _ in range(several):
+                self._body(width)
+
+        graph, _ = graphed(work, self.at.device, warm, self._pool)
+        tree_map(lambda place, value: place.copy_(value), static, before)
+        self._graphs[width, several] = graph
+
+
+def taken(values: Tensor, rows: Tensor) -> Tensor:
+    """values[rows]: on a CPU this way copies whole samples, and not number by number."""
+    return values.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *values.shape[1:])
+
+
+def capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def graphed(
+    work: Callable[[], Any], device: torch.device, warm: Callable[[], Any] | None = None, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """(a CUDA graph of this work, where its results lie), warmed up first: nothing is compiled within a graph."""
+    ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(ours)
+    with torch.cuda.stream(side), quiet():
+        (warm or work)()
+    ours.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=side), quiet():
+            out = work()
+    finally:
+        torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
+    return graph, out
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The compiler's advice about settings that `precision` has already decided is not the user's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def at_work(steps: np.ndarray) -> np.ndarray:
+    """How many clients (a prefix, longest first) take each step."""
+    return (steps[None, :] > np.arange(int(steps.max()))[:, None]).sum(1)
+
+
+def prefixes(alive: np.ndarray, c: int) -> Iterator[tuple[int, int]]:
+    """Of steps that fewer and fewer clients take: (width, how many steps), where a width is the smallest of a few that
+    holds everybody at work. Each width is compiled once."""
+    widths = sorted({c, -(-c // 2), -(-c // 4)}, reverse=True)
+    for width, narrower in zip(widths, [*widths[1:], 0], strict=True):
+        if count := int(((narrower < alive) & (alive <= width)).sum()):
+            yield width, count

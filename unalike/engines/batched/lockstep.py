@@ -1,0 +1,417 @@
+"""Several runs as one stack of clients: ten seeds of ten clients of a tiny model are a hundred clients wide, and a step
+of those costs little more than one of ten.
+
+Every run stays an ordinary run, with its own folder, rounds, sampling and evaluation, in a thread of its own; but one
+thread works at a time, in a fixed order. A run that asks its engine for clients waits until all the others have asked
+too, or have ended. Then calls of the same client function in the same round are answered by one `Batched` engine, in
+which the runs' clients stand side by side. What a client draws comes from its own run's seed and its own number, so a
+run computes what it would compute alone, to rounding.
+
+Runs may differ in seed, data, start of the model, and amounts of work and rates; where they differ in more they are
+answered one after another. A run that diverges leaves, and the others go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses as dc
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.client.job import Job
+from unalike.client.store import Shapes
+from unalike.contract.call import Call, Outcome
+from unalike.contract.method import settings
+from unalike.data.federation import Columns, Federation
+from unalike.engines.batched.engine import Batched
+from unalike.engines.engine import Engine
+from unalike.errors import Diverged
+from unalike.nn.numerics import numerics
+from unalike.nn.task import Task
+from unalike.training.settings import LocalTraining, amount
+
+AMOUNTS, PLAIN = ("epochs", "steps", "lr"), (int, float, type(None))
+
+
+def together(
+    starts: Sequence[Callable[[Member], Any]], precision: str = "highest", deterministic: bool = False
+) -> list[Any]:
+    """Run several runs in lockstep. Each start is given a `Member`, makes a run with the engine option `member=` and
+    returns what it likes; these values come back in order, with a `Diverged` in the place of a run that diverged. When
+    all are through, the first error of another kind is raised. precision and deterministic are those of all runs."""
+    lockstep = Lockstep(starts)
+    with numerics(precision, deterministic):  # a run that ends first must not put the switches back for the others
+        lockstep.hold()
+    for member in lockstep.members:
+        if member.error is not None and not isinstance(member.error, Diverged):
+            raise member.error
+    return [member.error or member.value for member in lockstep.members]
+
+
+class Stopped(BaseException):
+    """The lockstep ends before the run does."""
+
+
+class Member(Engine):
+    """A run in a lockstep: stands before the run's own engine and shares its calls with the other runs."""
+
+    def __init__(self, lockstep: Lockstep, start: Callable[[Member], Any]):
+        self.lockstep, self.start = lockstep, start
+        self.own: Batched | None = None
+        self.asked: tuple[Call, np.ndarray] | None = None
+        self.answer: list[Outcome] | Exception = []
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.over = False
+        self.together = 1  # how many runs were in its first stack
+        self.share = 0.0  # seconds of its own in the last answer
+
+    def wrap(self, engine: Engine) -> Engine:
+        """Return this member in front of a run's engine, or the engine itself where it makes no stacks."""
+        if not isinstance(engine, Batched):
+            return engine
+        self.own, self.job, self.name, self.compile = engine, engine.job, engine.name, engine.compile
+        return self
+
+    @property
+    def remark(self) -> str:
+        return f"; {self.together} runs in one stack" if self.together > 1 else ""
+
+    def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        assert self.own is not None
+        if not isinstance(call.function, str):  # personal models may differ between runs
+            yield from self.own.call(call, ids)
+            return
+        began, self.asked = time.perf_counter(), (call, ids)
+        self.lockstep.wait(self)
+        self.others_seconds += time.perf_counter() - began - self.share
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        yield from self.answer
+
+    @property
+    def notes(self) -> list[str]:
+        return [] if self.own is None else self.own.notes
+
+    def close(self) -> None:
+        if self.own is not None:
+            self.own.close()
+
+    def work(self) -> None:
+        """The thread: the run from its first turn to its end."""
+        try:
+            self.lockstep.turn(self)
+            self.value = self.start(self)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over, self.asked = True, None
+            self.lockstep.give_back()
+
+
+class Lockstep:
+    """Whose turn it is, and who answers."""
+
+    def __init__(self, starts: Sequence[Callable[[Member], Any]]):
+        self.members = [Member(self, start) for start in starts]
+        self.stacks: list[SharedStack] = []
+        self._changed = threading.Condition()
+        self._whose: Member | None = None
+        self._stopped = False
+
+    def hold(self) -> None:
+        """Until every run has ended."""
+        for member in self.members:
+            threading.Thread(target=member.work, daemon=True).start()
+        try:
+            while going := [member for member in self.members if not member.over]:
+                for member in going:
+                    if member.asked is None:
+                        self._give(member)
+                self._answer([member for member in going if member.asked is not None])
+        except BaseException:  # Ctrl-C: every run closes its folder; the round in progress is lost
+            self._stopped = True
+            self._returned()
+            for member in self.members:
+                while not member.over:
+                    self._give(member)
+            raise
+
+    # ---- turns
+
+    def _give(self, member: Member) -> None:
+        """The member's turn, until it asks for clients or ends."""
+        with self._changed:
+            self._whose = member
+            self._changed.notify_all()
+        self._returned()
+
+    def _returned(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._whose is None)
+
+    def give_back(self) -> None:
+        with self._changed:
+            self._whose = None
+            self._changed.notify_all()
+
+    def turn(self, member: Member) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._whose is member)
+        if self._stopped:
+            raise Stopped
+
+    def wait(self, member: Member) -> None:
+        self.give_back()
+        self.turn(member)
+
+    # ---- answers
+
+    def _answer(self, asking: list[Member]) -> None:
+        """Those in the earliest exchange, and of them those who ask for the same: the others wait, so that runs that
+        were resumed at different rounds meet."""
+        if not asking:
+            return
+        first = min(asking, key=lambda member: _when(member.asked))
+        group = [member for member in asking if _question(member.asked) == _question(first.asked)]
+        stack = next((stack for stack in self.stacks if first in stack.members), None) or self._stack(first)
+        group = [member for member in group if member in stack.members]
+        if len(group) > 1 and stack.fails is None:
+            began = time.perf_counter()
+            try:
+                stack.answer(group)
+                for member in group:
+                    member.share = (time.perf_counter() - began) / len(group)
+            except Exception as error:  # of one of them, or of stacking: each is answered by itself, and it will show
+                stack.answer_alone(group)
+                if not any(isinstance(member.answer, Exception) for member in group):
+                    stack.fails = str(error)
+        else:
+            stack.answer_alone(group)
+        for member in group:
+            member.asked = None
+
+    def _stack(self, first: Member) -> SharedStack:
+        """Everybody who can stand beside this run. All have asked or ended: nobody comes later."""
+        free = [
+            member
+            for member in self.members
+            if member.asked and not any(member in stack.members for stack in self.stacks)
+        ]
+        self.stacks.append(SharedStack([member for member in free if member is first or alike(first.own, member.own)]))
+        return self.stacks[-1]
+
+
+def _when(asked: Any) -> tuple[int, int]:
+    return asked[0].round, asked[0].exchange
+
+
+def _question(asked: Any) -> tuple[Any, ...]:
+    """Equal for calls that one stack can answer, as far as they go."""
+    call: Call = asked[0]
+    shapes = [
+        (name, value.shape[skip:], value.dtype)
+        for skip, part in ((0, call.shared), (1, call.rows))
+        for name, value in sorted(part.items())
+    ]
+    return (*_when(asked), call.trained, call.function, shapes)
+
+
+class SharedStack:
+    """Some runs, their clients side by side in one engine."""
+
+    def __init__(self, members: list[Member]):
+        self.members = members
+        self.fails: str | None = None
+        engines = [member.own for member in members if member.own is not None]
+        self.job = Joint([engine.job for engine in engines])
+        self.engine = copy.copy(engines[0])  # with the options that the runs were given
+        self.engine.take(self.job)
+
+    def answer(self, group: list[Member]) -> None:
+        """All calls as one, and each run's share of the outcome."""
+        where = {member: k for k, member in enumerate(self.members)}
+        calls = [(member, *member.asked) for member in group if member.asked]
+        ids = np.concatenate([ids + self.job.base[where[member]] for member, _, ids in calls])
+        rows = {
+            name: torch.cat([_rows(call, name, len(ids)) for _, call, ids in calls])
+            for name in (*calls[0][1].shared, *calls[0][1].rows)
+        }
+        call = dc.replace(calls[0][1], shared={}, rows=rows)
+        outcomes = [*self.engine.call(call, ids)]
+        self.job.rows.flush()
+        parts = [(whose, part) for outcome in outcomes for whose, part in self._parts(outcome)]
+        for member in group:
+            member.answer = [part for whose, part in parts if whose == where[member]]
+            if member.together == 1:
+                member.together = len(group)
+
+    def _parts(self, outcome: Outcome) -> Iterator[tuple[int, Outcome]]:
+        for whose, at, own in self.job.parts(outcome.ids):
+            index = torch.from_numpy(at).to(self.job.task.device)
+            up = {name: values[index] for name, values in outcome.up.items()}
+            yield whose, Outcome(own, up, outcome.samples[at], outcome.loss[at], outcome.trained)
+
+    def answer_alone(self, group: list[Member]) -> None:
+        """One after another; an error is the run's own."""
+        self.job.rows.staged = []
+        for member in group:
+            assert member.own is not None and member.asked is not None
+            began = time.perf_counter()
+            try:
+                member.answer = [*member.own.call(*member.asked)]
+            except Exception as error:
+                member.answer = error
+            member.share = time.perf_counter() - began
+
+
+def _rows(call: Call, name: str, count: int) -> Tensor:
+    """A part of a message, a row a client."""
+    if name in call.rows:
+        return call.rows[name]
+    return call.shared[name].expand(count, *call.shared[name].shape)
+
+
+class Joint(Job):
+    """The jobs of several runs as one: client k of run r is client base[r] + k, and whatever is asked of it is asked of
+    its own run's job."""
+
+    def __init__(self, jobs: list[Job]):
+        self.jobs = jobs
+        self.base = np.cumsum([0, *(len(job.data.train) for job in jobs)])
+        self.rows = JointStates(jobs[0].states.shapes, self)
+        first = jobs[0]
+        super().__init__(
+            first.method,
+            first.task,
+            _side_by_side([job.data for job in jobs]),
+            self._local(),
+            first.seed,
+            self.rows,
+            first.mean_samples,
+        )
+
+    def parts(self, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """For every run among these clients: its number, the places of its clients, and their own numbers."""
+        owner = np.searchsorted(self.base, ids, side="right") - 1
+        for whose in np.unique(owner):
+            at = np.flatnonzero(owner == whose)
+            yield int(whose), at, ids[at] - self.base[whose]
+
+    def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
+        out: dict[str, np.ndarray] = {}
+        for whose, at, own in self.parts(ids):
+            for name, values in self.jobs[whose].numbers(own, round).items():
+                out.setdefault(name, np.empty(len(ids)))[at] = values
+        return out
+
+    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
+        out = np.empty(len(ids), dtype=np.int64)
+        for whose, at, own in self.parts(ids):
+            out[at] = self.jobs[whose].keys(own, round, purpose)
+        return out
+
+    def _local(self) -> LocalTraining:
+        """The runs' local training; an amount that is not one number for all is a function of the client."""
+        own = {name: [getattr(job.local, name) for job in self.jobs] for name in AMOUNTS}
+        several = [n for n, given in own.items() if not all(type(v) in PLAIN and v == given[0] for v in given)]
+        return self.jobs[0].local.replaced(**{name: self._amount(name) for name in several})
+
+    def _amount(self, name: str) -> Callable[[int, int], float]:
+        def of_client(client: int, round: int) -> float:
+            [(whose, _, own)] = self.parts(np.array([client]))
+            return float(amount(name, getattr(self.jobs[whose].local, name), own, round)[0])
+
+        return of_client
+
+
+class JointStates:
+    """The clients' states, each in its own run's store; what they return is handed on when the call is through."""
+
+    def __init__(self, shapes: Shapes, joint: Joint):
+        self.shapes, self.joint = shapes, joint
+        self.staged: list[tuple[np.ndarray, dict[str, Tensor]]] = []
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
+        order, states, first = [], [], []
+        for whose, at, own in self.joint.parts(ids):
+            state, new = self.joint.jobs[whose].states.read(own)
+            order.append(at)
+            states.append(state)
+            first.append(new)
+        back = torch.from_numpy(np.argsort(np.concatenate(order))).to(first[0].device)
+        values = {name: torch.cat([state[name] for state in states])[back] for name in self.shapes}
+        return values, torch.cat(first)[back]
+
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        self.staged.append((ids, values))
+
+    def flush(self) -> None:
+        for ids, values in self.staged:
+            for whose, at, own in self.joint.parts(ids):
+                index = torch.from_numpy(at)
+                mine = {name: value[index.to(value.device)] for name, value in values.items()}
+                self.joint.jobs[whose].states.stage(own, mine)
+        self.staged = []
+
+
+def _side_by_side(data: Sequence[Federation]) -> Federation:
+    """One federation of all clients; a split that some have not got is left out."""
+
+    def joined(name: str) -> Columns | None:
+        parts = [getattr(one, name) for one in data]
+        if any(part is None for part in parts):
+            return None
+        sizes = np.concatenate([part.sizes for part in parts])
+        x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+        return Columns(x, y, np.concatenate([[0], np.cumsum(sizes)]))
+
+    train = joined("train")
+    assert train is not None
+    return Federation(train, validation=joined("validation"), test=joined("test"), classes=data[0].classes)
+
+
+# ---------------------------------------------------------------- who can stand side by side
+
+
+def alike(a: Batched | None, b: Batched | None) -> bool:
+    """Whether two runs differ in nothing but seed, data, start of the model, and amounts of work and rates."""
+    if a is None or b is None:
+        return False
+    return (
+        type(a.job.method) is type(b.job.method)
+        and str(settings(a.job.method)) == str(settings(b.job.method))
+        and _kind(a.job.local) == _kind(b.job.local)
+        and a.job.states.shapes == b.job.states.shapes
+        and _same_model(a, b)
+    )
+
+
+def _kind(local: LocalTraining) -> tuple[bool, LocalTraining]:
+    return local.steps is None, dc.replace(local, epochs=1, steps=None, lr=1.0)
+
+
+def _same_model(a: Batched, b: Batched) -> bool:
+    """The same function of a vector: described alike, and with the same outputs for a few samples."""
+    one, two = a.job.task, b.job.task
+    if _described(one) != _described(two) or not torch.equal(one.start_buffers, two.start_buffers):
+        return False
+    rows = a.job.data.train.x[:8]
+    if rows.shape[1:] != b.job.data.train.x.shape[1:]:
+        return False
+    vector = one.layout.repack(one.start, a.pure.layout)
+    with torch.no_grad():
+        return torch.equal(*(e.pure(vector, one.start_buffers, rows, train=False)[0] for e in (a, b)))
+
+
+def _described(task: Task) -> tuple[Any, ...]:
+    settings = (task.dtype, task.device, task.precision, task.buffer_policy, task.loss)
+    return (*settings, task.layout.places, task.buffer_layout.places, task.head, str(task.module))

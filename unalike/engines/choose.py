@@ -1,0 +1,108 @@
+"""The choice of an engine: the one that was asked for, or the one that fits, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from unalike.client.job import Job
+from unalike.engines import costs
+from unalike.engines.batched import Batched
+from unalike.engines.costs import TINY
+from unalike.engines.engine import Engine
+from unalike.engines.flower import Flower
+from unalike.engines.loopback import Loopback
+from unalike.engines.ray import Ray
+from unalike.engines.sequential import Sequential
+from unalike.engines.workers import Workers, available_cores
+from unalike.errors import EngineRefused, unknown
+
+ENGINES: dict[str, type[Engine]] = {e.name: e for e in (Sequential, Workers, Batched, Loopback, Ray, Flower)}
+OPTIONS = {
+    "batched": ("clients_at_once", "memory", "compile", "fast"),
+    "workers": ("workers",),
+    "flower": ("remote",),
+    "ray": ("workers", "address", "inner", "clients_at_once", "memory", "compile", "fast"),
+}
+
+
+def choose_engine(
+    name: str, job: Job, cohort: int, options: dict[str, Any], rounds: int = 0, taken: dict[str, Any] | None = None
+) -> tuple[Engine, str]:
+    """Return the engine and the reason for it, one sentence. `taken` is what an earlier part of the same run took. With
+    the option `member` the run shares its stacks with others (batched/lockstep.py)."""
+    options = dict(options)
+    member = options.pop("member", None)
+    engine, reason = _choose(name, job, cohort, options, rounds, taken)
+    return (engine if member is None else member.wrap(engine)), reason
+
+
+def _choose(
+    name: str, job: Job, cohort: int, options: dict[str, Any], rounds: int, taken: dict[str, Any] | None
+) -> tuple[Engine, str]:
+    if name != "auto":
+        if name not in ENGINES:
+            raise unknown("engine", name, ["auto", *ENGINES])
+        try:
+            return _make(name, job, options), f"{name}: as asked"
+        except EngineRefused as error:
+            raise EngineRefused(f"The {name} engine cannot run this model: {error}. Use engine='auto'.") from error
+    if taken:
+        name, reason, more = taken["took"], "as before", {"compile": taken["compiled"]}
+    else:
+        name, reason, more = _suggest(job, cohort, rounds)
+    try:
+        return _make(name, job, {**more, **options}), f"{name}: {reason}"
+    except EngineRefused as error:
+        second = "workers" if job.task.device.type == "cpu" and available_cores() > 1 else "sequential"
+        return _make(second, job, options), f"{second}: {name} refused, {error}"
+
+
+def _make(name: str, job: Job, options: dict[str, Any]) -> Engine:
+    known = {o for names in OPTIONS.values() for o in names}
+    for option in options:
+        if option not in known:
+            raise unknown("engine option", option, known)
+    return ENGINES[name](job, **{k: v for k, v in options.items() if k in OPTIONS.get(name, ())})
+
+
+def heavy(module: nn.Module) -> tuple[bool, bool]:
+    """Whether a model has recurrent layers, and convolutions: on a CPU neither gains from stacks of clients."""
+    kinds = (nn.RNNBase, nn.modules.conv._ConvNd)
+    recurrent, convolution = (any(isinstance(layer, kind) for layer in module.modules()) for kind in kinds)
+    return recurrent, convolution
+
+
+def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
+    """By what the model is made of and, where that does not decide, by what a step costs here (docs/engines.md)."""
+    recurrent, convolution = heavy(job.task.module)
+    if cohort == 1:
+        return "sequential", "one client a round", {}
+    if job.task.device.type != "cpu":
+        other = nn.GRU | nn.RNN  # the LSTM has a stacked form of its own
+        if any(isinstance(layer, other) for layer in job.task.module.modules()):
+            return "sequential", "GRU and RNN layers cannot be stacked over clients", {}
+        return "batched", f"{job.task.device.type} device", {}
+    if not recurrent and not convolution:
+        return _by_costs(job, cohort, rounds)
+    if available_cores() > 1:
+        what = "recurrent layers" if recurrent else "convolutions"
+        return "workers", f"{what} on a CPU with {available_cores()} cores", {}
+    return "sequential", "one CPU core", {}
+
+
+def _by_costs(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
+    """Measured, unless it is not worth it or the run must not depend on a stopwatch: then by size."""
+    size, cores = job.task.layout.size, available_cores()
+    usual = "batched" if size <= TINY else "workers" if cores > 1 else "sequential"
+    longest, total = costs.workload(job, cohort)
+    short = total * rounds < costs.FEW or size > costs.LARGE
+    if short or torch.are_deterministic_algorithms_enabled():
+        many = f"stack {cohort} clients" if usual == "batched" else f"use {cores} of its cores"
+        return usual, f"{size:,} parameters: on a CPU {many}", {}
+    name, seconds = costs.measured(job).choose(usual, longest, total, rounds, costs.compiler())
+    others = ", ".join(f"{other} {s:.3g} s" for other, s in seconds.items() if other != name)
+    compile = {"compile": True} if "compiled" in name else {}
+    return name.split(",")[0], f"{name} would train for some {seconds[name]:.3g} s; {others}", compile

@@ -1,0 +1,38 @@
+"""What every engine is: it runs a client function on some clients and stages the state they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from unalike.client.job import Job
+from unalike.contract.call import Call, Outcome
+
+
+class Engine:
+    """Runs calls for a job."""
+
+    name = "engine"
+    ordered = True  # whether outcomes come in client order
+    others_seconds = 0.0  # spent in calls so far for other runs of the same stack (batched/lockstep.py)
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        """Run a call on these clients and yield their outcomes."""
+        raise NotImplementedError
+
+    @property
+    def remark(self) -> str:
+        """What belongs beside the reason for its choice, once that is known."""
+        return ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user may want to know of how it ran."""
+        return []
+
+    def close(self) -> None:
+        """Give back threads and files."""

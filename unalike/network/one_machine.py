@@ -1,0 +1,255 @@
+"""The processes around a server: Flower's SuperLink beside it, and for a federation on one machine all clients too.
+
+Certificates and keys are as in a real federation; here they are made for the occasion. The clients' keys and state are
+kept with the run, where it has a folder, so that it can be resumed; everything else goes at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from unalike.data.federation import Federation
+from unalike.errors import UnalikeError
+from unalike.network import keys, server
+from unalike.network.processes import Processes
+from unalike.run.callbacks import Callback
+from unalike.run.run import Run
+
+LOCAL = "127.0.0.1"
+KEPT = "federation"  # in a run's folder: the clients' keys and state
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder of our own that goes at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="unalike-federation-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """An open door; 0 takes any free port."""
+    door = None
+    try:
+        info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        door = socket.socket(info[0])
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(info[4])
+        door.listen(128)
+        return door
+    except (OSError, OverflowError) as error:
+        if door is not None:
+            door.close()
+        raise UnalikeError(f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}.") from None
+
+
+class Superlink:
+    """Flower's SuperLink as a child process: an outer door for the clients and an inner one for this process."""
+
+    def __init__(self, processes: Processes, folder: Path, certificates: Path, outer: socket.socket):
+        keys.make_server(folder / "inner", [])
+        self.ca, self.secret = (folder / "inner" / "ca.crt").read_bytes(), secrets.token_hex(32)
+        with outer, listen(LOCAL, 0) as inner:  # the child has its own copies
+            self.address = f"{LOCAL}:{inner.getsockname()[1]}"
+            doors = outer.fileno(), inner.fileno()
+            processes.start(
+                "superlink",
+                ["unalike.network.flower", *map(str, doors), str(certificates), str(folder / "inner"), str(folder)],
+                doors,
+                FLWR_HOME=str(folder / "flwr"),
+                FLWR_TELEMETRY_ENABLED="0",
+                FLWR_DISABLE_UPDATE_CHECK="1",
+                UNALIKE_ADMIN_SECRET=self.secret,
+            )
+
+    def link(self, public: Mapping[str, bytes]) -> Any:
+        """The server's end, for clients with these public keys."""
+        return flower().FlowerServer(self.address, self.ca, self.secret, list(public.values()))
+
+
+def flower() -> Any:
+    """The module that needs Flower."""
+    try:
+        from unalike.network import flower
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("unalike"):
+            raise
+        raise UnalikeError(f"{error.name} is missing: pip install 'unalike[flower]'.") from None
+    return flower
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, certificates: Path, public: Mapping[str, bytes], outer: socket.socket
+) -> Iterator[tuple[Any, Processes]]:
+    """(link, processes) of a SuperLink that runs as long as the block does."""
+    flower()
+    processes = Processes(folder)
+    try:
+        with _linked(Superlink(processes, folder, certificates, outer), public) as link:
+            yield link, processes
+    finally:
+        processes.stop()
+
+
+@contextlib.contextmanager
+def _linked(superlink: Superlink, public: Mapping[str, bytes]) -> Iterator[Any]:
+    link, done = superlink.link(public), False
+    try:
+        yield link
+        done = True
+    finally:
+        link.close(done)
+
+
+class Local:
+    """A federation on this machine: a SuperLink and a process for every client, each with its own file of data.
+
+    kept: keys and state of an earlier federation of these clients; without, they are made anew.
+    """
+
+    def __init__(self, data: Federation, folder: Path, processes: Processes, kept: Path | None = None):
+        self.data, self.folder, self.processes = data, folder, processes
+        self.names = [f"client-{k:04d}" for k in range(len(data))]
+        self.homes = folder / KEPT
+        if kept is None:
+            self._make()
+        else:
+            self._check(kept)
+            self.homes.symlink_to(kept.resolve())
+        keys.make_server(folder / "outer", [])
+        for k, name in enumerate(self.names):
+            shutil.copy(self.homes / name / "key.pub", folder / "outer" / "clients" / f"{name}.pub")
+            write_client(data, k, folder / f"{name}.safetensors")
+        self.public = keys.roster(folder / "outer")
+        outer = listen(LOCAL, 0)
+        self.address = f"{LOCAL}:{outer.getsockname()[1]}"
+        self.superlink = Superlink(processes, folder, folder / "outer", outer)
+
+    def _make(self) -> None:
+        self.homes.mkdir(mode=0o700)
+        (self.homes / "data").write_text(self.data.fingerprint())
+        for name in self.names:
+            (self.homes / name).mkdir(mode=0o700)
+            keys.make_node(self.homes / name / "key")
+
+    def _check(self, kept: Path) -> None:
+        """The server knows clients by their keys; that their data are still the same is for us to see."""
+        try:
+            same = (kept / "data").read_text() == self.data.fingerprint()
+            complete = all((kept / name / "key").is_file() for name in self.names)
+        except OSError:
+            complete = False
+        if not complete:
+            raise UnalikeError(
+                f"{kept} lacks the clients' keys and state, without which the run cannot go on: put them back, or "
+                "begin in another folder."
+            )
+        if not same:
+            raise UnalikeError(f"{kept.parent} holds a run on other data: give its data, or choose another folder.")
+
+    def keep(self, run: Path) -> None:
+        """Move keys and state to the run's folder. That is possible only when it has become one, and then the clients
+        are there already: they are idle, and find their state through a link."""
+        new, old = run / f".{KEPT}.new", self.folder / "before"
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(self.homes, new, ignore=shutil.ignore_patterns("lock"))
+        os.rename(new, run / KEPT)
+        os.rename(self.homes, old)
+        self.homes.symlink_to((run / KEPT).resolve())
+
+    def start(self, name: str) -> None:
+        """The process of one client; its state is where an earlier one left it."""
+        home = self.homes / name
+        self.processes.start(
+            name,
+            [
+                *("unalike.network.join", self.address, "--ca", str(self.folder / "outer" / "ca.crt")),
+                *("--key", str(home / "key"), "--data", str(self.folder / f"{name}.safetensors")),
+                *("--state", str(home / "state")),
+                *("--device", "cpu", "--wait", "60", "--repeatable"),
+            ],
+            OMP_NUM_THREADS="1",
+        )
+
+
+@contextlib.contextmanager
+def federation(data: Federation, kept: Path | None = None) -> Iterator[tuple[Local, Any]]:
+    """A running federation of these clients and the server's link to it; nothing is left of it after the block but
+    what `Local.keep` was told to keep. kept: where an earlier one did."""
+    flower()
+    with scratch() as folder:
+        processes = Processes(folder)
+        try:
+            local = Local(data, folder, processes, kept)
+            for name in local.names:
+                local.start(name)
+            with _linked(local.superlink, local.public) as link:
+                yield local, link
+        finally:
+            processes.stop()
+
+
+class Keep(Callback):
+    """Keys and state go to the run's folder as soon as there is one."""
+
+    def __init__(self, local: Local):
+        self.local = local
+
+    def on_start(self, run: Run) -> None:
+        if run.folder is not None:
+            self.local.keep(run.folder.path)
+
+
+def run(
+    tables: dict[str, Any],
+    data: Federation,
+    *,
+    deadline: float = 600.0,
+    callbacks: Sequence[Callback] = (),
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Run:
+    """A config on a real federation on this machine, one process for every client of `data`. A run with a folder keeps
+    the clients' keys and state there, and can be resumed."""
+    data.check()
+    where = tables.get("run", {}).get("folder")
+    begun = where is not None and (Path(where) / "config.toml").exists()
+    kept = Path(where) / KEPT if begun else None
+    with federation(data, kept) as (local, link):
+        return server.run(
+            tables,
+            link,
+            local.public,
+            deadline=deadline,
+            wait=60.0,
+            test=data.global_test,
+            classes=data.classes,
+            callbacks=callbacks if begun else [Keep(local), *callbacks],
+            resume=resume,
+            say=say,
+            check=local.processes.check,
+        )
+
+
+def write_client(data: Federation, client: int, file: Path) -> None:
+    """One client's samples as the file that it would bring itself."""
+    out: dict[str, torch.Tensor] = {}
+    for suffix, columns in (("", data.train), ("_test", data.test), ("_validation", data.validation)):
+        if columns is not None:
+            x, y = columns.of(client)
+            out |= {f"x{suffix}": x.cpu().contiguous().clone(), f"y{suffix}": y.cpu().contiguous().clone()}
+    file.write_bytes(safetensors.torch.save(out))

@@ -1,0 +1,323 @@
+"""Layers of a stack of clients as operations of their own, for GPUs: convolution + bias + ReLU + pooling in one kernel,
+and an LSTM that steps through time for all clients at once.
+
+Each operation takes a leading dimension of clients; a layer calls it with one, and `vmap` puts the others there. So
+every method, loss and engine option works as before, and a layer that does not fit a kernel stays PyTorch's. On a CPU
+the same operations run as plain PyTorch: slow, and what the tests compare the kernels with.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unalike.errors import EngineRefused
+from unalike.nn.layers import PureLSTM
+
+NOBODY = 4  # among the four places of a pooling window: none wins, the ReLU is off
+
+
+def kernels() -> Any:
+    """The module of kernels, imported where there is a GPU: it needs Triton."""
+    return importlib.import_module("unalike.nn.kernels")
+
+
+class Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated again: said instead of being silently wrong."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise EngineRefused("a gradient is differentiated again, which the fast layers cannot do: use fast=False")
+
+
+def _stacked(op, out: int):
+    """The rule of `vmap` for an operation whose tensors have the clients first: put the new dimension before them."""
+
+    def rule(info, dims, *args):
+        flat, lead = [], 1
+        for arg, dim in zip(args, dims, strict=True):
+            if isinstance(arg, Tensor):
+                arg = arg.movedim(dim, 0) if dim is not None else arg.expand(info.batch_size, *arg.shape)
+                lead = arg.shape[1]
+                arg = arg.reshape(info.batch_size * lead, *arg.shape[2:])
+            flat.append(arg)
+        results = op(*flat)
+        return tuple(r.reshape(info.batch_size, lead, *r.shape[1:]) for r in results), (0,) * out
+
+    op.register_vmap(rule)
+
+
+# ---------------------------------------------------------------- convolution, bias, ReLU, 2×2 max pooling
+
+
+@torch.library.custom_op("unalike::conv_pool", mutates_args=())
+def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """x [C, B, H, W, I], weight [C, O, I, K, K], bias [C, O]: the pooled pictures [C, B, H', W', O], and which of the
+    four places won."""
+    if x.is_cuda:
+        return kernels().conv_pool(x, weight, bias)
+    c, b, h, w, i = x.shape
+    o, k = weight.shape[1], weight.shape[3]
+    full = F.conv2d(_channels(x), weight.reshape(c * o, i, k, k), bias.reshape(-1), groups=c)  # [B, C O, H', W']
+    top, left = (h - k + 1) // 2, (w - k + 1) // 2
+    full = full[:, :, : 2 * top, : 2 * left].reshape(b, c, o, top, 2, left, 2)
+    value, won = full.permute(1, 0, 3, 5, 2, 4, 6).reshape(c, b, top, left, o, 4).max(-1)
+    return value.clamp(min=0), torch.where(value > 0, won, NOBODY).to(torch.int8)
+
+
+@conv_pool.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    c, b, h, w, _ = x.shape
+    o, k = weight.shape[1], weight.shape[3]
+    shape = (c, b, (h - k + 1) // 2, (w - k + 1) // 2, o)
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.int8)
+
+
+@torch.library.custom_op("unalike::conv_pool_backward", mutates_args=())
+def conv_pool_backward(
+    g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x (an empty tensor unless `inward`), weight and bias."""
+    if x.is_cuda:
+        return kernels().conv_pool_backward(g, won, x, weight, inward)
+    c, b, h, w, i = x.shape
+    o, k = weight.shape[1], weight.shape[3]
+    top, left = g.shape[2:4]
+    places = F.one_hot(won.long(), 5)[..., :4].to(g.dtype) * g[..., None]  # [C, B, H', W', O, 4]
+    full = places.reshape(c, b, top, left, o, 2, 2).permute(1, 0, 4, 2, 5, 3, 6).reshape(b, c * o, 2 * top, 2 * left)
+    full = F.pad(full, (0, w - k + 1 - 2 * left, 0, h - k + 1 - 2 * top))
+    dx, dw, db = torch.ops.aten.convolution_backward(
+        full, _channels(x), weight.reshape(c * o, i, k, k), [c * o], [1, 1], [0, 0], [1, 1], False, [0, 0], c,
+        [inward, True, True],
+    )  # fmt: skip
+    dx = dx.reshape(b, c, i, h, w).permute(1, 0, 3, 4, 2).contiguous() if inward else x.new_empty(c, 0)
+    return dx, dw.reshape(weight.shape), db.reshape(c, o)
+
+
+@conv_pool_backward.register_fake
+def _(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
+    c, o = weight.shape[:2]
+    dx = x.new_empty(x.shape) if inward else x.new_empty(c, 0)
+    return dx, weight.new_empty(weight.shape), weight.new_empty(c, o)
+
+
+def _channels(x: Tensor) -> Tensor:
+    """[C, B, H, W, I] as the input of a convolution with a group a client: [B, C I, H, W]."""
+    c, b, h, w, i = x.shape
+    return x.permute(1, 0, 4, 2, 3).reshape(b, c * i, h, w)
+
+
+class _ConvPoolBackward(Once):
+    @staticmethod
+    def forward(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
+        return conv_pool_backward(g, won, x, weight, inward)
+
+
+class _ConvPool(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return conv_pool(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        x, weight, _ = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(x, weight, output[1])
+
+    @staticmethod
+    def backward(ctx, g: Tensor, _: Tensor):
+        x, weight, won = ctx.saved_tensors
+        inward = ctx.needs_input_grad[0]
+        dx, dw, db = _ConvPoolBackward.apply(g, won, x, weight, inward)
+        return dx if inward else None, dw, db
+
+
+@torch.compiler.allow_in_graph  # dynamo's own treatment of an autograd.Function forgets its rule for vmap
+def _apply_conv(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return _ConvPool.apply(x, weight, bias)
+
+
+_stacked(conv_pool, 2)
+_stacked(conv_pool_backward, 3)
+
+
+class ConvPool(nn.Conv2d):
+    """A convolution that has taken in the ReLU and the pooling which follow it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pad = self.padding[0]
+        wider = -x.shape[1] % 4  # the kernel reads four channels at a time
+        x = x.permute(0, 2, 3, 1)
+        if pad or wider:
+            x = F.pad(x, (0, wider, *(int(pad),) * 4))
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, wider)) if wider else self.weight
+        bias = self.bias if self.bias is not None else weight.new_zeros(weight.shape[0])
+        y, _ = _apply_conv(x[None], weight[None], bias[None])
+        return y[0].permute(0, 3, 1, 2)
+
+
+def _fits(conv: nn.Module, two: list[nn.Module]) -> bool:
+    """Whether a convolution and the two layers behind it are what the kernel computes."""
+    if type(conv) is not nn.Conv2d or {type(m) for m in two} != {nn.ReLU, nn.MaxPool2d}:
+        return False
+    pool = next(m for m in two if type(m) is nn.MaxPool2d)
+    plain = pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)) and pool.padding in (0, (0, 0))
+    plain &= pool.dilation in (1, (1, 1)) and not pool.ceil_mode and not pool.return_indices
+    square = conv.kernel_size[0] == conv.kernel_size[1] and conv.stride == (1, 1) and conv.dilation == (1, 1)
+    padded = isinstance(conv.padding, tuple) and conv.padding[0] == conv.padding[1] and conv.padding_mode == "zeros"
+    return plain and square and padded and conv.groups == 1 and conv.out_channels in (16, 32, 64, 128)
+
+
+# ---------------------------------------------------------------- LSTM
+
+
+@torch.library.custom_op("unalike::lstm", mutates_args=())
+def lstm(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """gates [C, T, B, 4H] (what input and biases give), weight [C, 4H, H], from a state of zeros: the hidden states
+    [C, T, B, H], the cells, and the gates after their sigmoids and tanh."""
+    c, steps, b, wide = gates.shape
+    turned = weight.transpose(1, 2)
+    hidden, cells = (gates.new_empty(steps, c, b, wide // 4) for _ in range(2))
+    inner = gates.new_empty(steps, c, b, wide)
+    h = cell = torch.zeros_like(hidden[0])
+    for t in range(steps):
+        whole = torch.baddbmm(gates[:, t], h, turned)
+        if gates.is_cuda:
+            kernels().lstm_cell(whole, cell, hidden[t], cells[t], inner[t])
+        else:
+            i, f, g, o = whole.chunk(4, -1)
+            i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+            inner[t] = torch.cat([i, f, g, o], -1)
+            cells[t] = f * cell + i * g
+            hidden[t] = o * cells[t].tanh()
+        h, cell = hidden[t], cells[t]
+    return tuple(t.transpose(0, 1).contiguous() for t in (hidden, cells, inner))  # type: ignore[return-value]
+
+
+@lstm.register_fake
+def _(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    c, steps, b, wide = gates.shape
+    shape = (c, steps, b, wide // 4)
+    return gates.new_empty(shape), gates.new_empty(shape), gates.new_empty(gates.shape)
+
+
+@torch.library.custom_op("unalike::lstm_backward", mutates_args=())
+def lstm_backward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the gates and of the weight. The weight's is one product over all times at the end."""
+    c, steps, b, width = g.shape
+    g, hidden, cells, inner = (t.transpose(0, 1).contiguous() for t in (g, hidden, cells, inner))
+    out = torch.empty_like(inner)
+    to_hidden, to_cell = g[-1], torch.zeros_like(g[0], dtype=torch.float32 if g.is_cuda else g.dtype)
+    for t in reversed(range(steps)):
+        before = cells[t - 1] if t else torch.zeros_like(cells[0])
+        if g.is_cuda:
+            kernels().lstm_cell_backward(to_hidden, to_cell, before, cells[t], inner[t], out[t])
+        else:
+            i, f, n, o = inner[t].chunk(4, -1)
+            bent = cells[t].tanh()
+            to_cell = to_cell + to_hidden * o * (1 - bent * bent)
+            parts = (to_cell * n * i * (1 - i), to_cell * before * f * (1 - f), to_cell * i * (1 - n * n))
+            out[t] = torch.cat([*parts, to_hidden * bent * o * (1 - o)], -1)
+            to_cell = to_cell * f
+        if t:
+            to_hidden = torch.baddbmm(g[t - 1], out[t], weight)
+    out = out.transpose(0, 1).contiguous()
+    earlier = F.pad(hidden[:-1], (0, 0, 0, 0, 0, 0, 1, 0)).transpose(0, 1).reshape(c, steps * b, width)
+    return out, torch.bmm(out.reshape(c, steps * b, 4 * width).transpose(1, 2), earlier)
+
+
+@lstm_backward.register_fake
+def _(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return inner.new_empty(inner.shape), weight.new_empty(weight.shape)
+
+
+class _LSTMBackward(Once):
+    @staticmethod
+    def forward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return lstm_backward(g, hidden, cells, inner, weight)
+
+
+class _LSTM(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return lstm(gates, weight)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx, g: Tensor, *_: Tensor):
+        weight, hidden, cells, inner = ctx.saved_tensors
+        return _LSTMBackward.apply(g, hidden, cells, inner, weight)
+
+
+@torch.compiler.allow_in_graph
+def _apply_lstm(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _LSTM.apply(gates, weight)
+
+
+_stacked(lstm, 3)
+_stacked(lstm_backward, 2)
+
+
+class FastLSTM(PureLSTM):
+    """One operation a layer instead of a graph of every time step. A given start state goes the slow way."""
+
+    def forward(self, x: Tensor, state=None):  # type: ignore[override]
+        if state is not None or (self.dropout and self.training):
+            return super().forward(x, state)
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        last_hidden, last_cells = [], []
+        for layer in range(self.num_layers):
+            outputs = []
+            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[: 2 if self.bidirectional else 1]:
+                turn = (lambda t: t.flip(0)) if suffix.endswith("reverse") else (lambda t: t)
+                gates = F.linear(turn(x), getattr(self, "weight_ih" + suffix))
+                if self.bias:
+                    gates = gates + (getattr(self, "bias_ih" + suffix) + getattr(self, "bias_hh" + suffix))
+                hidden, cells, _ = _apply_lstm(gates[None], getattr(self, "weight_hh" + suffix)[None])
+                last_hidden.append(hidden[0, -1])
+                last_cells.append(cells[0, -1].detach())
+                outputs.append(turn(hidden[0]))
+            x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+        y = x.transpose(0, 1) if self.batch_first else x
+        return y, (torch.stack(last_hidden), torch.stack(last_cells))
+
+
+# ---------------------------------------------------------------- a module's layers
+
+
+def quicken(module: nn.Module, convolutions: bool) -> list[str]:
+    """Change the layers of a prepared module that have an operation here; gives what was changed, by name."""
+    changed = []
+    for name, layer in module.named_modules():
+        if type(layer) is PureLSTM:
+            layer.__class__ = FastLSTM
+            changed.append(name)
+        if isinstance(layer, nn.Sequential) and convolutions:
+            children = [(n, m) for n, m in layer._modules.items() if m is not None]  # a layer may be there twice
+            for k, (child, conv) in enumerate(children[:-2]):
+                two = [m for _, m in children[k + 1 : k + 3]]
+                if _fits(conv, two):
+                    conv.__class__ = ConvPool
+                    for used, _ in children[k + 1 : k + 3]:
+                        setattr(layer, used, nn.Identity())
+                    changed.append(f"{name}.{child}" if name else child)
+    return changed

@@ -1,0 +1,88 @@
+"""Device, dtype and precision of a run, and PyTorch's global switches: set for a while, then put back."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+
+from unalike.errors import UnalikeError, unknown
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("highest", "tf32", "bf16")
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of this name; "auto" is CUDA where there is any."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise unknown("device", name, DEVICES) from None
+    if device.type not in DEVICES:
+        raise unknown("device", name, DEVICES)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UnalikeError(f"device={name!r} was asked for and this machine has no CUDA device: use 'auto' or 'cpu'.")
+    return device
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise where the device does not have this precision."""
+    if precision != "highest" and device.type == "cpu" and not (precision == "bf16" and _bf16_on_cpu()):
+        raise UnalikeError(f"precision={precision!r} is not for this CPU: use 'highest'.")
+
+
+def _bf16_on_cpu() -> bool:
+    """Return whether this CPU multiplies bfloat16 in hardware; where it does not, it is slower than float32."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build without oneDNN
+        return False
+
+
+@contextmanager
+def numerics(precision: str, deterministic: bool) -> Iterator[None]:
+    """Set PyTorch's switches for products and convolutions, and put them back."""
+    matmul, conv = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = not deterministic
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv
+        torch.backends.cudnn.benchmark = search
+        if torch.are_deterministic_algorithms_enabled() != before:  # the call alone imports the compiler: 1.7 s
+            torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold PyTorch to one thread: on small operations its threads cost more than they give, and on a busy machine they
+    wait for each other (measured: up to 60 times slower). It also makes results independent of the machine's cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Tell glibc to keep freed memory for the rest of this process: a step frees and asks for the same blocks again,
+    and fresh pages cost more than the arithmetic of a small recurrent step (measured: 14 ms to 10 on a CPU)."""
+    if sys.platform != "linux":
+        return
+    with suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 1 << 29)  # M_TRIM_THRESHOLD

@@ -1,0 +1,406 @@
+"""A task: a user's module with its loss, metrics and head, as one flat vector, and two ways to call it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from unalike import draws
+from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
+from unalike.nn import layers
+from unalike.nn.layout import Layout, find_head
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy, one value a sample."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def squared_error(prediction: Tensor, y: Tensor) -> Tensor:
+    """Squared error, one value a sample."""
+    return (prediction.reshape(y.shape) - y).square().reshape(y.shape[0], -1).mean(-1)
+
+
+def accuracy(logits: Tensor, y: Tensor) -> Tensor:
+    """1 where the largest logit is the label."""
+    return (logits.argmax(-1) == y).to(logits.dtype)
+
+
+LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
+
+
+class Task:
+    """A module, its loss and metrics, its layout, and pure calls of it.
+
+    `loss(output, y)` and each metric give one value a sample (or a tensor whose first dimension is the sample), so
+    that a short or padded batch is averaged over its real samples only.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss | nn.Module | str | None = None,
+        metrics: Mapping[str, Loss] | None = None,
+        head: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        precision: str = "highest",
+        buffers: str = "average",
+    ):
+        if not isinstance(module, nn.Module):
+            raise UnalikeError(f"The model must be a torch.nn.Module; got {type(module).__name__}.")
+        if any(nn.parameter.is_lazy(p) for p in (*module.parameters(), *module.buffers())):
+            raise UnalikeError("The model has lazy layers without a shape yet: call the model once on a batch before.")
+        if buffers not in ("average", "local", "freeze"):
+            raise unknown("buffer policy", buffers, ("average", "local", "freeze"))
+        self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
+        self.device, self.dtype, self.precision, self.buffer_policy = (
+            torch.device(device),
+            dtype,
+            precision,
+            buffers,
+        )
+        self.head = find_head(module, head)
+        self.layout = Layout(((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad), self.head)
+        floats = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}
+        self.buffer_layout = Layout((n, b.shape) for n, b in floats.items())
+        self.start = self.layout.flat(dict(self.module.named_parameters()))
+        self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
+        self.loss = _per_sample(loss, dtype, self.device)
+        self.metrics = _named(metrics)
+        self._sample: tuple[Tensor, Tensor] | None = None
+
+    def metrics_for(self, y: Tensor) -> dict[str, Loss]:
+        """The metrics given, else accuracy where the labels are classes."""
+        if self.metrics is not None:
+            return self.metrics
+        return {} if y.is_floating_point() else {"accuracy": accuracy}
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that shapes of declared fields are named after; known after `check`."""
+        return {
+            "model": self.layout.size,
+            "body": self.layout.body_size,
+            "head": self.layout.head_size,
+            "features": self.features,
+            "pairs": self.features * (self.features + 1) // 2,
+            "classes": self.outputs,
+        }
+
+    @property
+    def averages_buffers(self) -> bool:
+        """Whether the server averages BatchNorm's statistics."""
+        return bool(self.buffer_layout.size) and self.buffer_policy == "average"
+
+    def fresh(self, seed: int, number: int) -> Tensor:
+        """Return a vector of newly initialised weights, a function of (seed, number); number 0 is the given module."""
+        if number == 0:
+            return self.start
+        module = copy.deepcopy(self.module).cpu()  # the same draws whatever the device
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draws.key(seed, "init", number) & 0xFFFFFFFF)
+            for layer in module.modules():
+                if callable(reset := getattr(layer, "reset_parameters", None)):
+                    reset()
+        return self.layout.flat(dict(module.named_parameters())).to(self.device)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """One loss a sample, [batch]."""
+        value = self.loss(output.to(self.dtype), y)
+        if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != y.shape[0]:
+            got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise UnalikeError(
+                f"The loss must give one value a sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
+            )
+        return value.reshape(value.shape[0], -1).mean(-1)
+
+    def live(self) -> BoundModule:
+        """A copy whose parameters are views of one vector: what a single client trains."""
+        return BoundModule(self)
+
+    def pure(self, align: int | None = None, fast: bool = False) -> FunctionalModule:
+        """A copy to be called with any vector: what second-order steps and `vmap` need. With `align` it is for stacks
+        of clients, and is tried on one; `fast` gives it the layers that have a kernel of their own."""
+        pure = FunctionalModule(self, align or 1, fast)
+        if align is not None and self._sample is not None:
+            self._try_stack(pure, *self._sample)
+        return pure
+
+    def _try_stack(self, pure: FunctionalModule, x: Tensor, y: Tensor) -> None:
+        """Two clients in a stack, a padded batch each, must have the gradient and the buffers of one client alone."""
+
+        def objective(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Any:
+            out, _, new = pure(vector, buffers, x, key, weight)
+            return (self.losses(out, y) * weight).sum(), new
+
+        live, n = self.live(), len(y)
+        live.vector.copy_(self.start)
+        key = torch.zeros((), dtype=torch.int64, device=x.device)
+        weight = torch.tensor([1 / n] * n + [0.0], dtype=self.dtype, device=x.device)
+        one = (self.layout.repack(self.start, pure.layout), self.start_buffers, _padded(x), _padded(y), weight, key)
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            self.losses(live(x, key)[0], y).mean().backward()
+            try:
+                g, new = vmap(grad(objective, has_aux=True))(*(torch.stack([t, t]) for t in one))
+            except Exception as error:
+                raise EngineRefused(
+                    f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
+                ) from error
+        slack = 0.02 if self.precision == "highest" else 0.1  # only a wrong gradient is to be found
+        for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
+            if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
+                raise EngineRefused(
+                    "a layer of the model mixes the samples of a batch, and the padding of a stack would change it"
+                )
+
+    def check(self, x: Tensor, y: Tensor) -> int:
+        """Try two samples; returns the width of the features. Finds the usual mistakes before any training."""
+        self._sample = x, y = x[:2], y[:2]
+        self.__dict__.pop("sizes", None)
+        live = self.live()
+        live.vector.copy_(self.start)
+        key = torch.zeros((), dtype=torch.int64, device=x.device)
+        with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            try:
+                out, features = live(x, train=False, want_features=True)
+                trained = []
+                for _ in range(2):
+                    live.buffers.copy_(self.start_buffers)
+                    trained.append(live(x, key)[0])
+            except UnalikeError:
+                raise
+            except Exception as error:
+                raise UnalikeError(
+                    f"The model does not accept the data: a batch of shape {list(x.shape)} ({x.dtype}) gave: "
+                    f"{first_line(error)}"
+                ) from error
+            if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != len(y):
+                got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+                raise UnalikeError(f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.")
+            for name, fn in {"loss": self.losses, **self.metrics_for(y)}.items():
+                what = "The loss" if name == "loss" else f"The metric {name!r}"
+                self._check_rows(what, fn, out, y)
+        if features is None:
+            raise UnalikeError(f"The head {self.head!r} is not called by the model's forward: name another head.")
+        self.outputs = int(out.shape[-1]) if out.dim() > 1 else 1
+        self.features = int(features.shape[-1])
+        if not torch.equal(*(torch.nan_to_num(t) for t in trained)):
+            warnings.warn(
+                "The model draws random numbers of its own in forward (F.dropout?): runs will not repeat. "
+                "Use nn.Dropout layers, which unalike makes a function of the seed.",
+                stacklevel=4,
+            )
+        return self.features
+
+    def _check_rows(self, what: str, fn: Loss, out: Tensor, y: Tensor) -> None:
+        """One value a sample from a loss or metric, and from this sample's output and label alone."""
+        try:
+            rows = fn(out, y)
+            alone = [fn(out[k : k + 1], y[k : k + 1]) for k in range(len(y))]
+        except UnalikeError:
+            raise
+        except Exception as error:
+            raise UnalikeError(
+                f"{what} does not accept outputs {list(out.shape)} and labels {list(y.shape)} ({y.dtype}): "
+                f"{first_line(error)}"
+            ) from error
+        got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        if got != [len(y)]:
+            raise UnalikeError(f"{what} must give one value a sample, [{len(y)}]; it gave {got}.")
+        if not torch.allclose(rows.double(), torch.cat(alone).double(), rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise UnalikeError(
+                f"{what} mixes samples: outputs {list(out.shape)} and labels {list(y.shape)} must go together row by "
+                "row; give both the same shape."
+            )
+
+
+Model = Task  # its name in `ua.model`
+
+
+def _padded(rows: Tensor) -> Tensor:
+    return torch.cat([rows, rows[:1]])
+
+
+def _named(metrics: Mapping[str, Loss] | None) -> dict[str, Loss] | None:
+    if metrics is None:
+        return None
+    if not isinstance(metrics, Mapping) or not all(callable(fn) for fn in metrics.values()):
+        raise UnalikeError("metrics must be a dict from names to functions of (output, y).")
+    if "loss" in metrics:
+        raise UnalikeError("A metric cannot be named 'loss': that is the loss's own name.")
+    return dict(metrics)
+
+
+def _per_sample(loss: Loss | nn.Module | str | None, dtype: torch.dtype, device: torch.device) -> Loss:
+    if loss is None:
+        return cross_entropy
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise unknown("loss", loss, LOSSES)
+        return LOSSES[loss]
+    if isinstance(loss, type) or not callable(loss):
+        given = loss.__name__ + ", a class" if isinstance(loss, type) else repr(loss)
+        raise UnalikeError(
+            f"loss must be a name, a function of (output, y) or a module such as nn.MSELoss(); got {given}."
+        )
+    if isinstance(loss, nn.Module):
+        loss = copy.deepcopy(loss).to(device=device, dtype=dtype)
+        reduction = getattr(loss, "reduction", "none")
+        if reduction not in ("mean", "none"):
+            raise UnalikeError(f"The loss has reduction={reduction!r}: it must be 'mean' or 'none'.")
+        loss.__dict__["reduction"] = "none"
+    return loss
+
+
+class _Copy:
+    """What both kinds of copy share: features caught on the way into the head."""
+
+    def __init__(self, task: Task, pure: bool):
+        self.task = task
+        self.module = layers.prepare(task.module, pure)
+        self.module.requires_grad_(False)
+        self.keyed = layers.keyed_layers(self.module)
+        self.weighted = layers.weighted_layers(self.module)
+        self.bf16 = task.precision == "bf16"
+        self._caught: list[Tensor] | None = None
+        self._training: bool | None = None
+        self.module.get_submodule(task.head).register_forward_pre_hook(self._catch)
+
+    def _catch(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if self._caught is not None:
+            self._caught.append(args[0])
+
+    def set_training(self, train: bool) -> None:
+        """Training or evaluation mode; frozen BatchNorm stays in evaluation, and recurrent layers (without dropout of
+        their own the modes are one) in training, because cuDNN has no backward for the other."""
+        if self._training == train:
+            return
+        self._training = train
+        self.module.train(train)
+        for m in self.module.modules():
+            if isinstance(m, _BatchNorm) and self.task.buffer_policy == "freeze":
+                m.training = False
+            if isinstance(m, nn.RNNBase) and not m.dropout:
+                m.training = True
+
+    def _listen(self, want: bool) -> list[Tensor]:
+        """A list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep it)."""
+        box: list[Tensor] = []
+        self._caught = box if want else None
+        return box
+
+    def _features(self, box: list[Tensor]) -> Tensor | None:
+        """The head's input in this call, one row a sample."""
+        self._caught = None
+        return box[-1].flatten(1) if box else None
+
+
+class FunctionalModule(_Copy):
+    """`pure(vector, buffers, x, key, weight)` -> (output, features, new buffers), a function of its arguments."""
+
+    def __init__(self, task: Task, align: int = 1, fast: bool = False):
+        super().__init__(task, pure=True)
+        self.layout = task.layout.aligned(align)
+        self.fast: list[str] = []
+        if fast:
+            from unalike.nn.fast import quicken
+
+            # measured: in float32, strict or not, cuDNN's grouped convolutions are faster than these kernels
+            self.fast = quicken(self.module, convolutions=self.bf16 or task.device.type == "cpu")
+
+    def __call__(
+        self,
+        vector: Tensor,
+        buffers: Tensor,
+        x: Tensor,
+        key: Tensor | None = None,
+        weight: Tensor | None = None,
+        train: bool = True,
+        want_features: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        self.set_training(train)
+        tensors = self.layout.views(vector)
+        if self.bf16:
+            tensors = {n: t.to(torch.bfloat16) for n, t in tensors.items()}
+            x = x.to(torch.bfloat16) if x.is_floating_point() else x
+        buffer_views = self.task.buffer_layout.views(buffers) if self.task.buffer_layout.size else {}
+        tensors.update(buffer_views)
+        if train:
+            if key is not None:
+                tensors.update({name: draws.fold(key, index) for name, index in self.keyed})
+            if weight is not None:
+                tensors.update(dict.fromkeys(self.weighted, weight))
+        box = self._listen(want_features)
+        out = functional_call(self.module, tensors, (x,))
+        features = self._features(box)
+        if train and buffer_views:  # functional_call writes replaced buffers back into the dict
+            buffers = torch.cat([tensors[n].reshape(-1) for n, *_ in self.task.buffer_layout.places])
+        if self.bf16:
+            out = out.float()
+            features = features.float() if features is not None else None
+        return out, features, buffers
+
+
+class BoundModule(_Copy):
+    """One vector, one gradient vector, one buffer vector; the module's tensors are views into them."""
+
+    def __init__(self, task: Task):
+        super().__init__(task, pure=False)
+        self.vector, self.gradient = torch.zeros_like(task.start), torch.zeros_like(task.start)
+        self._buffers = task.start_buffers.clone()
+        self.channels_last = task.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        values, gradients = task.layout.views(self.vector), task.layout.views(self.gradient)
+        for name, p in self.module.named_parameters():
+            if name in values:
+                p.requires_grad_(True)
+                p.data, p.grad = values[name], gradients[name]
+        self._views: list[tuple[nn.Module, str, Tensor]] = []
+        for name, view in task.buffer_layout.views(self._buffers).items():
+            owner, _, leaf = name.rpartition(".")
+            self._views.append((self.module.get_submodule(owner), leaf, view))
+            self._views[-1][0]._buffers[leaf] = view
+        self._keyed_layers: list[tuple[Any, int]] = [
+            (self.module.get_submodule(name.rpartition(".")[0]), index) for name, index in self.keyed
+        ]
+
+    @property
+    def buffers(self) -> Tensor:
+        """All float buffers, one vector to read and to write. A layer may have put new tensors in their place."""
+        for owner, leaf, view in self._views:
+            new = owner._buffers[leaf]
+            if new is not view and new is not None:
+                view.copy_(new.detach())
+                owner._buffers[leaf] = view
+        return self._buffers
+
+    def __call__(
+        self, x: Tensor, key: Tensor | None = None, train: bool = True, want_features: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        self.set_training(train)
+        if train and key is not None:
+            for layer, index in self._keyed_layers:
+                layer._buffers[layers.KEY] = draws.fold(key, index)
+        box = self._listen(want_features)
+        if self.channels_last and x.dim() == 4:
+            x = x.contiguous(
+                memory_format=torch.channels_last
+            )  # what oneDNN's convolutions like best: 1.2 to 1.3 times
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            out = self.module(x)
+        features = self._features(box)
+        if self.bf16:
+            out = out.float()
+            features = features.float() if features is not None else None
+        return out, features

@@ -1,0 +1,112 @@
+"""What happens around rounds. A callback overrides what it needs; `on_round` may return True to end the run there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unalike.errors import UnalikeError, did_you_mean
+
+if TYPE_CHECKING:
+    from unalike.contract.call import Outcome
+    from unalike.run.run import Run
+
+
+class Callback:
+    """Nothing at any moment."""
+
+    def on_start(self, run: Run) -> None:
+        """Before the first round of this process."""
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> bool | None:
+        """After each round, with its line of rounds.jsonl."""
+
+    def on_reply(self, run: Run, outcome: Outcome) -> None:
+        """For every stack of replies on its way to the server's sums: what a simulation measures of clients."""
+
+    def on_end(self, run: Run) -> None:
+        """After the last round, also when stopped early."""
+
+
+class StopAt(Callback):
+    """End the run when a number of a round's line reaches a target: StopAt("test_accuracy", 0.9)."""
+
+    def __init__(self, name: str, target: float, above: bool = True):
+        self.name, self.target, self.above = name, target, above
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> bool:
+        value = line.get(self.name)
+        if value is None:
+            if run.evaluated(line["round"]):
+                raise UnalikeError(f"StopAt: a round has no {self.name!r}.{did_you_mean(self.name, line)}")
+            return False
+        return value >= self.target if self.above else value <= self.target
+
+
+class Progress(Callback):
+    """A line a round on standard error, rewritten in place on a terminal."""
+
+    def __init__(self, stream: Any = None):
+        self.stream = stream or sys.stderr
+
+    def on_start(self, run: Run) -> None:
+        self.began, self.first = time.perf_counter(), run.rounds_done
+        self.stream.write(f"engine {run.reason}\n")
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        done, total = line["round"], run.rounds
+        left = (time.perf_counter() - self.began) / (done - self.first) * (total - done)
+        parts = [f"round {done}/{total}"]
+        for name in ("train_loss", "test_accuracy", "test_loss"):
+            if line.get(name) is not None:
+                parts.append(f"{name.replace('_', ' ')} {line[name]:.4f}")
+        parts += [f"{line['bytes_up'] + line['bytes_down']:,} bytes", f"{left:.0f} s left"]
+        text = "  ".join(parts)
+        width = shutil.get_terminal_size().columns - 1
+        self.stream.write(f"\r{text[:width]:<{width}}" if self.stream.isatty() else text + "\n")
+        self.stream.flush()
+
+    def on_end(self, run: Run) -> None:
+        if self.stream.isatty():
+            self.stream.write("\n")
+        self.stream.writelines(f"note: {note}\n" for note in run.engine.notes)
+
+
+class JSONL(Callback):
+    """Each round's line appended to a file of yours (a run folder has its own rounds.jsonl)."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise UnalikeError(f"JSONL cannot write to {self.path}: {error.strerror or error}.") from error
+
+
+class TensorBoard(Callback):
+    """Every number of a round as a TensorBoard scalar (pip install unalike[tensorboard])."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+
+    def on_start(self, run: Run) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UnalikeError("TensorBoard is not installed: pip install 'unalike[tensorboard]'.") from error
+        self.writer = SummaryWriter(self.folder)
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if isinstance(value, int | float) and name != "round":
+                self.writer.add_scalar(name, value, line["round"])
+
+    def on_end(self, run: Run) -> None:
+        self.writer.close()

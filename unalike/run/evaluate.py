@@ -1,0 +1,118 @@
+"""Evaluation of a run: the global models on the global test set, each client's own model on its own data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike import draws
+from unalike.contract.call import EVALUATION, Call, Evaluate
+from unalike.contract.method import Method
+from unalike.data.index import Index
+from unalike.errors import UnalikeError
+from unalike.messages.request import message_parts
+from unalike.metrics import evaluate_columns, evaluate_set, spread
+
+if TYPE_CHECKING:
+    from unalike.run.run import Run
+
+EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
+
+
+def choose_clients(asked: str | int, population: int, seed: int) -> np.ndarray:
+    """Return the clients whose own data the model is evaluated on: the same ones each time."""
+    if asked == "auto":
+        asked = "all" if population <= EVALUATE_ALL else EVALUATE_ALL
+    if asked == "none":
+        return np.empty(0, dtype=np.int64)
+    if asked == "all":
+        return np.arange(population)
+    if type(asked) is not int or asked < 1:
+        raise UnalikeError(f"evaluate_clients must be 'auto', 'all', 'none' or a whole number; got {asked!r}.")
+    rng = draws.generator(seed, "evaluated clients")
+    return np.sort(rng.choice(population, min(asked, population), replace=False))
+
+
+def shares_one_model(method: Method) -> bool:
+    """Return whether every client's own model is the global one."""
+    kind = type(method)
+    return kind.personal is Method.personal and kind.published is Method.published
+
+
+def global_models(method: Method, server: Any) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Return the method's global models, and the share of each in the reported numbers where it weighs them."""
+    models = method.models(server)
+    vectors = {name: value[0] if isinstance(value, tuple) else value for name, value in models.items()}
+    weights = {name: float(value[1]) for name, value in models.items() if isinstance(value, tuple)}
+    if not weights:
+        return vectors, {}
+    total = sum(weights.values())
+    if len(weights) < len(models) or min(weights.values()) < 0 or not 0 < total < float("inf"):
+        raise UnalikeError(
+            f"{type(method).__name__}.models gives the weights {weights} for {len(models)} models: all must "
+            "have one of 0 or more, with a positive sum, or none."
+        )
+    return vectors, {name: weight / total for name, weight in weights.items()}
+
+
+def evaluated(run: Run, t: int) -> dict[str, Any]:
+    """Return the numbers of round t's evaluation; the clients' own go to `run.client_values` too."""
+    line: dict[str, Any] = _test(run) if run.data.global_test and len(run.data.global_test[0]) else {}
+    for split in ("test", "validation"):
+        columns = getattr(run.data, split)
+        ids = run.evaluated_clients
+        if columns is None or not len(ids := ids[columns.sizes[ids] > 0]):
+            continue
+        ids, values = _client_values(run, split, ids, t)
+        if not len(ids):
+            continue
+        if split == "validation":
+            weights = columns.sizes[ids]
+            line |= {f"validation_{k}": float((v * weights).sum() / weights.sum()) for k, v in values.items()}
+            continue
+        run.client_values = {"client": ids, **values}
+        line["clients_loss"] = float(values["loss"].mean())
+        for name, v in values.items():
+            if name != "loss":
+                line |= {f"clients_{name}_{key}": number for key, number in spread(v).items()}
+    return line
+
+
+def _test(run: Run) -> dict[str, float]:
+    """Evaluate the global models on the global test set."""
+    models, shares = global_models(run.method, run.server)
+    line: dict[str, float] = {}
+    for k, (name, vector) in enumerate(models.items()):
+        for key, value in test_scores(run, vector).items():
+            if shares:
+                line[f"test_{key}"] = line.get(f"test_{key}", 0.0) + shares[name] * value
+            line[f"test_{key}" if k == 0 and not shares else f"test_{name}_{key}"] = value
+    return line
+
+
+def test_scores(run: Run, vector: Tensor) -> dict[str, float]:
+    """Return the loss and metrics of a vector on the global test set."""
+    assert run.data.global_test is not None
+    return evaluate_set(run.task, run.bound(vector), run.data.global_test)
+
+
+def _client_values(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the loss and metrics of each client's own model on its own data; over a network, of those that answer."""
+    task, columns = run.task, getattr(run.data, split)
+    if shares_one_model(run.method) and task.buffer_policy != "local" and not isinstance(run.data, Index):
+        return ids, evaluate_columns(task, run.bound(run.server.w), columns, ids)
+    message = run.method.published(run.server)
+    shared, rows = message_parts(message, run.population, run.server.values, task)
+    rows = {name: values[torch.from_numpy(ids).to(task.device)] for name, values in rows.items()}
+    outcomes = list(run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids))
+    run.clients.discard()  # a personal model that is trained here leaves nothing behind
+    if not outcomes:
+        return ids[:0], {}
+    names = ("loss", *task.metrics_for(columns.y))
+    values = {n: torch.cat([o.up[n] for o in outcomes]).double().cpu().numpy() for n in names}
+    answered = np.concatenate([o.ids for o in outcomes])
+    order = np.argsort(answered, kind="stable")  # a network's answers come as they come
+    return answered[order], {n: v[order] for n, v in values.items()}

@@ -1,0 +1,74 @@
+"""The facts of a run: all that decides what it computes, as its config.toml holds them."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import unalike
+from unalike.contract.method import settings
+
+if TYPE_CHECKING:
+    from unalike.run.run import Run
+
+
+def facts(
+    run: Run, fingerprint: str, engine: str, engine_options: dict[str, Any], evaluate_clients: str | int
+) -> dict[str, Any]:
+    """Return the facts by table; fingerprint: of the data."""
+    task = run.task
+    start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
+    participation = {"kind": type(run.sampling).__name__, **dc.asdict(run.sampling)}
+    return {
+        "unalike": {"version": unalike.__version__},
+        "run": {
+            "rounds": run.rounds,
+            "seed": run.seed,
+            "engine": engine,
+            "device": task.device.type,
+            "dtype": str(task.dtype).removeprefix("torch."),
+            "precision": task.precision,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "checkpoint_every": run.checkpoint_every,
+            "evaluate_every": run.evaluate_every,
+            "evaluate_clients": evaluate_clients,
+        },
+        "engine": {
+            **_plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
+            "took": run.engine.name,
+            "compiled": bool(getattr(run.engine, "compile", False)),
+        },
+        "participation": participation,
+        "method": _plain(settings(run.method)),
+        "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
+        "model": {
+            "class": type(task.module).__qualname__,
+            "parameters": task.layout.size,
+            "head": task.head,
+            "buffers": task.buffer_policy,
+            "loss": getattr(task.loss, "__name__", type(task.loss).__name__),
+            "metrics": list(task.metrics_for(run.data.train.y)),
+            "fingerprint": start.hexdigest()[:16],
+        },
+        "data": {
+            "clients": len(run.data),
+            "samples": int(run.data.train.sizes.sum()),
+            "fingerprint": fingerprint,
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a config holds it: a function by its name, an array as a list."""
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if callable(value):
+        return f"function {getattr(value, '__qualname__', type(value).__name__)}"
+    return value.tolist() if isinstance(value, np.ndarray | Tensor) else value

@@ -1,0 +1,336 @@
+"""A run is a folder: config.toml, rounds.jsonl, checkpoint/. Killing the process loses at most the round in progress.
+
+A checkpoint is a manifest that names its files; files are written under new names and the manifest is renamed into
+place last. Client state is written as segments, only the rows that changed since the last checkpoint, so that a round
+costs what its cohort costs; segments are merged when they hold more than twice the live rows, and the smallest ones
+when there are many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import reprlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from unalike.contract.server import Server
+from unalike.errors import UnalikeError, first_line
+from unalike.locks import hold, release
+from unalike.settings.toml import dump_toml, flatten
+
+# What may differ between a run and its continuation without making it another run.
+FREE = (
+    "run.rounds",
+    "run.engine",
+    "run.device",
+    "run.deterministic",
+    "run.checkpoint_every",
+    "unalike.version",
+)
+FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
+SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
+SEGMENTS = 64  # when there are more, the smaller half becomes one
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: str | Path, config: dict[str, Any], resume: bool, recipe: dict[str, Any] | None = None):
+        self.path = Path(path)
+        written = {**recipe, "facts": config} if recipe else config  # a recipe can be run again from the file
+        self.checkpoints = self.path / "checkpoint"
+        self.manifest: dict[str, Any] | None = None
+        if self.path.exists() and not self.path.is_dir():
+            raise UnalikeError(f"{self.path} is a file: a run needs a folder.")
+        with self.writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path)
+        try:
+            self._open(config, written, resume)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _open(self, config: dict[str, Any], written: dict[str, Any], resume: bool) -> None:
+        if (self.path / "config.toml").exists():
+            self._compare(config)
+            self.manifest = self._read_manifest()
+            if not resume:
+                at = f"round {self.manifest['round']}" if self.manifest else "before its first checkpoint"
+                raise UnalikeError(
+                    f"{self.path} already holds this run ({at}): continue with resume=True or choose another folder."
+                )
+            if self.manifest is None and self.history():
+                raise UnalikeError(f"{self.path} has rounds and no checkpoint to continue from: choose another folder.")
+        elif any(f.name != ".config.toml.new" for f in self.path.iterdir()):
+            raise UnalikeError(f"{self.path} is not empty and holds no run: choose another folder.")
+        with self.writing():
+            _replace(self.path / "config.toml", dump_toml(written).encode())  # first: it makes the folder a run's
+            self.checkpoints.mkdir(exist_ok=True)
+            self._trim_rounds()
+            self._log = open(self.path / "rounds.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # a line that a full disk refused was reported when it was written
+            self._log.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        release(self._lock)
+        self._lock = None
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """A full disk is the user's to mend: one line, and the last checkpoint stands."""
+        try:
+            yield
+        except OSError as error:
+            kept = f"The checkpoint of round {self.manifest['round']} is kept" if self.manifest else "Nothing was kept"
+            raise UnalikeError(
+                f"Cannot write to {self.path}: {error.strerror or error}. {kept}; mend it and resume."
+            ) from error
+
+    # ---- config
+
+    def _compare(self, config: dict[str, Any]) -> None:
+        import tomllib
+
+        try:
+            tree = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            old = flatten(tree.get("facts", tree))
+        except (OSError, ValueError) as error:
+            raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {first_line(error)}.") from error
+        new = flatten(tomllib.loads(dump_toml(config)))
+        for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, k)):  # what can be read goes first
+            there, here = old.get(key), new.get(key)
+            if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
+                raise UnalikeError(
+                    f"{self.path} holds another run: there {key} is {reprlib.repr(there)}, here {reprlib.repr(here)}. "
+                    "Choose another folder."
+                )
+
+    # ---- rounds.jsonl
+
+    def log(self, line: dict[str, Any]) -> None:
+        with self.writing():
+            self._log.write(json.dumps(line) + "\n")
+            self._log.flush()
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rounds so far."""
+        return read_rounds(self.path / "rounds.jsonl")
+
+    def _trim_rounds(self) -> None:
+        """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
+        last = self.manifest["round"] if self.manifest else 0
+        there = sum(line["round"] <= last for line in self.history())
+        if there != last:
+            raise UnalikeError(
+                f"{self.path / 'rounds.jsonl'} has {there} of the {last} rounds before the checkpoint: it "
+                "was changed; run again in another folder."
+            )
+        self.trim("rounds.jsonl", last)
+
+    def trim(self, name: str, last: int) -> None:
+        """Cut a file of a line a round to the lines up to this one."""
+        keep = [json.dumps(line) + "\n" for line in read_rounds(self.path / name) if line["round"] <= last]
+        with self.writing():
+            _replace(self.path / name, "".join(keep).encode())
+
+    def append(self, name: str, line: dict[str, Any]) -> None:
+        """Add a line to a file beside rounds.jsonl."""
+        with self.writing(), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    # ---- checkpoints
+
+    def _read_manifest(self) -> dict[str, Any] | None:
+        file = self.checkpoints / "manifest.json"
+        if not file.exists():
+            return None
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            return {key: manifest[key] for key in ("round", "server", "numbers", "segments")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnalikeError(f"The checkpoint {file} cannot be read: {first_line(error)}.") from error
+
+    def save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
+        """Write the state after `round` rounds; `stores` are the client states and the server's tables by name."""
+        with self.writing():
+            self._save(round, server, stores)
+
+    def _save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
+        tensors, numbers = _divide(server.values)
+        file = f"server-{round:06d}.safetensors"
+        self._write(file, tensors)
+        old = self.manifest["segments"] if self.manifest else {}
+        segments: dict[str, list[dict[str, Any]]] = {}
+        for name, store in stores.items():
+            ids, rows = store.changed()
+            parts = list(old.get(name, []))
+            if len(ids):
+                parts.append(self._segment(name, round, 0, ids, rows))
+            if len(parts) > 8 and sum(p["rows"] for p in parts) > 2 * len(store.known()):
+                parts = self._merged(name, round, store)
+            elif len(parts) > SEGMENTS:
+                parts = self._fewer(name, round, store, parts)
+            segments[name] = parts
+        os.fsync(self._log.fileno())  # the lines of the rounds that the checkpoint covers
+        manifest = {"round": round, "server": file, "numbers": numbers, "segments": segments}
+        _replace(self.checkpoints / "manifest.json", json.dumps(manifest).encode())
+        self.manifest = manifest
+        named = {file, "manifest.json"} | {p["file"] for parts in segments.values() for p in parts}
+        for old_file in self.checkpoints.iterdir():
+            if old_file.name not in named and old_file.is_file():
+                old_file.unlink()
+
+    def _segment(self, name: str, round: int, part: int, ids: np.ndarray, rows: dict[str, Tensor]) -> dict[str, Any]:
+        file = f"{name}-{round:06d}-{part:03d}.safetensors"
+        self._write(file, {"__ids__": torch.from_numpy(ids), **rows})
+        return {"file": file, "rows": len(ids)}
+
+    def _merged(self, name: str, round: int, store: Any) -> list[dict[str, Any]]:
+        known = store.known()
+        parts = np.array_split(known, max(1, -(-len(known) * _row_bytes(store) // SEGMENT_BYTES)))
+        return [self._segment(name, round, k, ids, store.rows_of(ids)) for k, ids in enumerate(parts, 1)]
+
+    def _fewer(self, name: str, round: int, store: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The smallest segments as one, as far as memory allows. It holds these clients' rows as they are now, so it
+        may go last, where it wins over every other."""
+        smallest = sorted(parts, key=lambda p: p["rows"])[: SEGMENTS // 2]
+        bytes_ = np.cumsum([p["rows"] for p in smallest]) * _row_bytes(store)
+        chosen = smallest[: int((bytes_ <= SEGMENT_BYTES).sum())]
+        if len(chosen) < 2:
+            return parts
+        ids = np.unique(np.concatenate([self._read(p["file"], "__ids__")["__ids__"].numpy() for p in chosen]))
+        files = {p["file"] for p in chosen}
+        rest = [p for p in parts if p["file"] not in files]
+        return [*rest, self._segment(name, round, 1, ids, store.rows_of(ids))]
+
+    def _write(self, file: str, tensors: dict[str, Tensor]) -> None:
+        plain = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
+        _replace(self.checkpoints / file, safetensors.torch.save(plain))
+
+    def load(self, server: Server, stores: dict[str, Any]) -> int:
+        """Put the last checkpoint back; the number of rounds done (0: none)."""
+        if self.manifest is None:
+            return 0
+        device = server.w.device
+        tensors = {n: t.to(device) for n, t in self._read(self.manifest["server"]).items()}
+        server.values.update(_join(tensors), **self.manifest["numbers"])
+        for name, parts in self.manifest["segments"].items():
+            for part in parts:
+                rows = self._read(part["file"])
+                stores[name].restore(rows.pop("__ids__").numpy(), rows)
+        return int(self.manifest["round"])
+
+    def _read(self, file: str, *names: str) -> dict[str, Tensor]:
+        """A file's tensors: those named, or all."""
+        try:
+            with safetensors.safe_open(self.checkpoints / file, framework="pt") as tensors:
+                return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
+        except Exception as error:
+            raise UnalikeError(
+                f"The checkpoint {self.checkpoints / file} cannot be read: {first_line(error)}."
+            ) from error
+
+
+def read_rounds(file: Path) -> list[dict[str, Any]]:
+    """The lines of a rounds.jsonl, up to a half-written one."""
+    lines: list[dict[str, Any]] = []
+    for text in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            break
+        if not isinstance(line, dict) or type(line.get("round")) is not int:
+            break
+        lines.append(line)
+    return lines
+
+
+def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The server's state: tensors (also in lists, as name.0, name.1) and everything JSON can hold."""
+    tensors, numbers = {}, {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
+            tensors |= {f"{name}.{k}": v for k, v in enumerate(value)}
+        elif misfit := _misfit(value):
+            raise UnalikeError(
+                f"The server's {name!r} is or has {misfit}, which a checkpoint cannot hold: use tensors, lists of "
+                "tensors, or numbers and text, also in lists and in dicts with text keys."
+            )
+        else:
+            numbers[name] = json.loads(json.dumps(value))
+    return tensors, numbers
+
+
+def _misfit(value: Any) -> str | None:
+    """What JSON would not give back as it was: a tuple becomes a list, a key becomes text."""
+    if isinstance(value, list):
+        return next(filter(None, map(_misfit, value)), None)
+    if isinstance(value, dict):
+        keys = (f"a dict with keys of {type(key).__name__}" for key in value if not isinstance(key, str))
+        return next(keys, None) or _misfit(list(value.values()))
+    return None if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
+
+
+def _row_bytes(store: Any) -> int:
+    """The bytes of one client's kept state."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
+
+
+def _join(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """What `_divide` took apart: name.0, name.1, ... are a list again (a file has them in any order)."""
+    values: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
+    for name in sorted(tensors.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
+        values.setdefault(name.rpartition(".")[0], []).append(tensors[name])
+    return values
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write under a new name and rename: a reader sees the old file or the new one."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        with open(new, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(new, path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def taken_engine(path: Path, device: str) -> dict[str, Any] | None:
+    """What `engine="auto"` took when this run began on such a device; None for a new run, for one that was given its
+    engine, and for one that began elsewhere."""
+    import tomllib
+
+    try:
+        tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        facts = tree.get("facts", tree)
+        if (facts["run"]["engine"], facts["run"]["device"]) != ("auto", device):
+            return None
+        return {name: facts["engine"][name] for name in ("took", "compiled")}
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or from before this was written down
+        return None
+
+
+def _locked(folder: Path) -> int | None:
+    """A handle that keeps other processes from writing to this folder; it goes with its process, whatever happens."""
+    try:
+        return hold(folder)
+    except BlockingIOError:
+        raise UnalikeError(f"{folder} is being written by another process: wait for it, or choose another.") from None

@@ -1,0 +1,314 @@
+"""A run: rounds of a method on a federation, with evaluation, a run folder and resuming."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unalike.client.file_states import FileStates
+from unalike.client.job import Job, state_shapes
+from unalike.client.store import ClientStore
+from unalike.contract.call import Outcome
+from unalike.contract.fields import BUFFERS
+from unalike.contract.method import Method
+from unalike.contract.server import Cohort, Server
+from unalike.data.federation import Federation
+from unalike.data.index import Index
+from unalike.engines import choose_engine
+from unalike.engines.flower import ACKNOWLEDGED
+from unalike.errors import UnalikeError
+from unalike.nn.task import BoundModule, Task, cross_entropy
+from unalike.run.callbacks import Callback
+from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model, test_scores
+from unalike.run.facts import facts
+from unalike.run.folder import RunFolder, taken_engine
+from unalike.run.round import Round
+from unalike.run.sampling import Uniform, draw, sampling
+from unalike.training.settings import LocalTraining
+
+SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
+
+
+class Run:
+    """A run in progress or finished.
+
+    model: the module with the global weights; history: one dict a round; server, clients: their states; task: the
+    module with loss, metrics and layout; reason: which engine ran and why; seconds_total.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        federation: Federation,
+        method: Method,
+        local: LocalTraining,
+        *,
+        rounds: int,
+        clients_per_round: Any,
+        seed: int,
+        engine: str,
+        engine_options: dict[str, Any],
+        folder: str | Path | None,
+        resume: bool,
+        checkpoint_every: int,
+        evaluate_every: int,
+        evaluate_clients: str | int,
+        state_memory: int,
+        recipe: dict[str, Any] | None,
+    ):
+        federation.check()
+        self.task, self.method, self.rounds, self.seed = task, method, rounds, seed
+        self.local = local
+        self.sampling = sampling(clients_per_round)
+        self.sampling.check(len(federation))
+        self.checkpoint_every, self.evaluate_every = checkpoint_every, evaluate_every
+        fingerprint = federation.fingerprint()
+        self.data = self._training = federation.to(task.device, task.dtype)
+        if getattr(method, "pooled", False):
+            self._pool()
+        self.population = len(self._training)
+        x, y = self.data.train.x[:2], self.data.train.y[:2]
+        plain = task.loss is cross_entropy and not y.is_floating_point()
+        task.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
+        _check_labels(task, self.data)
+        self._check_amounts()
+        self.evaluated_clients = choose_clients(evaluate_clients, len(self.data), seed)
+        self._bound = task.live()
+        self.folder: RunFolder | None = None
+        where = Path(folder) if folder is not None else None
+        self._assemble(engine, engine_options, where, state_memory)
+        if where is not None:  # last: a mistake in the arguments leaves no folder behind
+            config = facts(self, fingerprint, engine, engine_options, evaluate_clients)
+            try:
+                self.folder = RunFolder(where, config, resume, recipe)
+            except BaseException:
+                self.close()
+                raise
+            if isinstance(self.clients, FileStates):
+                self.clients.clear()
+        self.history: list[dict[str, Any]] = []
+        self.client_values: dict[str, np.ndarray] = {}
+        self.rounds_done = 0
+        self.seconds_total = 0.0
+        self._listeners: list[Callable[[Outcome], None]] = []
+
+    def _pool(self) -> None:
+        """Train on one client that holds everybody's data; evaluation still asks each client's own."""
+        if not shares_one_model(self.method):
+            name = type(self.method).__name__
+            raise UnalikeError(f"{name} trains on pooled data: there are no personal models, leave out `personal`.")
+        self._training, self.sampling = self.data.pooled(), Uniform(fraction=1.0)
+        if self.task.buffer_policy == "local":
+            self.task.buffer_policy = "average"  # the one client's own are everybody's
+
+    def _check_amounts(self) -> None:
+        """Check that per-client lists have one entry per client, and that `drop_last` leaves every client at least one
+        batch."""
+        for name in ("epochs", "steps", "lr"):
+            value = getattr(self.local, name)
+            if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
+                raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        if self.local.drop_last:
+            self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
+
+    def _assemble(self, engine: str, options: dict[str, Any], where: Path | None, memory: int) -> None:
+        task, method, local = self.task, self.method, self.local
+        shapes = state_shapes(method, task, local)
+        files = where / "clients" if where else None
+        self.clients: ClientStore | FileStates
+        if engine == "loopback":
+            self.clients = FileStates(shapes, files, task.device)
+        elif isinstance(self.data, Index):  # their state is theirs; the server knows which of their rounds counted
+            self.clients = ClientStore(ACKNOWLEDGED, self.population)
+        else:
+            self.clients = ClientStore(shapes, self.population, task.device, memory, files)
+        self.tables = {
+            name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
+            for name, f in method.tables.items()
+        }
+        values = {"w": task.start.clone()} | ({BUFFERS: task.start_buffers.clone()} if task.averages_buffers else {})
+        self.server = Server(task.layout, self.tables, functools.partial(task.fresh, self.seed), **values)
+        mean = float(self._training.train.sizes.mean())
+        job = Job(method, task, self._training, local, self.seed, self.clients, mean)
+        # a stopwatch must not change a run half-way
+        taken = taken_engine(where, task.device.type) if where is not None else None
+        cohort = self.sampling.size(self.population)
+        self.engine, self._reason = choose_engine(engine, job, cohort, options, self.rounds, taken)
+
+    @property
+    def _stores(self) -> dict[str, Any]:
+        return {"clients": self.clients, **{f"table-{n}": s for n, s in self.tables.items()}}
+
+    def close(self) -> None:
+        self.engine.close()
+        for store in self._stores.values():  # of a round that failed; after the engine, whose workers may be staging
+            store.discard()
+        if self.folder is not None:
+            self.folder.close()
+
+    # ---- the rounds
+
+    def go(self, callbacks: Sequence[Callback]) -> None:
+        """From the last checkpoint, or from the start, to the last round."""
+        if self.folder and self.folder.manifest is not None:
+            self.rounds_done = self.folder.load(self.server, self._stores)
+            self.history = self.folder.history()
+            self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
+        else:
+            self._setup()
+            if self.folder:
+                self.folder.save(0, self.server, self._stores)
+        if self.rounds_done > self.rounds:
+            raise UnalikeError(
+                f"The run has done {self.rounds_done} rounds and rounds={self.rounds} were asked for: there is no way "
+                "back; choose another folder."
+            )
+        for callback in callbacks:
+            callback.on_start(self)
+        hears = [callback for callback in callbacks if type(callback).on_reply is not Callback.on_reply]
+        self._listeners = [functools.partial(callback.on_reply, self) for callback in hears]
+        stop = False
+        while self.rounds_done < self.rounds and not stop:
+            line = self._round(self.rounds_done)
+            stop = any([callback.on_round(self, line) for callback in callbacks])
+            if self.folder and (stop or self.saved(self.rounds_done)):
+                self.folder.save(self.rounds_done, self.server, self._stores)
+        for callback in callbacks:
+            callback.on_end(self)
+
+    def _setup(self) -> None:
+        exchanges = Round(self.engine, self.method, self.server, self.population, -1)
+        self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
+        exchanges.finish()
+        self._commit()
+        if exchanges.exchange:  # kept with the server's state: the first round may be run by another process
+            self.server.values[SETUP_BYTES] = [exchanges.bytes_down, exchanges.bytes_up]
+
+    def _round(self, t: int) -> dict[str, Any]:
+        began, others = time.perf_counter(), self.engine.others_seconds
+        ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
+        exchanges = Round(self.engine, self.method, self.server, self.population, t, self._listeners)
+        self.method.round(self.server, Cohort(exchanges, ids))
+        exchanges.finish()
+        self._commit()
+        began += self.engine.others_seconds - others
+        trained = time.perf_counter() - began
+        self.exchanges = exchanges.exchange
+        self.rounds_done = t + 1
+        line: dict[str, Any] = {
+            "round": t + 1,
+            "clients": len(ids),
+            "train_loss": exchanges.train_loss,
+            "bytes_down": exchanges.bytes_down,
+            "bytes_up": exchanges.bytes_up,
+        }
+        if exchanges.lost:
+            line["lost"] = exchanges.lost
+        if t == 0 and SETUP_BYTES in self.server.values:
+            line["setup_bytes_down"], line["setup_bytes_up"] = self.server.values[SETUP_BYTES]
+        if self.evaluated(t + 1):
+            line |= evaluated(self, t)
+        line["seconds"] = round(trained, 6)
+        line["seconds_evaluation"] = round(time.perf_counter() - began - trained, 6)
+        self.seconds_total += time.perf_counter() - began
+        self.history.append(line)
+        if self.folder:
+            self.folder.log(line)
+        return line
+
+    def _commit(self) -> None:
+        for store in self._stores.values():
+            store.commit()
+
+    # ---- what callbacks and reports read
+
+    def evaluated(self, round: int) -> bool:
+        """Return whether the models are evaluated after this round (counted from 1)."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+    def saved(self, round: int) -> bool:
+        """Return whether a checkpoint follows this round (counted from 1)."""
+        return round % self.checkpoint_every == 0 or round == self.rounds
+
+    @property
+    def reason(self) -> str:
+        """Which engine runs, and why."""
+        return self._reason + self.engine.remark
+
+    @property
+    def buffers(self) -> Tensor:
+        """BatchNorm's statistics as the server has them."""
+        return self.server.values.get(BUFFERS, self.task.start_buffers)
+
+    def vectors(self) -> dict[str, Tensor]:
+        """Return the method's global models by name; the first is the one that is reported."""
+        return global_models(self.method, self.server)[0]
+
+    def bound(self, vector: Tensor) -> BoundModule:
+        """Return the module with this vector and the server's statistics, to be called with train=False."""
+        self._bound.vector.copy_(vector)
+        self._bound.buffers.copy_(self.buffers)
+        return self._bound
+
+    def evaluate(self) -> dict[str, Any]:
+        """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
+        return evaluated(self, self.rounds_done - 1)
+
+    def test_scores(self, vector: Tensor) -> dict[str, float]:
+        """Return the loss and metrics of a vector on the global test set."""
+        return test_scores(self, vector)
+
+    # ---- results
+
+    @property
+    def model(self) -> nn.Module:
+        """The module with the final global weights (and statistics), ready to be used: `eval()` is set. Of several
+        global models, the first."""
+        module = copy.deepcopy(self.task.module)
+        vector = next(iter(self.vectors().values()), None)
+        if vector is None:
+            raise UnalikeError(f"{type(self.method).__name__} has no global model: see run.clients for their own.")
+        tensors = self.task.layout.views(vector)
+        tensors |= self.task.buffer_layout.views(self.buffers) if self.task.buffer_layout.size else {}
+        with torch.no_grad():
+            for name, value in (*module.named_parameters(), *module.named_buffers()):
+                if name in tensors:
+                    value.copy_(tensors[name])
+        return module.eval()
+
+    def summary(self) -> dict[str, Any]:
+        """The final numbers, and those of the round that validation data would have chosen. Never the best round on
+        test data."""
+        final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
+        chosen = None
+        lines = [line for line in self.history if "validation_loss" in line]
+        if lines:
+            # of rounds with the same accuracy the one with the least loss, then the last: the first is least trained
+            chosen = max(lines, key=lambda v: (v.get("validation_accuracy", 0), -v["validation_loss"], v["round"]))
+        setup_down, setup_up = self.server.values.get(SETUP_BYTES, (0, 0))
+        return {
+            "final": final,
+            "selected": chosen,
+            "rounds": self.rounds_done,
+            "bytes_down": setup_down + sum(line["bytes_down"] for line in self.history),
+            "bytes_up": setup_up + sum(line["bytes_up"] for line in self.history),
+            "seconds": self.seconds_total,
+            "engine": self.reason,
+        }
+
+
+def _check_labels(task: Task, data: Federation) -> None:
+    """Classes outside the model's outputs would crash deep inside a loss, or on a GPU kill the process."""
+    if data.classes is not None and task.loss is cross_entropy and data.classes > task.outputs:
+        raise UnalikeError(
+            f"The labels run to {data.classes - 1} and the model has {task.outputs} outputs: it needs at least "
+            f"{data.classes}."
+        )

@@ -1,0 +1,1 @@
+"""How a setting is described: what annotations allow, and its form in a file."""

@@ -1,0 +1,100 @@
+"""Optimizers, and the update of a vector by a gradient.
+
+All work on `[..., P]` in place: one client's vector and a stack of vectors go through the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from unalike.training.settings import LocalTraining
+
+Slots = dict[str, Tensor]
+
+
+def _sgd(local: LocalTraining, theta: Tensor, g: Tensor, slots: Slots, lr: Tensor) -> None:
+    if local.momentum:
+        buffer = slots["momentum"].mul_(local.momentum).add_(g)
+        g = g.add_(buffer, alpha=local.momentum) if local.nesterov else buffer
+    theta.addcmul_(g, lr, value=-1)
+
+
+def _rmsprop(local: LocalTraining, theta: Tensor, g: Tensor, slots: Slots, lr: Tensor) -> None:
+    square = slots["square"].mul_(local.smoothing).addcmul_(g, g, value=1 - local.smoothing)
+    g = g / (square.sqrt() + local.eps)
+    if local.momentum:
+        g = slots["momentum"].mul_(local.momentum).add_(g)
+    theta.addcmul_(g, lr, value=-1)
+
+
+def _adam(local: LocalTraining, theta: Tensor, g: Tensor, slots: Slots, lr: Tensor) -> None:
+    b1, b2 = local.betas
+    t = slots["count"].add_(1)
+    mean = slots["mean"].mul_(b1).add_(g, alpha=1 - b1)
+    square = slots["square"].mul_(b2).addcmul_(g, g, value=1 - b2)
+    scale = (square / (1 - b2**t)).sqrt_().add_(local.eps)
+    theta.addcmul_(mean / scale, lr / (1 - b1**t), value=-1)
+
+
+OPTIMIZERS: dict[str, Callable[..., None]] = {"sgd": _sgd, "rmsprop": _rmsprop, "adam": _adam}
+
+
+def slot_names(local: LocalTraining) -> dict[str, str]:
+    """The optimizer's state: its names, each of the model's shape or one number ("one")."""
+    names: dict[str, str] = {}
+    if local.optimizer == "adam":
+        names |= {"mean": "model", "square": "model", "count": "one"}
+    if local.optimizer == "rmsprop":
+        names["square"] = "model"
+    if local.momentum and local.optimizer != "adam":
+        names["momentum"] = "model"
+    return names
+
+
+def new_slots(local: LocalTraining, theta: Tensor) -> Slots:
+    """Fresh optimizer state for a vector or a stack of vectors."""
+    return {
+        name: torch.zeros_like(theta) if shape == "model" else theta.new_zeros(*theta.shape[:-1], 1)
+        for name, shape in slot_names(local).items()
+    }
+
+
+def update(
+    local: LocalTraining,
+    theta: Tensor,
+    g: Tensor,
+    slots: Slots,
+    lr: Tensor,
+    pull: Tensor | float = 0.0,
+    push: Tensor | float = 0.0,
+    unclipped: tuple[str, ...] = (),
+    live: Tensor | None = None,
+) -> None:
+    """One step in place: affine term, clipping, weight decay, optimizer. `lr` is [..., 1]; `live` [..., 1] says whose
+    optimizer state moves (a client that has finished comes along with lr 0)."""
+
+    def affine(late: bool) -> None:
+        if ("pull" in unclipped) == late and (isinstance(pull, Tensor) or pull):
+            if isinstance(pull, Tensor):
+                g.addcmul_(theta, pull)
+            else:
+                g.add_(theta, alpha=pull)
+        if ("push" in unclipped) == late and (isinstance(push, Tensor) or push):
+            g.add_(push)
+
+    affine(late=False)
+    if local.clip_norm is not None:
+        norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+        g.mul_((local.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+    if local.weight_decay:
+        g.add_(theta, alpha=local.weight_decay)
+    affine(late=True)
+    before = {k: v.clone() for k, v in slots.items()} if live is not None else {}
+    OPTIMIZERS[local.optimizer](local, theta, g, slots, lr)
+    for name, old in before.items():
+        slots[name].copy_(torch.where(live, slots[name], old))  # type: ignore[arg-type]

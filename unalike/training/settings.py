@@ -1,0 +1,163 @@
+"""Define `LocalTraining`: what a client does between two messages, and how much of it."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unalike.errors import UnalikeError, unknown
+from unalike.training import augment
+from unalike.training.optimizers import OPTIMIZERS
+
+Amount = float | Sequence[float] | Callable[[int, int], float]
+
+
+@dc.dataclass(frozen=True)
+class LocalTraining:
+    """What a client does between two messages.
+
+    epochs, steps: passes over its data, or mini-batch steps (give one of them; steps begin a new pass when one ends).
+    epochs, steps and lr are each a value, a list with one per client, or a function of (client, round).
+    batch_size: None is the full batch. shuffle=False keeps the stored order. drop_last leaves a short last batch out.
+    lr_decay: the rate of round t (from 0) is lr * lr_decay**t.
+    optimizer: "sgd", "rmsprop" or "adam", as torch.optim defines them; keep_optimizer: its state is the client's and
+      lives through the run instead of starting anew each round.
+    clip_norm: the gradient's total norm is cut to this, before weight decay is added.
+    augment: pictures are mirrored and shifted at random while training, such as "flip,crop:4".
+    """
+
+    epochs: Amount | None = None
+    steps: Amount | None = None
+    batch_size: int | None = 32
+    lr: Amount = 0.1
+    lr_decay: float = 1.0
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    smoothing: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    shuffle: bool = True
+    drop_last: bool = False
+    keep_optimizer: bool = False
+    augment: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise UnalikeError(f"Give epochs or steps, not both; got epochs={self.epochs}, steps={self.steps}.")
+        if self.epochs is None and self.steps is None:
+            object.__setattr__(self, "epochs", 1)
+        for name in ("epochs", "steps", "lr"):
+            value = getattr(self, name)
+            if not callable(value) and (value is not None or name == "lr"):
+                count = len(value) if _listed(value) else 1
+                amount(name, value, np.arange(count), 0)
+        if not isinstance(self.optimizer, str) or self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.batch_size is not None:
+            if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1 or self.batch_size is True:
+                raise UnalikeError(f"batch_size must be a whole number above 0, or None; got {self.batch_size!r}.")
+            object.__setattr__(self, "batch_size", int(self.batch_size))
+        for name in ("momentum", "weight_decay", "eps"):
+            if not _number(getattr(self, name)) or getattr(self, name) < 0:
+                raise UnalikeError(f"{name} must be a number of at least 0; got {getattr(self, name)!r}.")
+        if not _number(self.lr_decay) or self.lr_decay <= 0:
+            raise UnalikeError(f"lr_decay must be a number above 0; got {self.lr_decay!r}.")
+        if not _number(self.smoothing) or not 0 <= self.smoothing <= 1:
+            raise UnalikeError(f"smoothing must lie in [0, 1]; got {self.smoothing!r}.")
+        if self.clip_norm is not None and (not _number(self.clip_norm) or self.clip_norm <= 0):
+            raise UnalikeError(f"clip_norm must be a number above 0, or None; got {self.clip_norm!r}.")
+        pair = _listed(self.betas) and len(self.betas) == 2
+        if not pair or not all(_number(b) and 0 <= b < 1 for b in self.betas):
+            raise UnalikeError(f"betas must be two numbers in [0, 1); got {self.betas!r}.")
+        object.__setattr__(self, "betas", tuple(float(b) for b in self.betas))  # a config file gives a list
+        for name in ("nesterov", "shuffle", "drop_last", "keep_optimizer"):
+            if not isinstance(getattr(self, name), bool):
+                raise UnalikeError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+        if self.nesterov and not (self.optimizer == "sgd" and self.momentum > 0):
+            raise UnalikeError("nesterov=True needs optimizer='sgd' and a momentum above 0.")
+        if self.momentum and self.optimizer == "adam":
+            raise UnalikeError(f"adam takes betas and no momentum; got momentum={self.momentum!r}.")
+        if self.augment is not None:
+            augment.parse(self.augment)
+
+    def replaced(self, **changes: Any) -> LocalTraining:
+        """These settings with a few others; giving steps takes epochs away, and the other way round."""
+        known = {f.name for f in dc.fields(self)}
+        for name in changes:
+            if name not in known:
+                raise unknown("setting of LocalTraining", name, known)
+        if "steps" in changes:
+            changes.setdefault("epochs", None)
+        if "epochs" in changes and changes["epochs"] is not None:
+            changes.setdefault("steps", None)
+        return dc.replace(self, **changes)
+
+    def rates(self, ids: np.ndarray, round: int) -> np.ndarray:
+        """float64 [c]: the learning rate of each client in this round; before round 0 it is that of round 0."""
+        round = max(round, 0)
+        return amount("lr", self.lr, ids, round) * self.lr_decay**round
+
+    def per_epoch(self, sizes: np.ndarray) -> np.ndarray:
+        """Mini-batches in one pass over so many samples."""
+        if self.batch_size is None:
+            return np.ones_like(sizes)
+        return sizes // self.batch_size if self.drop_last else -(-sizes // self.batch_size)
+
+    def passes(self, sizes: np.ndarray) -> np.ndarray:
+        """int64 [2, c]: samples and mini-batches of one pass."""
+        return np.stack([sizes, self.per_epoch(sizes)])
+
+    def counts(self, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
+        """int64 [c]: the steps each client takes in this round."""
+        per = self.per_epoch(sizes)
+        if (per < 1).any():
+            k = int(np.flatnonzero(per < 1)[0])
+            raise UnalikeError(
+                f"Client {int(ids[k])} has {int(sizes[k])} samples, fewer than batch_size={self.batch_size}, and "
+                "drop_last=True leaves it no batch: take a smaller batch_size or drop_last=False."
+            )
+        if self.steps is not None:
+            return amount("steps", self.steps, ids, max(round, 0)).astype(np.int64)
+        assert self.epochs is not None
+        if type(self.epochs) is int and self.epochs > 0:  # as good as always, and asked for several times a round
+            return per.astype(np.int64) * self.epochs
+        steps = amount("epochs", self.epochs, ids, max(round, 0)) * per
+        return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.07 * 100 is 7.000000000000001
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _listed(value: object) -> bool:
+    return value.ndim == 1 if isinstance(value, np.ndarray) else isinstance(value, list | tuple)
+
+
+def amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
+    """float64 [c]: one number per client from a value, a list per client or a function of (client, round)."""
+    if type(value) in (int, float) and value > 0 and (name != "steps" or value == int(value)) and value < math.inf:
+        return np.full(len(ids), float(value))  # likewise
+    each = callable(value) or _listed(value)
+    if callable(value):
+        given = [value(int(k), round) for k in ids]
+    elif _listed(value):
+        if len(ids) and int(ids.max()) >= len(value):
+            raise UnalikeError(
+                f"{name} has {len(value)} entries, and there is a client {int(ids.max())}: give one each."
+            )
+        given = [value[k] for k in ids]
+    else:
+        given = [value]
+    whole = name == "steps"
+    for client, number in zip(ids, given, strict=False):
+        if not _number(number) or number <= 0 or (whole and number != int(number)):
+            kind, who = "whole" if whole else "finite", f" for client {int(client)}" if each else ""
+            raise UnalikeError(f"{name} must be a {kind} number above 0; got {number!r}{who}.")
+    return np.broadcast_to(np.array(given, dtype=np.float64), len(ids))
