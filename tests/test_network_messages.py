@@ -10,7 +10,7 @@ from small import federation, refused, timeless
 
 import unalike as ua
 from unalike import config, wire
-from unalike.data.index import alone
+from unalike.data.remote import alone
 from unalike.engines.base import Solo
 from unalike.network import client as clients
 from unalike.network import server

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import unalike
 from unalike.callbacks import Callback
 from unalike.contract import Method, settings
-from unalike.data.federation import Federation, check_seed
-from unalike.data.index import Index
+from unalike.data.federation import Federation
+from unalike.data.remote import RemoteFederation
 from unalike.engines import choose
 from unalike.engines.base import BUFFERS, OPTIMIZER, Call, Engine, Job
 from unalike.engines.flower import ACKNOWLEDGED
@@ -29,6 +29,7 @@ from unalike.local import LocalTraining, slot_names
 from unalike.metrics import evaluate_columns, evaluate_set, spread
 from unalike.model import Loss, Model
 from unalike.personal import scored
+from unalike.random import check_seed
 from unalike.runs import RunFolder, taken_engine
 from unalike.sampling import Uniform, draw, sampling
 from unalike.store import ClientStore, Shapes
@@ -261,7 +262,7 @@ class Run:
         self.clients: ClientStore | FileStates
         if engine == "loopback":
             self.clients = FileStates(shapes, files, model.device)
-        elif isinstance(self.data, Index):  # their state is theirs; the server knows which of their rounds counted
+        elif isinstance(self.data, RemoteFederation):  # the server knows only which of the clients' rounds counted
             self.clients = ClientStore(ACKNOWLEDGED, self.population)
         else:
             self.clients = ClientStore(shapes, self.population, model.device, memory, files)
@@ -386,7 +387,7 @@ class Run:
     def _evaluate(self, t: int) -> dict[str, Any]:
         line: dict[str, Any] = self._test() if self.data.global_test and len(self.data.global_test[0]) else {}
         for split in ("test", "validation"):
-            columns = getattr(self.data, split)
+            columns = self.data.splits.get(split)
             ids = self._evaluated_clients
             if columns is None or not len(ids := ids[columns.sizes[ids] > 0]):
                 continue
@@ -435,8 +436,8 @@ class Run:
     def _client_values(self, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Loss and metrics of each client's own model on its own data; over a network, of those that answer."""
         model, method = self._model, self.method
-        columns = getattr(self.data, split)
-        if self._shared and model.buffer_policy != "local" and not isinstance(self.data, Index):
+        columns = self.data.splits[split]
+        if self._shared and model.buffer_policy != "local" and not isinstance(self.data, RemoteFederation):
             buffers = self.server._values.get(BUFFERS, model.start_buffers)
             return ids, evaluate_columns(model, self._live, self.server.w, buffers, columns, ids)
         metrics = model.metrics_for(columns.y)

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_map
 
 from unalike import augment, random
 from unalike.contract import Batch, Fields, Me, Method, Work
-from unalike.data.federation import Columns, Federation
+from unalike.data.columns import Columns
+from unalike.data.federation import Federation
 from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.local import LocalTraining, Order, new_slots, slot_names, update
 from unalike.model import Live, Model, Pure
@@ -53,7 +54,7 @@ class Job:
             augment.check(self.data.train.x)
 
     def split(self, name: str) -> Columns:
-        columns = getattr(self.data, name, None)
+        columns = self.data.splits.get(name)
         if columns is None:
             raise UnalikeError(
                 f"The federation has no per-client {name} data: make them with split_clients({name}=0.2)."

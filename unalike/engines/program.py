@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from unalike import augment, random
 from unalike.contract import Batch, Work
-from unalike.data.federation import Columns
+from unalike.data.columns import Columns
 from unalike.errors import UnalikeError, first_line
 from unalike.local import LocalTraining, Order, update
 from unalike.model import Model, Pure

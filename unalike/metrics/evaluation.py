@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.data.federation import Columns
+from unalike.data.columns import Columns
 from unalike.model import Live, Model
 
 SLICE = 2048

@@ -24,8 +24,8 @@ import numpy as np
 
 import unalike
 from unalike import config, wire
-from unalike.data.federation import Federation
-from unalike.data.index import alone
+from unalike.data.federation import SPLITS, Federation
+from unalike.data.remote import alone
 from unalike.engines.base import Job, Solo
 from unalike.engines.loopback import FileStates
 from unalike.errors import UnalikeError
@@ -145,9 +145,8 @@ class Client:
         """Who is here: sizes and the kind of a sample."""
         _same_version(header)
         data = self.data
-        splits = {"train": data.train, "validation": data.validation, "test": data.test}
         facts = {
-            "sizes": {name: 0 if columns is None else len(columns.y) for name, columns in splits.items()},
+            "sizes": {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS},
             "classes": data.classes,
             **{
                 letter: [t.is_floating_point(), list(t.shape[1:])]
@@ -206,8 +205,8 @@ class Client:
         config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
-        own = self.data
-        own = Federation(own.train, validation=own.validation, test=own.test, classes=plan["classes"])
+        # the run may have more classes than this client has names for
+        own = self.data.replace(classes=plan["classes"], label_names=None, global_test=None)
         own.check()  # its labels are among the run's classes
         data = alone(own, client, plan["clients"]).to(self.device, dtype)
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))

@@ -19,13 +19,12 @@ import torch
 import unalike
 from unalike import config, wire
 from unalike.callbacks import Callback
-from unalike.data.index import Index
+from unalike.data.federation import SPLITS
+from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.network.client import PLANNED, digest
 from unalike.network.link import Lost, ServerLink
 from unalike.simulate import Run
-
-SPLITS = ("train", "validation", "test")
 
 
 class Clients:
@@ -76,7 +75,7 @@ class Clients:
             out[client] = header
         return out
 
-    def index(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> Index:
+    def index(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> RemoteFederation:
         """Ask everybody for the size and the kind of its data. classes: at least so many."""
         hello = {"kind": "hello", "version": unalike.__version__}
         answers = self.tell({k: hello for k in range(len(self.names))})
@@ -95,7 +94,7 @@ class Clients:
         sizes = {name: np.array([f["sizes"][name] for f in facts]) for name in SPLITS}
         if test is not None and seen:
             seen.append(int(torch.as_tensor(test[1]).max()) + 1)
-        return Index(
+        return RemoteFederation.from_sizes(
             sizes,
             like,  # type: ignore[arg-type]
             keys=keys,
@@ -128,7 +127,7 @@ class Clients:
             raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
         return facts
 
-    def plan(self, tables: dict[str, Any], index: Index, keys: list[str]) -> None:
+    def plan(self, tables: dict[str, Any], index: RemoteFederation, keys: list[str]) -> None:
         """Tell everybody what is to be done. The run's name comes from the plan and the keys: the same run, resumed by
         a new server, finds the clients' state."""
         planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})

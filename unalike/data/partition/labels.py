@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.federation import check_seed
 from unalike.data.partition.tools import (
     Spelled,
     above_zero,
@@ -25,6 +24,7 @@ from unalike.data.partition.tools import (
     repair,
 )
 from unalike.errors import UnalikeError, one_of
+from unalike.random import check_seed
 
 RETRIES = 20  # draws of Dirichlet before its clients are repaired
 HOPELESS = 50  # with more clients than this below min_size another draw would not help
