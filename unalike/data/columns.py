@@ -74,7 +74,7 @@ def agree(got: Signature, must: Signature, what: str, other: str) -> None:
     letter, one, two = next((c, g, m) for c, g, m in zip("xy", got, must, strict=True) if g != m)
     words = [f"{'float' if is_float else 'integer'} {list(shape)}" for is_float, shape in (one, two)]
     raise UnalikeError(
-        f"{what} has {letter} {words[0]} a sample and {other} {words[1]}: they must be equal; "
+        f"{what} has {letter} {words[0]} per sample and {other} {words[1]}: they must be equal; "
         "prepare both in the same way."
     )
 

@@ -58,11 +58,11 @@ class Dataset:
         if array.ndim != 1 or array.dtype.kind not in "iuU":
             raise UnalikeError(
                 f"The column {key!r} of {self.name!r} has shape {list(array.shape)} and dtype {array.dtype}: it must "
-                "be one text or whole number a row; fill what is missing."
+                "be one text or whole number per row; fill what is missing."
             )
         if len(array) != rows:
             raise UnalikeError(
-                f"The column {key!r} of {self.name!r} has {len(array)} values for {rows} {what} rows: give one a row."
+                f"The column {key!r} of {self.name!r} has {len(array)} values for {rows} {what} rows: give one per row."
             )
         return array
 
@@ -177,7 +177,7 @@ class Dataset:
         if len(parts) != clients or (len(rows) and (rows.min() < 0 or rows.max() >= len(self))):
             raise UnalikeError(
                 f"The partition {partition!r} gave {len(parts)} parts for {clients} clients, with row "
-                f"numbers up to {rows.max(initial=0)}: it must give one part a client, of rows in "
+                f"numbers up to {rows.max(initial=0)}: it must give one part per client, of rows in "
                 f"0..{len(self) - 1}; mend it."
             )
         return parts

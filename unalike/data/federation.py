@@ -82,7 +82,7 @@ class Federation:
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
-                f"There are {len(label_names)} names of labels and {self.classes} classes: give one a class."
+                f"There are {len(label_names)} names of labels and {self.classes} classes: give one per class."
             )
 
     def _count_classes(self, given: int | None) -> int | None:
@@ -187,7 +187,7 @@ class Federation:
             parts = list(given)
             if len(parts) != len(pairs):
                 raise UnalikeError(
-                    f"There are {len(parts)} client {word} sets for {len(pairs)} clients: give one a client, "
+                    f"There are {len(parts)} client {word} sets for {len(pairs)} clients: give one per client, "
                     "None for a client without."
                 )
             splits[word] = stack(parts, [f"the {word} set of {name}" for name in called], train)
@@ -241,7 +241,7 @@ class Federation:
         for word, share, counts in (("test", test, n_test), ("validation", validation, n_validation)):
             if share and not counts.any():
                 raise UnalikeError(
-                    f"{word}={share} of at most {sizes.max(initial=0)} samples a client is less than one "
+                    f"{word}={share} of at most {sizes.max(initial=0)} samples per client is less than one "
                     "sample for every client: ask for a larger share."
                 )
         part = _parts(train, n_test, n_validation, seed)

@@ -53,7 +53,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
 def _client_files(folder: Path) -> tuple[list[Path], Path | None]:
     """List the clients' files in the order of their names, and the file of the global test set."""
     if not folder.is_dir():
-        raise UnalikeError(f"{folder} is not a folder: give a folder with one .npz or .safetensors file a client.")
+        raise UnalikeError(f"{folder} is not a folder: give a folder with one .npz or .safetensors file per client.")
     found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file() and f.name[0] != ".")
     tests = [f for f in found if f.name.startswith("_")]
     files = [f for f in found if not f.name.startswith("_")]
@@ -64,10 +64,10 @@ def _client_files(folder: Path) -> tuple[list[Path], Path | None]:
                 "'_test.npz' or '_test.safetensors'; rename or remove it."
             )
     if not files:
-        raise UnalikeError(f"{folder} has no client files: put one .npz or .safetensors file a client there.")
+        raise UnalikeError(f"{folder} has no client files: put one .npz or .safetensors file per client there.")
     twice = {f.stem for f in files if f.suffix == ".npz"} & {f.stem for f in files if f.suffix != ".npz"}
     if twice:
-        raise UnalikeError(f"{folder} has {min(twice)!r} as .npz and as .safetensors: keep one file a client.")
+        raise UnalikeError(f"{folder} has {min(twice)!r} as .npz and as .safetensors: keep one file per client.")
     return files, tests[0] if tests else None
 
 

@@ -1,7 +1,7 @@
 """The server of a real federation: who is there, what is to be done, and then the same run as in a simulation.
 
-The server has no data. The clients tell how many samples they have and of what kind; from that comes an index, which
-stands where a simulation has its federation.
+The server has no data. The clients tell how many samples they have and of what kind; a `RemoteFederation` of these
+facts takes the place of a simulation's federation.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Clients:
             out[client] = header
         return out
 
-    def index(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> RemoteFederation:
-        """Ask everybody for the size and the kind of its data. classes: at least so many."""
+    def federation(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> RemoteFederation:
+        """Ask all clients for the size and kind of their data; the result has at least `classes` classes."""
         hello = {"kind": "hello", "version": unalike.__version__}
         answers = self.tell({k: hello for k in range(len(self.names))})
         facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
@@ -127,15 +127,15 @@ class Clients:
             raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
         return facts
 
-    def plan(self, tables: dict[str, Any], index: RemoteFederation, keys: list[str]) -> None:
-        """Tell everybody what is to be done. The run's name comes from the plan and the keys: the same run, resumed by
+    def plan(self, tables: dict[str, Any], data: RemoteFederation, keys: list[str]) -> None:
+        """Send the plan to all clients. The run's name comes from the plan and the keys: the same run, resumed by
         a new server, finds the clients' state."""
         planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})
         plan = {
             "version": unalike.__version__,
-            "clients": len(index),
-            "classes": index.classes,
-            "mean": float(index.train.sizes.mean()),
+            "clients": len(data),
+            "classes": data.classes,
+            "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
             "run": {k: tables["run"][k] for k in ("seed", "dtype", "buffers") if k in tables["run"]},
@@ -185,13 +185,13 @@ def run(
     clients = Clients(link, list(keys), deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
-    index = clients.index(marks, test, classes)
+    data = clients.federation(marks, test, classes)
     done = config.run(
         {**tables, "run": {**settings, "engine": "flower"}},
         callbacks=callbacks,
         resume=resume,
-        federation=index,
-        before=lambda checked: clients.plan(checked, index, marks),
+        federation=data,
+        before=lambda checked: clients.plan(checked, data, marks),
         remote=clients,
     )
     clients.end(done)
