@@ -371,7 +371,7 @@ MISTAKES = [
     ("run run.toml --clients 1000000000000", "unalike: The partition 'dirichlet' must give each of 1000000000000 "
      "clients 1 or more of 1438 samples: ask for at most 1438 clients."),
     ("run run.toml --data-folder nowhere", "unalike: HERE/nowhere is not a folder: give a folder with one .npz or "
-     ".safetensors file a client."),
+     ".safetensors file per client."),
     ("run run.toml --model own.py:biuld", "unalike: own.py has no 'biuld'. Did you mean 'build'?"),
     ("run run.toml --model own.py:text", "unalike: HERE/own.py:text must return a torch.nn.Module; it returned "
      "'a model'."),

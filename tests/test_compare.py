@@ -298,6 +298,8 @@ def test_a_taste_has_all_parts_and_few_samples():
     assert isinstance(few, Federation) and few.train.sizes.tolist() == [8, 8, 8] and few.classes == 10
     assert (few.train.of(1)[0] == fed.train.of(1)[0][:8]).all() and len(few.global_test[0]) == 8
     assert (few.validation.of(2)[0] == fed.validation.of(2)[0][:8]).all() and len(few.test) == 3
+    named = fed.replace(names=list("abcde"), label_names=list("0123456789"))
+    assert run.taste(named).facts == {**named.facts, "names": list("abc")}
 
 
 # ---------------------------------------------------------------- mistakes

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from unalike.data import Columns, Dataset, Federation, load, load_federation, partition, synthetic
+from unalike.data import columns as columns_module
 from unalike.data import federation as federation_module
+from unalike.data.remote import RemoteFederation, alone
 from unalike.errors import UnalikeError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -30,8 +32,8 @@ def small(**options):
 
 
 def equal(a, b):
-    assert len(a) == len(b) and a.classes == b.classes and a.names == b.names
-    for (what, x, y, columns), (what_b, x_b, y_b, columns_b) in zip(a._parts(), b._parts(), strict=True):
+    assert len(a) == len(b) and a.facts == b.facts
+    for (what, x, y, columns), (what_b, x_b, y_b, columns_b) in zip(a.sets(), b.sets(), strict=True):
         assert what == what_b and torch.equal(x, x_b) and torch.equal(y, y_b)
         if columns is not None:
             assert np.array_equal(columns.offsets, columns_b.offsets)
@@ -401,7 +403,7 @@ def test_check_names_the_client():
 
 
 def test_check_looks_at_every_chunk(monkeypatch):
-    monkeypatch.setattr(federation_module, "CHUNK_BYTES", 8)
+    monkeypatch.setattr(columns_module, "CHUNK_BYTES", 8)
     fed = small()
     before = fed.fingerprint()
     fed.train.x[-1, -1] = float("nan")
@@ -455,6 +457,86 @@ def test_split_twice():
         fed.split_clients(test=0.3)
     assert fed.split_clients(validation=0.3).test is fed.test
     assert fed.split_clients() is fed
+
+
+# ---- named splits
+
+
+FACTS = {"classes": 4, "names": list("abcd"), "label_names": ["cat", "dog", "owl", "fox"]}
+
+
+def named():
+    """All parts: three splits, a global test set, names of the clients and of the labels."""
+    fed = small(test=(clients([3])[0]), names=FACTS["names"]).replace(label_names=FACTS["label_names"])
+    return fed.split_clients(test=0.3, validation=0.2)
+
+
+def test_splits_have_names():
+    fed = named()
+    assert list(fed.splits) == ["train", "validation", "test"] and list(small().splits) == ["train"]
+    assert [fed.train, fed.validation, fed.test] == list(fed.splits.values())
+    assert small().validation is None and small().test is None
+
+
+def test_replace_keeps_all_other_parts():
+    fed = named()
+    same = fed.replace()
+    equal(fed, same)
+    assert same is not fed and same.splits == fed.splits and same.global_test[0] is fed.global_test[0]
+    less = fed.replace(test=None, global_test=None)
+    assert list(less.splits) == ["train", "validation"] and less.global_test is None and less.facts == FACTS
+    more = less.replace(test=fed.train)
+    assert list(more.splits) == ["train", "validation", "test"] and more.test is fed.train and more.facts == FACTS
+    wider = fed.replace(classes=9, label_names=None)
+    assert wider.facts == {**FACTS, "classes": 9, "label_names": None} and fed.facts == FACTS
+    with says("There are 1 names"):
+        fed.replace(names=["a"])
+    with says("4 names of labels and 9 classes"):
+        fed.replace(classes=9)
+    with says("The test split has 1 clients and the training split 4"):
+        fed.replace(test=Columns(fed.train.x, fed.train.y, [0, len(fed.train.x)]))
+    with pytest.raises(TypeError, match="tests"):
+        fed.replace(tests=fed.train)
+
+
+def test_map_reaches_every_split():
+    fed = named()
+    twice = fed.map(lambda columns: Columns(2 * columns.x, columns.y, columns.offsets))
+    assert list(twice.splits) == list(fed.splits) and twice.facts == FACTS
+    for name, columns in fed.splits.items():
+        assert torch.equal(twice.splits[name].x, 2 * columns.x)
+        assert np.array_equal(twice.splits[name].offsets, columns.offsets)
+    assert twice.global_test[0] is fed.global_test[0]
+    pair = fed.map(lambda columns: columns.take(np.arange(columns.offsets[2]), columns.sizes[:2]), names=["a", "b"])
+    assert len(pair) == 2 and pair.names == ["a", "b"] and torch.equal(pair.test.of(1)[0], fed.test.of(1)[0])
+    assert fed.map(lambda columns: columns, validation=None).validation is None
+
+
+def test_names_survive(tmp_path):
+    fed = named()
+    assert fed.facts == FACTS  # they survived split_clients
+    assert fed.to("cpu", torch.float64).facts == FACTS and fed.to("cpu", torch.float64).train.x.dtype == torch.float64
+    assert fed.mapped(tmp_path / "columns").facts == FACTS
+    pooled = fed.pooled()
+    assert len(pooled) == 1 and pooled.facts == {**FACTS, "names": None} and pooled.train.x is fed.train.x
+    assert list(pooled.splits) == list(fed.splits) and pooled.global_test[0] is fed.global_test[0]
+    placed = alone(pooled, 2, 5)
+    assert placed.facts == pooled.facts and placed.test.sizes.tolist() == [0, 0, len(fed.test.x), 0, 0]
+
+
+def test_a_remote_federation_has_kinds_and_sizes_only():
+    like = torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
+    sizes = {"train": np.array([2, 10**6]), "validation": np.zeros(2, int), "test": np.array([0, 4])}
+    fed = RemoteFederation.from_sizes(sizes, like, keys=["k", "l"], classes=2, names=["a", "b"], global_test=(X, Y % 2))
+    assert list(fed.splits) == ["train", "test"] and fed.sizes.tolist() == [2, 10**6]
+    moved = fed.to("cpu", torch.float64)
+    assert type(moved) is RemoteFederation and moved.facts == fed.facts and moved.fingerprint() == fed.fingerprint()
+    for name, columns in moved.splits.items():
+        assert np.array_equal(columns.offsets, fed.splits[name].offsets) and columns.x.dtype == torch.float64
+        assert columns.x.untyped_storage().nbytes() == 2 * 8 and columns.y.untyped_storage().nbytes() == 8
+    assert moved.global_test[0].dtype == torch.float64
+    with says("a method that pools them"):
+        fed.pooled()
 
 
 # ---- folders

@@ -145,7 +145,7 @@ def test_split_refuses():
     "values, pieces",
     [
         (WRITERS[:9], ["'writer' of 'letters' has 9 values for 10 training rows"]),
-        (np.zeros(10), ["dtype float64", "one text or whole number a row"]),
+        (np.zeros(10), ["dtype float64", "one text or whole number per row"]),
         (WRITERS.reshape(5, 2), [r"shape \[5, 2\]"]),
         (np.array([None, *WRITERS[1:]], object), ["dtype object", "fill what is missing"]),
     ],

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -11,7 +12,7 @@ from small import federation, refused, timeless
 import unalike as ua
 from unalike import config
 from unalike.client.one_client import OneClient
-from unalike.data.index import alone
+from unalike.data.remote import alone
 from unalike.messages import wire
 from unalike.network import client as clients
 from unalike.network import server
@@ -572,6 +573,15 @@ def test_one_client_brings_its_own_data_alone(tmp_path):
         Client(data(), tmp_path / "all")
     with refused("these are the data of 4 clients"):
         alone(data(), 0, 4)
+
+
+def test_a_run_may_have_more_classes_than_a_client_has_names_for(tmp_path, people):
+    few = own(data(), 1)
+    few = few.replace(train=few.train.take(np.flatnonzero(few.train.y < 2), [int((few.train.y < 2).sum())]), test=None)
+    two = few.replace(classes=2, names=["ann"], label_names=["cat", "dog"])
+    people[1] = Client(two, tmp_path / "two", Rules())
+    run = served(tables(), Direct(people))
+    assert run.data.classes == 3 and run.data.sizes[1] == len(two.train.y)
 
 
 def test_checkpoints_of_every_round(people):

@@ -631,7 +631,9 @@ def test_local_models_change_nothing_and_resume_exactly(tmp_path):
 
 def test_folds_are_disjoint_and_cover_every_client():
     fed = small.federation()
+    fed = fed.replace(names=[f"client of {k}" for k in range(len(fed))])
     folds = [choose.fold(fed, k, 3, 0) for k in range(3)]
+    assert all(f.facts == fed.facts and f.test is None and f.global_test is None for f in folds)
     for client in range(len(fed)):
         whole = {tuple(x.tolist()) for x in fed.train.of(client)[0]}
         parts = [{tuple(x.tolist()) for x in f.validation.of(client)[0]} for f in folds]

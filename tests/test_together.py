@@ -170,6 +170,16 @@ def test_populations_may_differ(stacked):
     assert {*stacked} == {2}  # its message has a row for everybody: of another length in the third run
 
 
+def test_the_clients_of_several_runs_may_have_the_same_names(stacked):
+    def make(seed, *seat):
+        data = small.federation(seed).replace(names=list("abcdef"), label_names=["x", "y", "z"])
+        return small.run(ua.FedAvg(), data=data, callbacks=seat, seed=seed, engine="batched", dtype="float64")
+
+    for seed, run in zip(SEEDS, together([lambda seat, s=s: make(s, seat) for s in SEEDS]), strict=True):
+        assert_near(run, make(seed))
+    assert {*stacked} == {3}
+
+
 def test_kept_optimizers_buffers_and_personal_models(stacked):
     local = ua.LocalTraining(epochs=1, batch_size=4, lr=0.01, optimizer="adam", keep_optimizer=True)
 

@@ -14,10 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.errors import UnalikeError
+
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 _ONE, _STEP64, _LAST64 = np.uint64(1), np.uint64(_STEP), np.uint64(31)
 _ROUNDS64 = [(np.uint64(30), np.uint64(_MIX1)), (np.uint64(27), np.uint64(_MIX2))]
+
+
+def check_seed(seed: int, bits: int = 64) -> int:
+    """Return the seed; raise unless it is an integer in 0..2^bits - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) < 1 << bits:
+        raise UnalikeError(f"seed={seed!r} must be an integer from 0 to 2^{bits} - 1.")
+    return int(seed)
 
 
 def _signed(z: int) -> int:

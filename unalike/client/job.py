@@ -16,7 +16,8 @@ from unalike.contract.call import Evaluate
 from unalike.contract.fields import BUFFERS, OPTIMIZER
 from unalike.contract.method import Method
 from unalike.contract.requests import Train
-from unalike.data.federation import Columns, Federation
+from unalike.data.columns import Columns
+from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
 from unalike.nn.task import Task
 from unalike.training import augment
@@ -51,7 +52,7 @@ class Job:
             augment.check(self.data.train.x)
 
     def split(self, name: str) -> Columns:
-        columns = getattr(self.data, name, None)
+        columns = self.data.splits.get(name)
         if columns is None:
             raise UnalikeError(
                 f"The federation has no per-client {name} data: make them with split_clients({name}=0.2)."

@@ -15,7 +15,8 @@ from unalike.client.one_client import OneClient
 from unalike.client.store import ClientStore
 from unalike.contract.call import Call
 from unalike.contract.requests import Train
-from unalike.data.federation import Columns, Federation
+from unalike.data.columns import Columns
+from unalike.data.federation import Federation
 from unalike.training.settings import LocalTraining
 
 SAMPLES = 2  # of the stand-in: as many as every model has been tried on

@@ -18,7 +18,8 @@ import numpy as np
 from unalike import config, report
 from unalike.comparison import tune
 from unalike.comparison.evidence import REFERENCES, SCORES, Outcome, score_of
-from unalike.data.federation import Columns, Federation
+from unalike.data.columns import Columns
+from unalike.data.federation import Federation
 from unalike.data.tables import remarks
 from unalike.errors import Diverged, UnalikeError
 from unalike.nn.numerics import one_thread
@@ -200,20 +201,16 @@ def _try(arm: Arm, fed: Federation, seed: int) -> None:
 
 
 def taste(fed: Federation, clients: int = 3, samples: int = 8) -> Federation:
-    """The first samples of the first clients."""
+    """Return the first samples of the first clients."""
 
-    def cut(columns: Columns | None) -> Columns | None:
-        if columns is None:
-            return None
+    def cut(columns: Columns) -> Columns:
         few = range(min(clients, len(columns)))
         sizes = np.minimum(columns.sizes[: len(few)], samples)
         rows = [columns.offsets[k] + np.arange(sizes[k]) for k in few]
         return columns.take(np.concatenate(rows).astype(np.int64), sizes)
 
-    train = cut(fed.train)
-    assert train is not None
     test = None if fed.global_test is None else (fed.global_test[0][:samples], fed.global_test[1][:samples])
-    return Federation(train, validation=cut(fed.validation), test=cut(fed.test), global_test=test, classes=fed.classes)
+    return fed.map(cut, global_test=test, names=fed.names and fed.names[:clients])
 
 
 def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:

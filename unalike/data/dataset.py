@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from unalike.data import partition as partitions
-from unalike.data.federation import Columns, Federation, Pair, as_pair
+from unalike.data.columns import Columns, Pair, as_pair
+from unalike.data.federation import Federation
 from unalike.errors import UnalikeError, did_you_mean
 
 CLIENTS = 10  # where neither the caller nor the data say how many
@@ -51,18 +51,18 @@ class Dataset:
             self._column(natural)
 
     def _values(self, key: str, values: Any, rows: int, what: str) -> np.ndarray:
-        """One text or whole number a row."""
+        """Return the column as an array; raise unless it has one text or whole number per row."""
         array = np.asarray(values)
         if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
             array = array.astype(str)
         if array.ndim != 1 or array.dtype.kind not in "iuU":
             raise UnalikeError(
                 f"The column {key!r} of {self.name!r} has shape {list(array.shape)} and dtype {array.dtype}: it must "
-                "be one text or whole number a row; fill what is missing."
+                "be one text or whole number per row; fill what is missing."
             )
         if len(array) != rows:
             raise UnalikeError(
-                f"The column {key!r} of {self.name!r} has {len(array)} values for {rows} {what} rows: give one a row."
+                f"The column {key!r} of {self.name!r} has {len(array)} values for {rows} {what} rows: give one per row."
             )
         return array
 
@@ -138,7 +138,7 @@ class Dataset:
         return fed.split_clients(test=share, validation=validation, seed=seed)
 
     def _natural(self, partition: partitions.Natural, with_test: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """The column that is the client, of the training rows and of the test rows."""
+        """Return the column that names the client, of the training rows and of the test rows."""
         column = self.natural if partition.column is None else partition.column
         if column is None:
             raise UnalikeError(
@@ -171,21 +171,19 @@ class Dataset:
         return parts, test_parts
 
     def _checked(self, partition: Any, parts: Any, clients: int) -> list[np.ndarray]:
-        """One array of row numbers a client, from a partition that may be anybody's."""
+        """Return one array of row numbers per client; raise where the partition gave something else."""
         parts = [np.asarray(part, np.int64) for part in parts]
         rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         if len(parts) != clients or (len(rows) and (rows.min() < 0 or rows.max() >= len(self))):
             raise UnalikeError(
                 f"The partition {partition!r} gave {len(parts)} parts for {clients} clients, with row "
-                f"numbers up to {rows.max(initial=0)}: it must give one part a client, of rows in "
+                f"numbers up to {rows.max(initial=0)}: it must give one part per client, of rows in "
                 f"0..{len(self) - 1}; mend it."
             )
         return parts
 
 
 def _take(pair: Pair, parts: list[np.ndarray]) -> Columns:
-    """The rows of each client, as columns."""
-    x, y = pair
-    index = torch.from_numpy(np.concatenate(parts)).to(x.device)
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return Columns(x.index_select(0, index), y.index_select(0, index), offsets)
+    """Copy each client's rows of the pair into columns."""
+    whole = Columns(*pair, [0, len(pair[0])])
+    return whole.take(np.concatenate(parts), np.array([len(part) for part in parts]))

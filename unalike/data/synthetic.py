@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unalike.data.federation import Federation, check_seed
+from unalike.data.federation import Federation
+from unalike.draws import check_seed
 from unalike.errors import UnalikeError
 
 Arrays = list[tuple[np.ndarray, np.ndarray]]
@@ -89,7 +90,7 @@ def fedprox(
     seed: int = 0,
     test: float = 0.2,
 ) -> Federation:
-    """`synthetic_fedprox` with a share of every client held out (papers: 0.2; the authors' program: 0.1)."""
+    """Return `synthetic_fedprox` with a share of every client held out (papers: 0.2; the authors' program: 0.1)."""
     arrays = synthetic_fedprox(alpha, beta, iid, clients, seed)
     return Federation.from_arrays(arrays, classes=10).split_clients(test=test, seed=seed)
 
@@ -108,7 +109,7 @@ def feddc(
     test: float = 0.0,
     global_test: bool = True,
 ) -> Federation:
-    """`synthetic_feddc` as a federation. **The global test set is the training set**, as in their program.
+    """Return `synthetic_feddc` as a federation. **The global test set is the training set**, as in their program.
 
     So its accuracy is training accuracy. `test=0.2` holds out a share of every client, and the global test
     set is then what was held out; `global_test=False` leaves it out.
@@ -118,7 +119,7 @@ def feddc(
     if not global_test:
         return fed
     seen = fed.train if fed.test is None else fed.test
-    return Federation(fed.train, test=fed.test, global_test=(seen.x, seen.y), classes=classes)
+    return fed.replace(global_test=(seen.x, seen.y))
 
 
 def _labeller(
@@ -130,7 +131,7 @@ def _labeller(
 def _samples(
     random: np.random.RandomState, mean: np.ndarray, n: int, labeller: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """n samples of N(mean, Σ) and their labels; Σ is diagonal: multivariate_normal without its SVD."""
+    """Draw n samples of N(mean, Σ) and their labels; Σ is diagonal: multivariate_normal without its SVD."""
     deviation = np.arange(1, len(mean) + 1) ** -0.6
     x = mean + random.standard_normal((n, len(mean))) * deviation
     weight, bias = labeller

@@ -154,10 +154,10 @@ def from_huggingface(
         data = data["train"]
     if not hasattr(data, "column_names") or not hasattr(data, "features"):
         raise UnalikeError(f"A {type(data).__name__} is no Hugging Face data set: use from_table for other tables.")
-    fed: Any = from_table(data, client, label, features if image is None else [image], **options)
+    fed = from_table(data, client, label, features if image is None else [image], **options)
     names = getattr(data.features[label], "names", None)  # of a ClassLabel, whose values are numbers
     if names and fed.label_names:
-        fed.label_names = [names[int(value)] for value in fed.label_names]
+        return fed.replace(label_names=[names[int(value)] for value in fed.label_names])
     return fed
 
 

@@ -1,7 +1,7 @@
 """A real federation over Flower's network: each client's half runs on its owner's machine, on data and with state that
 never leave it.
 
-The server has an index of the clients and sends the same bytes as `loopback`. A client that does not answer in time,
+The server has a `RemoteFederation` and sends the same bytes as `loopback`. A client that does not answer in time,
 or not properly, is left out of the round. Its state is its own: with every request the server says which of the
 client's rounds counted last, and the client keeps or forgets what is pending. A reply is checked and handed on when it
 comes: the server holds one at a time.

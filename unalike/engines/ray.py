@@ -31,8 +31,9 @@ from torch import Tensor
 from unalike.client.job import Job
 from unalike.client.store import ClientStore
 from unalike.contract.call import Call, Outcome
-from unalike.data.federation import Columns, Federation
-from unalike.data.index import Index
+from unalike.data.columns import Columns
+from unalike.data.federation import Federation
+from unalike.data.remote import RemoteFederation
 from unalike.engines.engine import Engine
 from unalike.engines.workers import available_cores
 from unalike.errors import UnalikeError, first_line, unknown
@@ -44,7 +45,6 @@ START_SECONDS = 120  # to wait for workers: a busy cluster may first have to fre
 KNOCK_SECONDS = 10
 STOP_SECONDS = 5
 QUIET = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-SPLITS = ("train", "validation", "test")
 
 Arrays = dict[str, np.ndarray]
 Rows = list[tuple[np.ndarray, Arrays]]  # some clients and their rows by name
@@ -71,7 +71,7 @@ class Ray(Engine):
         **options: Any,
     ):
         super().__init__(job)
-        if not isinstance(job.states, ClientStore) or isinstance(job.data, Index):
+        if not isinstance(job.states, ClientStore) or isinstance(job.data, RemoteFederation):
             raise UnalikeError("The ray engine simulates clients whose data are here: give it a Federation.")
         if inner not in INNER:
             raise unknown("inner engine", inner, INNER)
@@ -349,14 +349,13 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
                 "be pickled out of it."
             ) from error
     deterministic = torch.are_deterministic_algorithms_enabled()
-    rest = (job.seed, job.mean_samples, job.states.shapes, job.data.classes, deterministic, inner, options)
+    rest = (job.seed, job.mean_samples, job.states.shapes, job.data.facts, deterministic, inner, options)
     return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, task, job.local, *rest))))
 
 
 def columns_of(data: Federation) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The columns as arrays: on each machine they lie once in memory that its workers share."""
-    splits = {name: getattr(data, name) for name in SPLITS}
-    return {n: (_array(c.x), _array(c.y), c.offsets) for n, c in splits.items() if c is not None}
+    """Return the columns as arrays: each machine holds them once, in memory that its workers share."""
+    return {name: (_array(c.x), _array(c.y), c.offsets) for name, c in data.splits.items()}
 
 
 def arrays(values: dict[str, Tensor]) -> Arrays:
@@ -417,13 +416,11 @@ class Worker:
         packed, budget = parcel
         path, inside = cloudpickle.loads(packed)
         sys.path.extend(p for p in path if p not in sys.path)  # neighbours of the user's files, where they are here too
-        method, task, local, seed, mean, shapes, classes, deterministic, inner, options = cloudpickle.loads(inside)
+        method, task, local, seed, mean, shapes, parts, deterministic, inner, options = cloudpickle.loads(inside)
         numerics(task.precision, deterministic).__enter__()  # for this process's whole life
         torch.set_num_threads(1)
-        splits: dict[str, Any] = {
-            name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()
-        }
-        data = Federation(splits.pop("train"), **splits, classes=classes).to(task.device, task.dtype)
+        parts |= {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
+        data = Federation(**parts).to(task.device, task.dtype)
         self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
         self.rows = Held(shapes, len(data), task.device, budget, self.folder)
         self.job = Job(method, task, data, local, seed, self.rows, mean)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.data.federation import Columns
+from unalike.data.columns import Columns
 from unalike.nn.task import BoundModule, Task
 
 SLICE = 2048

@@ -29,8 +29,8 @@ from unalike.client.job import Job, state_shapes
 from unalike.client.node import Node
 from unalike.client.one_client import OneClient
 from unalike.client.state import StateFolder
-from unalike.data.federation import Federation
-from unalike.data.index import alone
+from unalike.data.federation import SPLITS, Federation
+from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 from unalike.locks import hold, release
 from unalike.messages import wire
@@ -149,9 +149,8 @@ class Client:
         """Who is here: sizes and the kind of a sample."""
         _same_version(header)
         data = self.data
-        splits = {"train": data.train, "validation": data.validation, "test": data.test}
         facts = {
-            "sizes": {name: 0 if columns is None else len(columns.y) for name, columns in splits.items()},
+            "sizes": {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS},
             "classes": data.classes,
             **{
                 letter: [t.is_floating_point(), list(t.shape[1:])]
@@ -210,8 +209,8 @@ class Client:
         config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
-        own = self.data
-        own = Federation(own.train, validation=own.validation, test=own.test, classes=plan["classes"])
+        # the run may have more classes than this client has names for
+        own = self.data.replace(classes=plan["classes"], label_names=None, global_test=None)
         own.check()  # its labels are among the run's classes
         data = alone(own, client, plan["clients"]).to(self.device, dtype)
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from unalike.core import complain
-from unalike.data.federation import Federation, _read_file
+from unalike.data.federation import Federation
+from unalike.data.files import SUFFIXES, read_arrays
 from unalike.errors import UnalikeError
 from unalike.network.client import Client, Rules, attend
 from unalike.network.processes import lifeline
@@ -67,10 +68,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def read_client(file: Path, test: float = 0.0, validation: float = 0.0) -> Federation:
-    """One client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation."""
-    if file.suffix not in (".npz", ".safetensors") or not file.is_file():
+    """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation."""
+    if file.suffix not in SUFFIXES or not file.is_file():
         raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.")
-    content = _read_file(file)
+    content = read_arrays(file)
     pair: Any = lambda suffix: [(content[f"x{suffix}"], content[f"y{suffix}"])] if f"x{suffix}" in content else None  # noqa: E731
     data = Federation.from_arrays(pair(""), client_tests=pair("_test"), client_validations=pair("_validation"))
     return data.split_clients(test=test, validation=validation)

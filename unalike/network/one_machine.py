@@ -246,10 +246,10 @@ def run(
 
 
 def write_client(data: Federation, client: int, file: Path) -> None:
-    """One client's samples as the file that it would bring itself."""
+    """Write one client's samples as the file that the client would bring itself."""
     out: dict[str, torch.Tensor] = {}
-    for suffix, columns in (("", data.train), ("_test", data.test), ("_validation", data.validation)):
-        if columns is not None:
-            x, y = columns.of(client)
-            out |= {f"x{suffix}": x.cpu().contiguous().clone(), f"y{suffix}": y.cpu().contiguous().clone()}
+    for name, columns in data.splits.items():
+        suffix = "" if name == "train" else f"_{name}"
+        x, y = columns.of(client)
+        out |= {f"x{suffix}": x.cpu().contiguous().clone(), f"y{suffix}": y.cpu().contiguous().clone()}
     file.write_bytes(safetensors.torch.save(out))

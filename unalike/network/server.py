@@ -1,7 +1,7 @@
 """The server of a real federation: who is there, what is to be done, and then the same run as in a simulation.
 
-The server has no data. The clients tell how many samples they have and of what kind; from that comes an index, which
-stands where a simulation has its federation.
+The server has no data. The clients tell how many samples they have and of what kind; a `RemoteFederation` of these
+facts takes the place of a simulation's federation.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ import torch
 
 import unalike
 from unalike import config
-from unalike.data.index import Index
+from unalike.data.federation import SPLITS
+from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.network.client import PLANNED, digest
 from unalike.network.link import Lost, ServerLink
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
-
-SPLITS = ("train", "validation", "test")
 
 
 class Clients:
@@ -77,8 +76,8 @@ class Clients:
             out[client] = header
         return out
 
-    def index(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> Index:
-        """Ask everybody for the size and the kind of its data. classes: at least so many."""
+    def federation(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> RemoteFederation:
+        """Ask all clients for the size and kind of their data; the result has at least `classes` classes."""
         hello = {"kind": "hello", "version": unalike.__version__}
         answers = self.tell({k: hello for k in range(len(self.names))})
         facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
@@ -96,7 +95,7 @@ class Clients:
         sizes = {name: np.array([f["sizes"][name] for f in facts]) for name in SPLITS}
         if test is not None and seen:
             seen.append(int(torch.as_tensor(test[1]).max()) + 1)
-        return Index(
+        return RemoteFederation.from_sizes(
             sizes,
             like,  # type: ignore[arg-type]
             keys=keys,
@@ -129,15 +128,15 @@ class Clients:
             raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
         return facts
 
-    def plan(self, tables: dict[str, Any], index: Index, keys: list[str]) -> None:
-        """Tell everybody what is to be done. The run's name comes from the plan and the keys: the same run, resumed by
+    def plan(self, tables: dict[str, Any], data: RemoteFederation, keys: list[str]) -> None:
+        """Send the plan to all clients. The run's name comes from the plan and the keys: the same run, resumed by
         a new server, finds the clients' state."""
         planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})
         plan = {
             "version": unalike.__version__,
-            "clients": len(index),
-            "classes": index.classes,
-            "mean": float(index.train.sizes.mean()),
+            "clients": len(data),
+            "classes": data.classes,
+            "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
             "run": {k: tables["run"][k] for k in ("seed", "dtype", "buffers") if k in tables["run"]},
@@ -187,13 +186,13 @@ def run(
     clients = Clients(link, list(keys), deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
-    index = clients.index(marks, test, classes)
+    data = clients.federation(marks, test, classes)
     done = config.run(
         {**tables, "run": {**settings, "engine": "flower"}},
         callbacks=callbacks,
         resume=resume,
-        federation=index,
-        before=lambda checked: clients.plan(checked, index, marks),
+        federation=data,
+        before=lambda checked: clients.plan(checked, data, marks),
         remote=clients,
     )
     clients.end(done)

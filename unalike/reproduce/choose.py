@@ -26,7 +26,7 @@ SEED = 1000
 
 
 def fold(fed: Federation, k: int, folds: int, seed: int) -> Federation:
-    """Client by client, every `folds`-th of its shuffled samples is held out; the folds are disjoint and cover all."""
+    """Hold out every `folds`-th of each client's shuffled samples for validation; the folds are a partition."""
     columns = fed.train
     held = np.zeros(len(columns.x), bool)
     for client in range(len(columns)):
@@ -37,7 +37,7 @@ def fold(fed: Federation, k: int, folds: int, seed: int) -> Federation:
     def part(mask: np.ndarray) -> Any:
         return columns.take(np.flatnonzero(mask), np.bincount(owners[mask], minlength=len(columns)))
 
-    return Federation(part(~held), validation=part(held), classes=fed.classes, names=fed.names)
+    return fed.replace(train=part(~held), validation=part(held), test=None, global_test=None)
 
 
 def identity(paper: Paper, row: Row) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from unalike import draws
 from unalike.contract.call import EVALUATION, Call, Evaluate
 from unalike.contract.method import Method
-from unalike.data.index import Index
+from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts
 from unalike.metrics import evaluate_columns, evaluate_set, spread
@@ -62,7 +62,7 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
     """Return the numbers of round t's evaluation; the clients' own go to `run.client_values` too."""
     line: dict[str, Any] = _test(run) if run.data.global_test and len(run.data.global_test[0]) else {}
     for split in ("test", "validation"):
-        columns = getattr(run.data, split)
+        columns = run.data.splits.get(split)
         ids = run.evaluated_clients
         if columns is None or not len(ids := ids[columns.sizes[ids] > 0]):
             continue
@@ -101,8 +101,8 @@ def test_scores(run: Run, vector: Tensor) -> dict[str, float]:
 
 def _client_values(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the loss and metrics of each client's own model on its own data; over a network, of those that answer."""
-    task, columns = run.task, getattr(run.data, split)
-    if shares_one_model(run.method) and task.buffer_policy != "local" and not isinstance(run.data, Index):
+    task, columns = run.task, run.data.splits[split]
+    if shares_one_model(run.method) and task.buffer_policy != "local" and not isinstance(run.data, RemoteFederation):
         return ids, evaluate_columns(task, run.bound(run.server.w), columns, ids)
     message = run.method.published(run.server)
     shared, rows = message_parts(message, run.population, run.server.values, task)

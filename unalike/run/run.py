@@ -21,7 +21,7 @@ from unalike.contract.fields import BUFFERS
 from unalike.contract.method import Method
 from unalike.contract.server import Cohort, Server
 from unalike.data.federation import Federation
-from unalike.data.index import Index
+from unalike.data.remote import RemoteFederation
 from unalike.engines import choose_engine
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
@@ -126,7 +126,7 @@ class Run:
         self.clients: ClientStore | FileStates
         if engine == "loopback":
             self.clients = FileStates(shapes, files, task.device)
-        elif isinstance(self.data, Index):  # their state is theirs; the server knows which of their rounds counted
+        elif isinstance(self.data, RemoteFederation):  # the server knows only which of the clients' rounds counted
             self.clients = ClientStore(ACKNOWLEDGED, self.population)
         else:
             self.clients = ClientStore(shapes, self.population, task.device, memory, files)

@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from unalike.contract.method import Method
-from unalike.data.federation import Federation, check_seed
+from unalike.data.federation import Federation
+from unalike.draws import check_seed
 from unalike.errors import UnalikeError, unknown
 from unalike.nn.numerics import DTYPES, PRECISIONS, check_precision, find_device, numerics
 from unalike.nn.task import Loss, Task

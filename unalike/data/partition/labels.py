@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.federation import check_seed
 from unalike.data.partition.tools import (
     Spelled,
     above_zero,
@@ -24,6 +23,7 @@ from unalike.data.partition.tools import (
     numbered,
     repair,
 )
+from unalike.draws import check_seed
 from unalike.errors import UnalikeError, one_of
 
 RETRIES = 20  # draws of Dirichlet before its clients are repaired

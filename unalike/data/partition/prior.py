@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.federation import check_seed
 from unalike.data.partition.tools import Spelled, above_zero, checked, number, numbered, repair
+from unalike.draws import check_seed
 
 REDRAWS = 5_000_000  # that PriorDirichlet allows itself for a data set, and 1,000 more a sample
 BLOCK = 1 << 16  # words of the random stream that are read ahead

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from unalike import draws
-from unalike.data.federation import check_seed
 from unalike.errors import UnalikeError
 
 Partition = Callable[[np.ndarray, int, int], list[np.ndarray]]
@@ -51,7 +50,7 @@ def above_zero(what: str, value: Any) -> None:
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    return draws.generator(check_seed(seed), "partition", purpose)
+    return draws.generator(draws.check_seed(seed), "partition", purpose)
 
 
 def checked(labels: np.ndarray, clients: int, each: int, name: str) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from unalike.data.federation import Columns
+from unalike.data.columns import Columns
 
 if TYPE_CHECKING:
     from unalike.engines.batched.step import Step

@@ -28,7 +28,8 @@ from unalike.client.job import Job
 from unalike.client.store import Shapes
 from unalike.contract.call import Call, Outcome
 from unalike.contract.method import settings
-from unalike.data.federation import Columns, Federation
+from unalike.data.columns import Columns, offsets_of
+from unalike.data.federation import Federation
 from unalike.engines.batched.engine import Batched
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged
@@ -364,19 +365,17 @@ class JointStates:
 
 
 def _side_by_side(data: Sequence[Federation]) -> Federation:
-    """One federation of all clients; a split that some have not got is left out."""
+    """Join federations into one of all their clients, without a split that some of them lack."""
 
     def joined(name: str) -> Columns | None:
-        parts = [getattr(one, name) for one in data]
-        if any(part is None for part in parts):
+        if any(name not in one.splits for one in data):
             return None
+        parts = [one.splits[name] for one in data]
         sizes = np.concatenate([part.sizes for part in parts])
-        x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
-        return Columns(x, y, np.concatenate([[0], np.cumsum(sizes)]))
+        return Columns(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), offsets_of(sizes))
 
-    train = joined("train")
-    assert train is not None
-    return Federation(train, validation=joined("validation"), test=joined("test"), classes=data[0].classes)
+    # the runs' clients often have the same names, and a federation's names are distinct
+    return data[0].replace(**{name: joined(name) for name in data[0].splits}, global_test=None, names=None)
 
 
 # ---------------------------------------------------------------- who can stand side by side

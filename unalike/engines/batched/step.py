@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from unalike import draws
 from unalike.contract.client import Batch
 from unalike.contract.requests import Train, plain_args
-from unalike.data.federation import Columns
+from unalike.data.columns import Columns
 from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.task import FunctionalModule, Task

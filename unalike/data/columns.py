@@ -1,0 +1,201 @@
+"""One split of all clients as columns: an array per field, and an offset per client.
+
+Nothing here loops over clients in Python, except `stack`, whose caller gives one pair of arrays per client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike.errors import UnalikeError
+
+FORMAT = "unalike-columns-1"  # of a folder of mapped columns, and of a fingerprint
+CHUNK_BYTES = 16 << 20  # how much of a column is looked at in one go
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Signature = tuple[tuple[bool, torch.Size], tuple[bool, torch.Size]]
+
+
+def as_tensor(value: Any, what: str) -> torch.Tensor:
+    """Return a tensor over the same memory where possible; float64 stays float64, uint8 stays uint8."""
+    if isinstance(value, torch.Tensor):
+        if value.is_complex() or value.layout != torch.strided:
+            raise UnalikeError(f"{what} is {value.dtype} ({value.layout}): give a dense, real, numeric tensor.")
+        return value.detach() if value.requires_grad else value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        raise UnalikeError(f"{what} has rows of unequal shape: all samples must have one shape; pad them.") from None
+    if array.dtype.kind not in "biuf":
+        raise UnalikeError(f"{what} has dtype {array.dtype}: it must be numeric; encode it as numbers first.")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    elif array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    array = np.ascontiguousarray(array) if array.ndim else array
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def as_pair(x: Any, y: Any, what: str) -> Pair:
+    """Return samples and labels of equal length; integer labels become int64, float labels (regression) stay."""
+    x, y = as_tensor(x, f"x of {what}"), as_tensor(y, f"y of {what}")
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
+        raise UnalikeError(
+            f"x of {what} has shape {list(x.shape)} and y {list(y.shape)}: the first sizes must be equal; "
+            "give one label per sample."
+        )
+    if y.dtype.is_floating_point:
+        if y.ndim > 2:
+            raise UnalikeError(f"y of {what} has shape {list(y.shape)}: targets must be [n] or [n, k]; flatten them.")
+        return x, y
+    if y.ndim > 1:
+        raise UnalikeError(
+            f"y of {what} has shape {list(y.shape)}: class labels must be [n]; use y.reshape(-1), "
+            "y.argmax(1) for one-hot rows, or floats for regression."
+        )
+    return x, y.to(torch.int64)
+
+
+def signature(x: torch.Tensor, y: torch.Tensor) -> Signature:
+    """Return what all clients and splits share: float or not, and the shape, of a sample and of a label."""
+    return (x.dtype.is_floating_point, x.shape[1:]), (y.dtype.is_floating_point, y.shape[1:])
+
+
+def agree(got: Signature, must: Signature, what: str, other: str) -> None:
+    """Raise where two signatures differ; `what` and `other` name their owners."""
+    if got == must:
+        return
+    letter, one, two = next((c, g, m) for c, g, m in zip("xy", got, must, strict=True) if g != m)
+    words = [f"{'float' if is_float else 'integer'} {list(shape)}" for is_float, shape in (one, two)]
+    raise UnalikeError(
+        f"{what} has {letter} {words[0]} per sample and {other} {words[1]}: they must be equal; "
+        "prepare both in the same way."
+    )
+
+
+def offsets_of(sizes: Any) -> np.ndarray:
+    """Return the offsets of clients that have so many rows each, int64 [N + 1]."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+class Columns:
+    """One split of all clients: client k owns rows `offsets[k]:offsets[k+1]` of `x` and `y`.
+
+    x [total, ...] may lie in a memory map; y [total] is int64 class labels, or floats [total] or [total, k].
+    Integer x are tokens to the simulator: images must be floats.
+    """
+
+    __slots__ = ("_sizes", "offsets", "x", "y")
+
+    def __init__(self, x: Any, y: Any, offsets: Any):
+        self.x, self.y = as_pair(x, y, "the columns")
+        given = np.asarray(offsets)
+        if given.ndim != 1 or len(given) < 2 or given.dtype.kind not in "iu":
+            raise UnalikeError(
+                f"The offsets have shape {list(given.shape)} and dtype {given.dtype}: they must be N+1 "
+                "integers; give np.concatenate([[0], np.cumsum(sizes)])."
+            )
+        bounds = given.astype(np.int64, copy=False).view()
+        sizes = np.diff(bounds)
+        if bounds[0] != 0 or bounds[-1] != len(self.x) or (sizes < 0).any():
+            raise UnalikeError(
+                f"The offsets run from {bounds[0]} to {bounds[-1]} for {len(self.x)} rows: they must rise "
+                "from 0 to the number of rows; give np.concatenate([[0], np.cumsum(sizes)])."
+            )
+        bounds.flags.writeable = sizes.flags.writeable = False
+        self.offsets, self._sizes = bounds, sizes
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Samples per client, int64 [N]."""
+        return self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def of(self, k: int) -> Pair:
+        """Return client k's rows, as views."""
+        if not 0 <= k < len(self._sizes):
+            raise UnalikeError(f"There is no client {k}: there are {len(self)}, numbered from 0.")
+        start, stop = int(self.offsets[k]), int(self.offsets[k + 1])
+        return self.x[start:stop], self.y[start:stop]
+
+    def owner(self, row: int) -> int:
+        """Return the client that owns this row."""
+        return int(np.searchsorted(self.offsets, row, side="right")) - 1
+
+    def owners(self) -> np.ndarray:
+        """Return the owner of every row, int64 [total]."""
+        return np.repeat(np.arange(len(self)), self._sizes)
+
+    def take(self, rows: np.ndarray, sizes: np.ndarray) -> Columns:
+        """Copy the given rows, already grouped by client, into new columns."""
+        index = torch.from_numpy(rows).to(self.x.device)
+        return Columns(self.x.index_select(0, index), self.y.index_select(0, index), offsets_of(sizes))
+
+
+def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> Columns:
+    """Join one pair (x, y) per client into columns; `like` gives shape and dtype where every part is empty.
+
+    `called` names the clients in messages; None, with `like`, is a client without rows.
+    """
+    xs, ys, sizes = [], [], np.zeros(len(parts), np.int64)
+    expected = None if like is None else signature(like.x, like.y)
+    first = "the training split"
+    for k, part in enumerate(parts):
+        if part is None and like is not None:
+            continue
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            raise UnalikeError(f"{called[k]} is a {type(part).__name__}: every client must be a pair (x, y).")
+        x, y = as_pair(part[0], part[1], called[k])
+        if not len(x):
+            continue
+        own = signature(x, y)
+        if expected is None:
+            expected, first = own, called[k]
+        agree(own, expected, called[k], first)
+        xs.append(x)
+        ys.append(y)
+        sizes[k] = len(x)
+    if not xs:
+        if like is None:
+            raise UnalikeError(f"None of the {len(parts)} clients has a training sample: give each at least one.")
+        xs, ys = [like.x[:0]], [like.y[:0]]
+    x, y = (torch.cat(xs), torch.cat(ys)) if len(xs) > 1 else (xs[0], ys[0])
+    return Columns(x, y, offsets_of(sizes))
+
+
+def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the rows, a few megabytes at a time."""
+    if not tensor.numel():
+        return iter(())
+    row_bytes = tensor.numel() // len(tensor) * tensor.element_size()
+    return iter(tensor.split(max(1, CHUNK_BYTES // row_bytes)))
+
+
+def digest(sha: Any, tensor: torch.Tensor) -> None:
+    """Feed the tensor's bytes to a hash."""
+    for chunk in chunks(tensor):
+        sha.update(chunk.contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+
+
+def first_bad_row(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) -> int | None:
+    """Return the first row with an element for which `bad` is true, None where there is none."""
+    start = 0
+    for chunk in chunks(tensor):
+        wrong = bad(chunk)
+        if wrong.any():
+            return start + int(wrong.reshape(len(chunk), -1).any(1).nonzero()[0])
+        start += len(chunk)
+    return None
+
+
+def first_infinite_row(tensor: torch.Tensor) -> int | None:
+    """Return the first row with a NaN or infinite element, None where there is none."""
+    return first_bad_row(tensor, lambda t: ~torch.isfinite(t)) if tensor.dtype.is_floating_point else None

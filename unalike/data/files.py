@@ -1,0 +1,186 @@
+"""The files of federations: one file per client, and folders of memory-mapped columns.
+
+These functions read and write a federation's parts; the public entry points are `Federation.from_folder`,
+`Federation.mapped` and `Federation.open_mapped`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, signature, stack
+from unalike.errors import UnalikeError, did_you_mean, first_line
+
+INDEX = "columns.json"
+KEYS = ("x", "y", "x_test", "y_test", "x_validation", "y_validation")
+SUFFIXES = (".npz", ".safetensors")
+STEMS = {"train": "training"}  # of a split's mapped files, where it is not the split's name
+
+# ---------------------------------------------------------------- one file per client
+
+
+def read_folder(folder: Path) -> dict[str, Any]:
+    """Read the parts of a federation from a folder of client files: splits, names, and the global test set."""
+    files, test = _client_files(folder)
+    contents = [read_arrays(file) for file in files]
+    keys = set(contents[0])
+    for file, content in zip(files, contents, strict=True):
+        if set(content) != keys:
+            raise UnalikeError(
+                f"{file} has the keys {', '.join(sorted(content))} and {files[0].name} "
+                f"{', '.join(sorted(keys))}: give every client file the same keys."
+            )
+    called = [str(file) for file in files]
+    train = stack([(c["x"], c["y"]) for c in contents], called, None)
+    parts: dict[str, Any] = {"train": train, "names": [file.stem for file in files]}
+    for name in ("validation", "test"):
+        if f"x_{name}" in keys:
+            parts[name] = stack([(c[f"x_{name}"], c[f"y_{name}"]) for c in contents], called, train)
+    if test is not None:
+        parts["global_test"] = _read_global_test(test, train)
+    return parts
+
+
+def _client_files(folder: Path) -> tuple[list[Path], Path | None]:
+    """List the clients' files in the order of their names, and the file of the global test set."""
+    if not folder.is_dir():
+        raise UnalikeError(f"{folder} is not a folder: give a folder with one .npz or .safetensors file per client.")
+    found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file() and f.name[0] != ".")
+    tests = [f for f in found if f.name.startswith("_")]
+    files = [f for f in found if not f.name.startswith("_")]
+    for file in tests:
+        if file.stem != "_test" or len(tests) > 1:
+            raise UnalikeError(
+                f"{file}: of the names that begin with '_' there may be one only, the global test set "
+                "'_test.npz' or '_test.safetensors'; rename or remove it."
+            )
+    if not files:
+        raise UnalikeError(f"{folder} has no client files: put one .npz or .safetensors file per client there.")
+    twice = {f.stem for f in files if f.suffix == ".npz"} & {f.stem for f in files if f.suffix != ".npz"}
+    if twice:
+        raise UnalikeError(f"{folder} has {min(twice)!r} as .npz and as .safetensors: keep one file per client.")
+    return files, tests[0] if tests else None
+
+
+def _read_global_test(file: Path, train: Columns) -> Pair:
+    content = read_arrays(file)
+    if set(content) != {"x", "y"}:
+        raise UnalikeError(f"{file} has the keys {', '.join(sorted(content))}: it must have x and y only.")
+    pair = content["x"], content["y"]
+    agree(signature(*pair), signature(train.x, train.y), str(file), "the clients")
+    return pair
+
+
+def read_arrays(file: Path) -> dict[str, torch.Tensor]:
+    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, x always with its y."""
+    raw = _load(file)
+    for key in raw:
+        if key not in KEYS:
+            raise UnalikeError(f"{file} has an unknown key {key!r}.{did_you_mean(key, KEYS)}")
+    content = {}
+    for suffix in ("", "_test", "_validation"):
+        missing = [letter + suffix for letter in "xy" if letter + suffix not in raw]
+        if len(missing) == 1 or (missing and not suffix):
+            raise UnalikeError(
+                f"{file} has no {' and no '.join(missing)}: every file needs x and y, and x_test goes with "
+                "y_test, x_validation with y_validation; add it."
+            )
+        if missing:
+            continue
+        x, y = as_pair(raw["x" + suffix], raw["y" + suffix], str(file))
+        for letter, tensor in (("x", x), ("y", y)):
+            if first_infinite_row(tensor) is not None:
+                raise UnalikeError(
+                    f"{file}: {letter}{suffix} has NaN or infinite values: all must be finite; clean them."
+                )
+            content[letter + suffix] = tensor
+    if not len(content["x"]):
+        raise UnalikeError(f"{file} has no training samples: every client needs at least one; remove the file.")
+    return content
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as archive:
+                return {key: archive[key] for key in archive.files}
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    except Exception as error:  # numpy, zipfile and safetensors each have their own for a bad file
+        if "allow_pickle" in str(error) and zipfile.is_zipfile(file):
+            raise UnalikeError(f"{file} holds pickled objects, which are never loaded: save numeric arrays.") from None
+        raise UnalikeError(f"{file} cannot be read: write it again as a valid {file.suffix} file.") from None
+
+
+# ---------------------------------------------------------------- memory-mapped columns
+
+
+def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair | None, facts: dict[str, Any]) -> None:
+    """Write every column as .npy into a new folder, which appears under its name only when complete.
+
+    `facts` (classes, names, label names) go into the folder's index, columns.json.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnalikeError(f"{target} exists already: open it with Federation.open_mapped, or give a new folder.")
+    scratch = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        scratch.mkdir(parents=True)
+        for name, columns in splits.items():
+            stem = STEMS.get(name, name)
+            _save(scratch, stem, columns.x, columns.y)
+            np.save(scratch / f"{stem}_offsets.npy", columns.offsets, allow_pickle=False)
+        if global_test is not None:
+            _save(scratch, "global", *global_test)
+        parts = [STEMS.get(name, name) for name in splits] + ["global"] * (global_test is not None)
+        index = {"format": FORMAT, "parts": parts, **facts}
+        (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
+        if target.exists():
+            target.rmdir()  # empty: seen above
+        scratch.rename(target)
+    except OSError as error:
+        raise UnalikeError(f"{target} could not be written ({error.strerror}): free space or give another.") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def open_mapped(source: Path) -> dict[str, Any]:
+    """Open the parts of a federation that `write_mapped` wrote; rows are read from disk when touched."""
+    try:
+        index = json.loads((source / INDEX).read_text(encoding="utf-8"))
+        if index["format"] != FORMAT:
+            raise UnalikeError(f"{source} has the format {index['format']!r}: this version reads {FORMAT!r}.")
+        pairs = {stem: (_map(source / f"{stem}_x.npy"), _map(source / f"{stem}_y.npy")) for stem in index["parts"]}
+        parts: dict[str, Any] = {"global_test": pairs.pop("global", None)}
+        names = {stem: name for name, stem in STEMS.items()}
+        for stem, pair in pairs.items():
+            offsets = np.load(source / f"{stem}_offsets.npy", allow_pickle=False)
+            parts[names.get(stem, stem)] = Columns(*pair, offsets)
+        train = parts.pop("train")
+        facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
+        return {"train": train, **parts, **facts}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnalikeError(
+            f"{source} is not a complete folder of columns ({first_line(error)}): write it again with "
+            "Federation.mapped."
+        ) from None
+
+
+def _save(folder: Path, stem: str, x: torch.Tensor, y: torch.Tensor) -> None:
+    for letter, tensor in (("x", x), ("y", y)):
+        np.save(folder / f"{stem}_{letter}.npy", tensor.cpu().numpy(), allow_pickle=False)
+
+
+def _map(file: Path) -> torch.Tensor:
+    # "c", copy on write: torch wants writable memory, and the file stays as it is
+    array = np.load(file, mmap_mode="c", allow_pickle=False)
+    return torch.from_numpy(array if array.size else np.array(array))

@@ -1,0 +1,81 @@
+"""Clients whose data are on other machines: how many samples each has, and of which kind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike.data.columns import Columns, Pair, offsets_of
+from unalike.data.federation import Federation
+from unalike.errors import UnalikeError
+
+
+class RemoteFederation(Federation):
+    """The clients' data as the server of a real federation knows them: sizes, shapes and classes, no samples.
+
+    The columns are stand-ins of the right shape, one sample repeated without taking room: models are tried on them,
+    nothing is trained or evaluated on them. `keys` identify the clients.
+    """
+
+    def __init__(self, train: Columns, *, keys: list[str], **parts: Any):
+        super().__init__(train, **parts)
+        self.keys = keys
+
+    @classmethod
+    def from_sizes(cls, sizes: Mapping[str, np.ndarray], like: Pair, **parts: Any) -> RemoteFederation:
+        """Build it from each split's samples per client and one sample `like` theirs; `parts` as in the constructor."""
+        parts |= {name: _stand_ins(like, np.asarray(n)) for name, n in sizes.items() if np.any(n)}
+        return cls(**parts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts, "keys": self.keys}
+
+    def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> RemoteFederation:
+        """Move the stand-ins and the global test set, floats to `dtype` where given; the stand-ins stay one sample."""
+
+        def move(*pair: torch.Tensor) -> Pair:
+            x, y = (t.to(device, dtype if t.is_floating_point() else None) for t in pair)
+            return x, y
+
+        test = None if self.global_test is None else move(*self.global_test)
+        return self.map(lambda columns: _stand_ins(move(columns.x[:1], columns.y[:1]), columns.sizes), global_test=test)
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits of a sha256 over the clients' keys: the server does not know their data."""
+        return hashlib.sha256(json.dumps(self.keys).encode()).hexdigest()[:16]
+
+    def check(self) -> None:
+        """Raise where a client has no training samples."""
+        empty = np.flatnonzero(self.train.sizes == 0)
+        if len(empty):
+            raise UnalikeError(f"{self.client_name(int(empty[0]))} has no training samples: leave it out.")
+
+    def pooled(self) -> Federation:
+        """Refuse: the data cannot be pooled."""
+        raise UnalikeError("The clients' data are on their own machines: a method that pools them cannot run here.")
+
+
+def alone(data: Federation, client: int, clients: int) -> Federation:
+    """Return one client's federation as number `client` of so many, the others empty."""
+    if len(data) != 1:
+        raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
+    if not 0 <= client < clients:
+        raise UnalikeError(f"There is no client {client} of {clients}.")
+
+    def place(columns: Columns) -> Columns:
+        offsets = np.zeros(clients + 1, dtype=np.int64)
+        offsets[client + 1 :] = len(columns.y)
+        return Columns(columns.x, columns.y, offsets)
+
+    return data.map(place, names=None)
+
+
+def _stand_ins(like: Pair, sizes: np.ndarray) -> Columns:
+    x, y = (t.expand(int(sizes.sum()), *t.shape[1:]) for t in like)
+    return Columns(x, y, offsets_of(sizes))
