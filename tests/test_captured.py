@@ -15,7 +15,8 @@ from toys import TOYS
 import unalike as ua
 from unalike import testing
 from unalike.contract import Field, Method
-from unalike.engines.batched import Batched, Clock, captured
+from unalike.engines.batched import Batched, captured
+from unalike.engines.batched.stack import Clock
 from unalike.engines.batched.lockstep import together
 from unalike.engines.batched.stack import Stack
 

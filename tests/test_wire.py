@@ -174,7 +174,7 @@ def node(job, tmp_path):
 
 
 def request(node, **changes):
-    header = request_header(node.job, Call(node.job.method.client, {}, {}, 0, 0)) | changes
+    header = request_header(node.job.method, Call("client", {}, {}, 0, 0)) | changes
     vector = node.job.model.start
     tensors = {"w": vector, "control": torch.zeros_like(vector)}
     return wire.encode({k: v for k, v in header.items() if v is not None}, tensors)
@@ -220,7 +220,7 @@ def test_a_node_refuses(name, node):
 
 
 def test_a_node_names_what_the_message_lacks(node):
-    header = request_header(node.job, Call(node.job.method.client, {}, {}, 0, 0))
+    header = request_header(node.job.method, Call("client", {}, {}, 0, 0))
     with refused("There is no field 'control' here"):
         node.handle(wire.encode(header, {"w": node.job.model.start}))
 
