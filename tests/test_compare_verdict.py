@@ -8,10 +8,11 @@ import random
 import pytest
 import scipy.stats
 
-from unalike.comparison import evidence, results, stats, tune, verdict
-from unalike.comparison.evidence import SCORES, Evidence, Outcome, Traits
-from unalike.comparison.run import Arm, Tuned
+from unalike.comparison import results, tune, verdict
+from unalike.comparison.jobs import Arm, Tuned
 from unalike.methods import METHODS
+from unalike.results import evidence, stats
+from unalike.results.evidence import SCORES, Evidence, Outcome, Traits
 
 ACCURACY, OWN, LOSS = SCORES[0], SCORES[1], SCORES[2]
 NOTHING, STATE, EACH, PEERS = Traits(), Traits(state=("control",)), Traits(each=("accuracy",)), Traits(peers=("mean",))

@@ -15,7 +15,8 @@ import torch
 
 import unalike as ua
 from unalike import config, report
-from unalike.cli import flags, main
+from unalike.cli import main
+from unalike.config import flags
 from unalike.errors import Diverged, UnalikeError
 from unalike.metrics import Drift
 from unalike.report import page, read, record

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from small import ENGINES, LOCAL, assert_same, federation, logged, model, refused, run, timeless
 
 import unalike as ua
-from unalike import runs
+from unalike import files, runs
 from unalike.runs import RunFolder, dump_toml
 
 METHODS = {"fedavg": ua.FedAvg(), "fedprox": ua.FedProx(mu=0.1), "scaffold": ua.Scaffold()}
@@ -443,11 +443,11 @@ class TornOpen(Full):
 @pytest.mark.parametrize("fault", ("replace", "fsync", "open", "write"))
 def test_a_full_disk_at_every_moment(fault, engine, tmp_path):
     """One line, the last checkpoint is whole, and after making room the run goes on as if nothing had happened."""
-    place, name, make = {
-        "replace": (os, "replace", lambda n: Full(os.replace, n)),
-        "fsync": (os, "fsync", lambda n: Full(os.fsync, n)),
-        "open": (runs, "open", lambda n: Full(open, n)),
-        "write": (runs, "open", lambda n: TornOpen(open, n)),
+    places, name, make = {
+        "replace": ([os], "replace", lambda n: Full(os.replace, n)),
+        "fsync": ([os], "fsync", lambda n: Full(os.fsync, n)),
+        "open": ([runs, files], "open", lambda n: Full(open, n)),
+        "write": ([runs, files], "open", lambda n: TornOpen(open, n)),
     }[fault]
     given = {"engine": engine, "rounds": 2, "clients_per_round": 2}
     smooth = run(ua.Scaffold(), **given)
@@ -456,7 +456,9 @@ def test_a_full_disk_at_every_moment(fault, engine, tmp_path):
         n += 1
         folder = tmp_path / f"{n}"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(place, name, make(n), raising=False)
+            full = make(n)
+            for place in places:
+                patch.setattr(place, name, full, raising=False)
             try:
                 run(ua.Scaffold(), folder=folder, **given)
                 break

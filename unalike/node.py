@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +20,7 @@ from unalike import wire
 from unalike.contract import Fields, client_functions, fingerprint
 from unalike.engines.base import BUFFERS, Call, Job, Solo
 from unalike.errors import UnalikeError, did_you_mean, first_line
+from unalike.files import replace
 from unalike.personal import scored
 from unalike.store import Shapes
 
@@ -121,16 +121,10 @@ class StateFolder:
             raise UnalikeError(f"The client state {file} cannot be read: {first_line(error)}.") from error
 
     def _save(self, name: str, values: dict[str, Tensor]) -> None:
-        new = self.path / f".{name}.new"
         plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with open(new, "wb") as file:
-                file.write(safetensors.torch.save(plain))
-                if self.real:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(new, self.path / f"{name}.safetensors")
+            replace(self.path / f"{name}.safetensors", safetensors.torch.save(plain), sync=self.real)
         except OSError as error:
             raise UnalikeError(f"Cannot write client state to {self.path}: {error.strerror or error}.") from error
 

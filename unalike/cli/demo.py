@@ -17,6 +17,7 @@ from typing import Any
 from unalike import config, report
 from unalike.cli import show
 from unalike.errors import UnalikeError
+from unalike.text import size, span
 
 METHODS: list[dict[str, Any]] = [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.1}, {"name": "scaffold"}]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -62,8 +63,8 @@ def main(args: argparse.Namespace) -> int:
             f"{final['test_accuracy']:.3f}",
             f"{final['clients_accuracy_mean']:.3f}",
             f"{final['clients_accuracy_worst20']:.3f}",
-            show.size(results[name]["bytes_up"] + results[name]["bytes_down"]),
-            show.span(results[name]["seconds"]),
+            size(results[name]["bytes_up"] + results[name]["bytes_down"]),
+            span(results[name]["seconds"]),
         ]
         for name, final in finals.items()
     ]

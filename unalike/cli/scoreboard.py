@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unalike.callbacks import Callback
-from unalike.cli import show
-from unalike.comparison.evidence import SCORES, Outcome, last
-from unalike.comparison.run import Job, Watch
+from unalike.comparison.jobs import Job, Watch
+from unalike.results.evidence import SCORES, Outcome, last
+from unalike.text import span
 
 MOST = 30  # lines of a live table
 
@@ -84,7 +84,7 @@ class Scoreboard(Watch):
             count = f"[{self.finished:>{len(str(len(self.jobs)))}}/{len(self.jobs)}]"
             seconds = sum(line.get("seconds", 0) + line.get("seconds_evaluation", 0) for line in outcome.lines)
             how = f"diverged in round {outcome.diverged}" if outcome.diverged is not None else _words(end)
-            when = f"in {show.span(seconds)}" if fresh else "(was there)"
+            when = f"in {span(seconds)}" if fresh else "(was there)"
             self.say(f"{count} {job.folder.name}: {how} {when}{self._to_go() if fresh else ''}")
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ class Scoreboard(Watch):
     def _to_go(self) -> str:
         if not self.fresh or not self.left:
             return ""
-        return f", {show.span((time.perf_counter() - self.began) / self.fresh * self.left)} left"
+        return f", {span((time.perf_counter() - self.began) / self.fresh * self.left)} left"
 
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
@@ -120,7 +120,7 @@ class Scoreboard(Watch):
                 _figure(self.now[label]) if label in self.now else "",
                 mean,
             )
-        spent = show.span(time.perf_counter() - self.began)
+        spent = span(time.perf_counter() - self.began)
         text = f"{self.finished}/{len(self.jobs)} {self.what}, {spent}{self._to_go()}"
         return Group(table, Text(text))
 

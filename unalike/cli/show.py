@@ -22,7 +22,7 @@ from rich.tree import Tree
 
 from unalike import config
 from unalike.callbacks import Callback
-from unalike.words import span
+from unalike.text import size, span
 
 SCORES = ("test_accuracy", "clients_accuracy_mean", "test_loss", "clients_loss")  # the first there is, on the bar
 
@@ -33,15 +33,6 @@ def console(quiet: bool = False) -> Console:
 
 
 # ---------------------------------------------------------------- in words
-
-
-def size(count: float) -> str:
-    """Bytes in words."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def near(path: str | Path) -> str:
@@ -107,7 +98,7 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
         for key, value in values.items():
             branch.add(Text(_pair(key, value)))
         known = config.SETTINGS[name](values).items()
-        rest = [_pair(k, d).replace(" ", "") for k, (_, d) in known if k not in (*values, "resume") and _writable(d)]
+        rest = [_pair(k, d).replace(" ", "") for k, (_, d) in known if k not in (*values, "resume") and writable(d)]
         if rest:
             branch.add(Text("default: " + ", ".join(rest)))
     branch = tree.add("found")
@@ -116,7 +107,8 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
     return tree
 
 
-def _writable(value: Any) -> bool:
+def writable(value: Any) -> bool:
+    """Whether a default can be shown as it would be written."""
     return isinstance(value, str | int | float | tuple) and not isinstance(value, type)
 
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from unalike import config, runs
-from unalike.cli.show import size
-from unalike.comparison import evidence, stats
-from unalike.comparison.evidence import SCORES, Evidence, Outcome, Score
-from unalike.comparison.run import Arm, Job, Tuned
+from unalike import config
+from unalike.comparison.jobs import Arm, Job, Tuned
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
-from unalike.comparison.words import listed
 from unalike.errors import UnalikeError
-from unalike.words import span
+from unalike.files import replace
+from unalike.results import evidence, stats
+from unalike.results.evidence import SCORES, Evidence, Outcome, Score
+from unalike.text import listed, size, span
 
 NOTHING = "–"
 FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
@@ -207,9 +206,9 @@ def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        runs._replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
-        runs._replace(folder / "comparison.csv", _csv(cases, jobs).encode())
-        runs._replace(folder / "comparison.md", _markdown(cases, facts).encode())
+        replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
+        replace(folder / "comparison.csv", _csv(cases, jobs).encode())
+        replace(folder / "comparison.md", _markdown(cases, facts).encode())
     except OSError as error:
         raise UnalikeError(f"The comparison cannot be written to {folder}: {error.strerror or error}.") from error
     return content

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from unalike import random
-from unalike.comparison import evidence
 from unalike.config import METHODS, own_method
+from unalike.results import evidence
 
 # A range is (low, high); a list is what to choose from. "a, b" are two settings that are chosen together. A method of
 # one's own names its ranges in a class attribute `tune` of the same form.

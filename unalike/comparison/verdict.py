@@ -10,10 +10,9 @@ import dataclasses as dc
 import math
 from collections.abc import Callable, Sequence
 
-from unalike.cli.show import size
-from unalike.comparison import stats
-from unalike.comparison.evidence import Evidence, Score
-from unalike.comparison.words import listed, number, plural
+from unalike.results import stats
+from unalike.results.evidence import Evidence, Score
+from unalike.text import listed, number, plural, size
 
 LITTLE = 0.01  # of accuracy; of a loss, this share of it
 FEW = 5  # seeds below which a paired test sees large differences only

@@ -29,12 +29,11 @@ from unalike.data.index import alone
 from unalike.engines.base import Job, Solo
 from unalike.engines.loopback import FileStates
 from unalike.errors import UnalikeError
-from unalike.locks import hold, release
+from unalike.files import hold, release, replace
 from unalike.methods import METHODS
 from unalike.model import Model
 from unalike.network.link import Away, ClientLink, Parts
 from unalike.node import Node, StateFolder, united
-from unalike.runs import _replace
 from unalike.simulate import DTYPES, _device, state_shapes
 
 PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
@@ -161,7 +160,7 @@ class Client:
         """What is to be done: looked at, and kept for a later start of this client."""
         run, plan = _run_id(header), header.get("plan")
         node = self._build(run, plan)
-        _replace(node.state.path / "plan.json", json.dumps(plan).encode())
+        replace(node.state.path / "plan.json", json.dumps(plan).encode())
         method = node.job.method
         self.say(f"client {node.client} of {len(node.job.data)}: {type(method).__name__}, run {run}")
         return wire.encode({"kind": "reply", "run": run}, {})

@@ -21,9 +21,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from unalike.core import complain
 from unalike.data.federation import Federation, _read_file
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, complain
 from unalike.network.client import Client, Rules, attend
 from unalike.network.processes import lifeline
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from unalike.comparison.evidence import REFERENCES, SCORES, choose
 from unalike.errors import UnalikeError, first_line
 from unalike.report import record
+from unalike.results.evidence import REFERENCES, SCORES, choose
 from unalike.runs import FREE, flatten, read_rounds
 
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
@@ -448,7 +448,7 @@ def command(config: dict[str, Any]) -> str | None:
     if "facts" not in config:
         return None
     from unalike import config as settings  # here: a report is read without the rest
-    from unalike.cli import flags
+    from unalike.config import flags
 
     tables = {table: settings.every(table) for table in settings.TABLES}
     words = ["unalike", "run"]

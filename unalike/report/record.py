@@ -21,8 +21,9 @@ import torch
 from unalike.callbacks import Callback
 from unalike.engines.base import BUFFERS, Outcome
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.metrics.drift import Drift
-from unalike.runs import _replace, read_rounds
+from unalike.runs import read_rounds
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
 MOST_CLIENTS = 2000
@@ -42,9 +43,9 @@ class Record(Callback):
         self.field = _field(run)
         with run.folder.writing():
             self.path.mkdir(exist_ok=True)
-            _replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
+            replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
             kept = [line for line in read_rounds(self.path / ROUNDS) if line["round"] <= run.rounds_done]
-            _replace(self.path / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            replace(self.path / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept).encode())
         run.engine.watch = self._see
 
     def _see(self, outcome: Outcome) -> None:
@@ -71,7 +72,7 @@ class Record(Callback):
         run.engine.watch = None
         with run.folder.writing():
             last = {"round": run.rounds_done, **_features(run, self.ids)}
-            _replace(self.path / LAST, json.dumps(last).encode())
+            replace(self.path / LAST, json.dumps(last).encode())
 
 
 def pack(values: np.ndarray) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike import config
-from unalike.errors import UnalikeError, unknown
+from unalike.errors import UnalikeError, line_of, unknown
 
 Tables = dict[str, dict[str, Any]]
 
@@ -203,7 +203,7 @@ def _own(file: Path) -> Paper:
     try:
         return Paper(file.stem, tree)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UnalikeError(f"{file} is no paper: {config.line_of(error)}. docs/reproduce.md has the form.") from error
+        raise UnalikeError(f"{file} is no paper: {line_of(error)}. docs/reproduce.md has the form.") from error
 
 
 def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[Table, list[Row]]]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unalike import config
-from unalike.comparison import stats
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
+from unalike.results import stats
 from unalike.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
@@ -247,7 +247,7 @@ def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str
             rates.setdefault(result["device"], []).append(rate(result))
         if rates:
             best, device = min((stats.mean(values), device) for device, values in rates.items())
-            clients = config._population(tables["data"]) or 1
+            clients = config.population(tables["data"]) or 1
             cohort = sampling(config.make_sampling(tables["run"].get("clients_per_round", 1.0))).size(clients)
             return best * cohort * tables["run"]["rounds"], device
     return None

@@ -12,14 +12,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from unalike.comparison import stats
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.reproduce import choose, measure
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
 from unalike.reproduce.results import BINS, Result, Results
-from unalike.runs import _replace
-from unalike.words import span
+from unalike.results import stats
+from unalike.text import span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
@@ -303,7 +303,7 @@ def came_out(notes: Path) -> str:
 def _write(path: Path, content: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, content.encode())
+        replace(path, content.encode())
     except OSError as error:
         raise UnalikeError(f"Cannot write to {path}: {error.strerror or error}.") from error
 

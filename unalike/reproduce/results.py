@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 import unalike
-from unalike.comparison.evidence import traffic
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.reproduce.define import Job, plain
-from unalike.runs import _replace
+from unalike.results.evidence import traffic
 from unalike.simulate import Run
 
 POINTS = 200
@@ -58,7 +58,7 @@ class Results:
         """Written under a new name and renamed: it is there as a whole or not at all."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
+            replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
         except OSError as error:
             raise UnalikeError(f"Cannot write to {self.folder}: {error.strerror or error}.") from error
         self.found[result["key"]] = result

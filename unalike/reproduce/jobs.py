@@ -25,9 +25,8 @@ from unalike.callbacks import Callback
 from unalike.data.federation import Federation
 from unalike.engines.together import Seat, together
 from unalike.errors import Diverged, EngineRefused, UnalikeError
-from unalike.locks import Company
-from unalike.reproduce import centroids
-from unalike.reproduce import locals as local_models
+from unalike.files import Company
+from unalike.reproduce import centroids, local_models
 from unalike.reproduce.define import Job, plain
 from unalike.reproduce.results import Result, Results, collect, diverged
 

@@ -20,8 +20,8 @@ import torch
 from unalike.callbacks import Callback
 from unalike.engines.base import BUFFERS, Outcome
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.metrics import evaluate_set
-from unalike.runs import _replace
 
 FILE = "locals.jsonl"
 METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
@@ -83,7 +83,7 @@ class LocalModels(Callback):
                 old.unlink()
             return
         with run.folder.writing():
-            _replace(self._file(run.rounds_done), safetensors.torch.save({"moved": self.moved.cpu()}))
+            replace(self._file(run.rounds_done), safetensors.torch.save({"moved": self.moved.cpu()}))
         for old in sorted(self.path.glob("locals-*.safetensors"))[:-2]:
             old.unlink()
 

@@ -18,11 +18,11 @@ import numpy as np
 from unalike import config, report, runs
 from unalike.callbacks import Callback
 from unalike.comparison import tune
-from unalike.comparison.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.data.federation import Columns, Federation
 from unalike.data.tables import remarks
 from unalike.engines.base import one_thread
 from unalike.errors import Diverged, UnalikeError
+from unalike.results.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.sampling import sampling
 
 TEST, VALIDATION = 0.2, 0.1  # shares of every client's samples that are held out where the data have no such split

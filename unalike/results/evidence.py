@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-from unalike.comparison import stats
 from unalike.contract import Method
+from unalike.results import stats
 
 REFERENCES = ("centralized", "local-only")
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
