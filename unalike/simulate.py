@@ -27,6 +27,8 @@ from unalike.errors import UnalikeError, unknown
 from unalike.exchange import Cohort, RoundContext, Server, message_parts, sizes_of
 from unalike.local import LocalTraining, slot_names
 from unalike.metrics import evaluate_columns, evaluate_set, spread
+from unalike.metrics.lines import choose as choose_round
+from unalike.metrics.names import directions, lower_ones, numbers, scores
 from unalike.model import Loss, Model
 from unalike.personal import scored
 from unalike.runs import RunFolder, taken_engine
@@ -71,7 +73,8 @@ def simulate(
     """Run `method` for so many rounds and give back the `Run`.
 
     clients_per_round: a fraction, a count, a list of client lists, or one of `ua.sampling`.
-    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy.
+    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy. A metric of
+      which less is better says so: `metric.higher_is_better = False`.
     buffers: what happens to BatchNorm's statistics: "average", "local" (each client keeps its own) or "freeze".
     engine: "auto", "sequential", "workers", "batched", "loopback" or "ray"; engine options are `workers`,
       `clients_at_once`, `memory` (bytes for a stack of clients) and `compile`; of "ray" also `address` and `inner`.
@@ -171,7 +174,8 @@ def _numerics(precision: str, deterministic: bool):
 class Run:
     """A run in progress or finished.
 
-    model: the module with the global weights; history: one dict a round; server, clients: their states;
+    model: the module with the global weights; history: one dict a round; numbers: what those dicts hold, by key;
+    higher: whether higher is better, by metric; server, clients: their states;
     reason: which engine ran and why; seconds_total.
     """
 
@@ -210,6 +214,8 @@ class Run:
         plain = model.loss is unalike.model.cross_entropy and not y.is_floating_point()
         model.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
         _check_labels(model, self.data)
+        self.higher = directions(model.metrics_for(self.data.train.y))
+        self.numbers = numbers(self.higher)
         self._check_amounts()
         self._evaluated_clients = self._whom(evaluate_clients)
         self._live = model.live()
@@ -401,7 +407,8 @@ class Run:
             line["clients_loss"] = float(values["loss"].mean())
             for name, v in values.items():
                 if name != "loss":
-                    line |= {f"clients_{name}_{key}": number for key, number in spread(v).items()}
+                    each = spread(v, higher=self.higher[name])
+                    line |= {f"clients_{name}_{key}": number for key, number in each.items()}
         return line
 
     def _models(self) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -476,15 +483,10 @@ class Run:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on
         test data."""
         final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
-        chosen = None
-        lines = [line for line in self.history if "validation_loss" in line]
-        if lines:
-            # of rounds with the same accuracy the one with the least loss, then the last: the first is least trained
-            chosen = max(lines, key=lambda v: (v.get("validation_accuracy", 0), -v["validation_loss"], v["round"]))
         setup_down, setup_up = self.server._values.get(SETUP_BYTES, (0, 0))
         return {
             "final": final,
-            "selected": chosen,
+            "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
             "bytes_down": setup_down + sum(line["bytes_down"] for line in self.history),
             "bytes_up": setup_up + sum(line["bytes_up"] for line in self.history),
@@ -527,7 +529,8 @@ class Run:
                 "head": model.head,
                 "buffers": model.buffer_policy,
                 "loss": getattr(model.loss, "__name__", type(model.loss).__name__),
-                "metrics": list(model.metrics_for(self.data.train.y)),
+                "metrics": list(self.higher),
+                "lower_is_better": lower_ones(self.higher),
                 "fingerprint": start.hexdigest()[:16],
             },
             "data": {

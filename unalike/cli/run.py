@@ -27,6 +27,7 @@ from unalike import config, typed
 from unalike.cli import show
 from unalike.config import flags
 from unalike.errors import UnalikeError
+from unalike.metrics.names import of, score_in
 from unalike.report import Record
 from unalike.simulate import Run
 from unalike.text import size, span
@@ -168,9 +169,11 @@ def report(run: Run, folder: str, as_json: bool) -> None:
         show.document({"folder": folder, **summary})
         return
     final, chosen = summary["final"] or {}, summary["selected"] or {}
-    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in final.items() if isinstance(v, float) and "seconds" not in k]
-    if "test_accuracy" in chosen:
-        rows.append([f"test accuracy of round {chosen['round']}, best on validation", f"{chosen['test_accuracy']:.4f}"])
+    found = {k: v for k, v in final.items() if isinstance(v, float) and of(k, run.numbers).source != "bookkeeping"}
+    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items()]
+    if score := score_in(chosen, run.numbers):
+        name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"
+        rows.append([name, f"{chosen[score.key]:.4f}"])
     rows += [
         ["bytes down", size(summary["bytes_down"])],
         ["bytes up", size(summary["bytes_up"])],

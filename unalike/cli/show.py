@@ -22,9 +22,9 @@ from rich.tree import Tree
 
 from unalike import config
 from unalike.callbacks import Callback
+from unalike.metrics.lines import traffic
+from unalike.metrics.names import score_in
 from unalike.text import size, span
-
-SCORES = ("test_accuracy", "clients_accuracy_mean", "test_loss", "clients_loss")  # the first there is, on the bar
 
 
 def console(quiet: bool = False) -> Console:
@@ -146,7 +146,7 @@ class Live(Callback):
             self.console.print(settings_tree(self.tables, facts(run)))
         self.began = self.warm = time.perf_counter()
         self.first = run.rounds_done
-        self.bytes = sum(line["bytes_up"] + line["bytes_down"] for line in run.history)
+        self.bytes = sum(map(traffic, run.history))
         if self.first:
             self.say(f"continuing after round {self.first}")
         if self.terminal:
@@ -161,10 +161,9 @@ class Live(Callback):
             self.warm = now  # the first round compiles and warms up: later ones tell more of what is to come
         rounds, spent = (done - self.first - 1, now - self.warm) if now > self.warm else (1, now - self.began)
         left = spent / rounds * (run.rounds - done)
-        self.bytes += line["bytes_up"] + line["bytes_down"]
-        name = next((n for n in SCORES if line.get(n) is not None), None)
-        if name:
-            self.score = f"{'accuracy' if 'accuracy' in name else 'loss'} {line[name]:.3f}  "
+        self.bytes += traffic(line)
+        if score := score_in(line, run.numbers):
+            self.score = f"{score.metric} {line[score.key]:.3f}  "
         ending = f"{span(left)} left" if done < run.rounds else f"in {span(now - self.began)}"
         text = f"{self.score}{size(self.bytes)}  {ending}"
         if self.bar is not None:

@@ -22,6 +22,7 @@ from unalike.data.federation import Columns, Federation
 from unalike.data.tables import remarks
 from unalike.engines.base import one_thread
 from unalike.errors import Diverged, UnalikeError
+from unalike.metrics.names import from_facts
 from unalike.results.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.sampling import sampling
 
@@ -295,7 +296,8 @@ def finished(job: Job, fed: Federation) -> Outcome | None:
         raise UnalikeError(f"{job.folder} was run on other data than these: choose another --folder.")
     lines = runs.read_rounds(job.folder / "rounds.jsonl")
     done = _checkpoint(job.folder)
-    return Outcome(job.seed, lines) if done is not None and done >= job.rounds and len(lines) == done else None
+    whole = done is not None and done >= job.rounds and len(lines) == done
+    return Outcome(job.seed, lines, metrics=from_facts(there[config.FACTS])) if whole else None
 
 
 def _checkpoint(folder: Path) -> int | None:
@@ -313,7 +315,7 @@ def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
             run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
     except Diverged as error:
         return Outcome(job.seed, runs.read_rounds(job.folder / "rounds.jsonl"), error.round)
-    return Outcome(job.seed, run.history)
+    return Outcome(job.seed, run.history, metrics=run.higher)
 
 
 # ---------------------------------------------------------------- tuning

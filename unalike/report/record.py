@@ -23,6 +23,7 @@ from unalike.engines.base import BUFFERS, Outcome
 from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.metrics.drift import Drift
+from unalike.metrics.lines import thin
 from unalike.runs import read_rounds
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
@@ -94,7 +95,7 @@ def _whom(run: Any) -> np.ndarray:
 
 def _some(ids: np.ndarray, most: int) -> np.ndarray:
     """At most so many, evenly spaced."""
-    return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).round().astype(int)]
+    return ids[thin(len(ids), most)]
 
 
 def _clients(run: Any, ids: np.ndarray) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from typing import Any
 
 from unalike import config
 from unalike.errors import UnalikeError, line_of, unknown
+from unalike.metrics.lines import is_number
 
 Tables = dict[str, dict[str, Any]]
 
@@ -48,7 +49,7 @@ class Row:
         """The printed number; None where it is not at hand."""
         value = self.numbers.get(method)
         values = value if isinstance(value, list) else [value]
-        return None if measure >= len(values) or not isinstance(values[measure], int | float) else values[measure]
+        return None if measure >= len(values) or not is_number(values[measure]) else values[measure]
 
 
 @dc.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from unalike.errors import UnalikeError
 from unalike.files import replace
+from unalike.metrics.names import of
 from unalike.reproduce import choose, measure
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
@@ -364,7 +365,7 @@ def _curves(found: Found, row: Row) -> str:
             out.append(
                 f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" fill="white" stroke="{colour}" stroke-width="2"/>'
             )
-    what = escape(measure.WORDS.get(key, key.replace("_", " ")))
+    what = escape(of(key).words)
     out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{what} over rounds: {escape(row.label)}</text></svg>')
     return "\n".join(out) + "\n"
 
@@ -386,7 +387,7 @@ def _mean_curve(results: Sequence[Result], key: str) -> list[tuple[float, float]
         curves.append({r: v for r, v in zip(curve["round"], curve.get(key, ()), strict=False) if v is not None})
     if not curves:
         return []
-    scale = 100 if "accuracy" in key else 1
+    scale = 100 if of(key).unit == "percent" else 1
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     return [(r, scale * stats.mean([curve[r] for curve in curves])) for r in rounds]
 
