@@ -25,9 +25,10 @@ Source = Literal["evaluation", "training", "bookkeeping"]
 class Number:
     """A number of a round's line, or of a run as a whole.
 
-    key: its name in the line; label: of an axis; words: in a sentence and over a column; short: over a narrow column.
+    key: its name in the line; label: of an axis; words: in a sentence; short: over a narrow column of a terminal.
     unit: a share is shown as percent. metric: what is measured, such as accuracy.
-    score: what it is, in words, where methods may be compared by it. summary: whether reports have a column of it.
+    score: what it is, in words, where methods may be compared by it. summary: over its column in a report, if it has
+    one.
     """
 
     key: str
@@ -39,7 +40,7 @@ class Number:
     words: str = ""
     short: str = ""
     score: str = ""
-    summary: bool = False
+    summary: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", self.words or self.key.replace("_", " "))
@@ -67,35 +68,33 @@ def _metric(name: str, higher: bool) -> Iterator[Number]:
     share, spoken = name == "accuracy", name.replace("_", " ")
     title = spoken[:1].upper() + spoken[1:]
     of = "" if share else f"{spoken}, "  # accuracy is what is meant where nothing is said
+    unit: Unit = "percent" if share else "plain"
+    better: Better = "higher" if higher else "lower"
 
-    def number(key: str, label: str, words: str, short: str = "", score: str = "", summary: bool = True) -> Number:
-        unit, better = "percent" if share else "plain", "higher" if higher else "lower"
-        return Number(key, label, unit, better, "evaluation", name, words, short, score, summary)  # type: ignore[arg-type]
+    def number(key: str, label: str, words: str, short: str = "", score: str = "", summary: str = "") -> Number:
+        return Number(key, f"{title}, {label}", unit, better, "evaluation", name, words, short, score, summary)
 
     on_test, on_own = f"{spoken} of the global model on the test set", f"{spoken} on clients' own test samples"
-    yield number(f"test_{name}", f"{title}, test set", f"test {spoken}", "test set", on_test)
-    yield number(f"selected_{name}", f"{title}, selected on validation", f"{of}selected on validation")
-    words, counted = f"{of}mean over clients", f"{on_own}, every client counted once"
-    yield number(f"clients_{name}_mean", f"{title}, mean over clients", words, "own data", counted)
-    yield number(f"clients_{name}_worst20", f"{title}, worst 20 % of clients", f"{of}worst 20 %", "worst 20 %")
-    yield Number(
-        f"clients_{name}_variance_pp2",
-        "Variance over clients (pp²)" if share else f"{title}, variance over clients (× 10⁴)",
-        "pp²" if share else "plain",
-        "lower",
-        metric=name,
-        words=f"{of}variance over clients",
-        short="variance pp²",
-        summary=share,
-    )
-    best = f"{title}, best 20 % of clients"
-    yield number(f"clients_{name}_best20", best, f"{of}best 20 %", summary=False)
+    counted, chosen = f"{on_own}, every client counted once", f"{of}selected on validation"
+    mean, worst, variance = (f"{of}{words}" for words in ("mean over clients", "worst 20 %", "variance over clients"))
+    yield number(f"test_{name}", "test set", f"test {spoken}", "test set", on_test, spoken)
+    yield number(f"selected_{name}", "selected on validation", chosen, summary=chosen)
+    yield number(f"clients_{name}_mean", "mean over clients", mean, "own data", counted, mean)
+    yield number(f"clients_{name}_worst20", "worst 20 % of clients", worst, "worst 20 %", summary=worst)
+    if share:
+        label, short, points = "Variance over clients (pp²)", "variance pp²", "variance, pp²"
+        key = "clients_accuracy_variance_pp2"
+        yield Number(key, label, "pp²", "lower", metric=name, words=variance, short=short, summary=points)
+    else:
+        label = f"{title}, variance over clients (× 10⁴)"
+        yield Number(f"clients_{name}_variance_pp2", label, better="lower", metric=name, words=variance)
+    yield number(f"clients_{name}_best20", "best 20 % of clients", f"{of}best 20 %")
 
 
 def _loss() -> Iterator[Number]:
     on_test, on_own = "loss of the global model on the test set", "loss on clients' own test samples"
     own = f"{on_own}, every client counted once"
-    yield Number("test_loss", "Loss, test set", better="lower", metric="loss", score=on_test, summary=True)
+    yield Number("test_loss", "Loss, test set", better="lower", metric="loss", score=on_test, summary="loss")
     yield Number("clients_loss", "Loss, mean over clients", better="lower", metric="loss", score=own)
     yield Number("validation_loss", "Loss, validation", better="lower", metric="loss")
 
@@ -120,10 +119,10 @@ def _others() -> Iterator[Number]:
     yield Number("drift_cosine", "Cosine between updates, mean", source="training")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
-    yield Number("rounds", "Rounds", "count", source="bookkeeping", summary=True)
+    yield Number("rounds", "Rounds", "count", source="bookkeeping", summary="rounds")
     yield Number("clients", "Clients", "count", source="bookkeeping")
-    yield Number("bytes", "Bytes", "bytes", source="bookkeeping", summary=True)
-    yield Number("seconds", "Seconds", "seconds", source="bookkeeping", words="time", summary=True)
+    yield Number("bytes", "Bytes", "bytes", source="bookkeeping", summary="bytes")
+    yield Number("seconds", "Seconds", "seconds", source="bookkeeping", summary="time")
     for name in ("bytes_down", "bytes_up", "setup_bytes_down", "setup_bytes_up"):
         yield Number(name, name.replace("_", " "), "bytes", source="bookkeeping")
     yield Number("seconds_evaluation", "Seconds of evaluation", "seconds", source="bookkeeping")

@@ -373,9 +373,8 @@ def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[s
 
 
 def _column(number: Number) -> dict[str, str]:
-    points = number.unit == "pp²"
-    label, kind = (f"{number.words}, pp²", "plain") if points else (number.words, number.unit)
-    return {"label": label, "key": number.key, "kind": kind, "better": number.better}
+    kind = "plain" if number.unit == "pp²" else number.unit
+    return {"label": number.summary, "key": number.key, "kind": kind, "better": number.better}
 
 
 def _final(run: RunFiles, number: Number) -> float | None:
