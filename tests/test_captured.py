@@ -16,9 +16,8 @@ import unalike as ua
 from unalike import testing
 from unalike.contract import Field, Method
 from unalike.engines.batched import Batched, captured
-from unalike.engines.batched.stack import Clock
 from unalike.engines.batched.lockstep import together
-from unalike.engines.batched.stack import Stack
+from unalike.engines.batched.stack import Clock, Stack
 
 ALL = [*(method for method, *_ in CASES.values()), *TOYS]
 

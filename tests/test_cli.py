@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from small import logged, timeless
 
 import unalike as ua
-from unalike import config, core
-from unalike.cli import completion, demo, flags, main, parser, show
+from unalike import config, core, text
+from unalike.cli import completion, demo, main, parser
+from unalike.config import flags
 from unalike.methods import METHODS
 from unalike.settings.toml import dump_toml
 
@@ -262,9 +263,9 @@ def test_doctor_probes(capsys):
 
 
 def test_words():
-    assert [show.span(s) for s in (0.04, 9.94, 61, 150, 7200, 1e6)] == [
+    assert [text.span(s) for s in (0.04, 9.94, 61, 150, 7200, 1e6)] == [
         "0.0 s", "9.9 s", "61 s", "2 min", "2 h 0 min", "11 days"]  # fmt: skip
-    assert [show.size(n) for n in (999, 1000, 12_345_678, 10**15)] == ["999 B", "1.0 kB", "12.3 MB", "1000.0 TB"]
+    assert [text.size(n) for n in (999, 1000, 12_345_678, 10**15)] == ["999 B", "1.0 kB", "12.3 MB", "1000.0 TB"]
 
 
 # ---------------------------------------------------------------- the demo
@@ -489,7 +490,7 @@ def test_every_declared_flag_is_read_by_us_and_not_by_argparse():
             choice = {"table": "x.csv"} if owners[0] == "table" else {"name": owners[0]}
             chosen = {t: {} for t in config.TABLES} | ({table: choice} if table in config.NAMES else {})
             with contextlib.suppress(ua.UnalikeError):  # needs a value
-                assert flags._place(option[2:], None, chosen)[:2] == (table, name)
+                assert flags.place(option[2:], None, chosen)[:2] == (table, name)
             assert name in flags.known(chosen)[table]
     assert {f"--{n}" for n in ("help", "json", "quiet", "debug", "resume", "dry-run")} <= flags.OWN
 

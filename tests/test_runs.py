@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from small import ENGINES, LOCAL, assert_same, federation, logged, model, refused, run, timeless
 
 import unalike as ua
+from unalike import files
 from unalike.run import folder as runs
 from unalike.run.folder import RunFolder
 from unalike.settings.toml import dump_toml, flatten
@@ -444,11 +445,11 @@ class TornOpen(Full):
 @pytest.mark.parametrize("fault", ("replace", "fsync", "open", "write"))
 def test_a_full_disk_at_every_moment(fault, engine, tmp_path):
     """One line, the last checkpoint is whole, and after making room the run goes on as if nothing had happened."""
-    place, name, make = {
-        "replace": (os, "replace", lambda n: Full(os.replace, n)),
-        "fsync": (os, "fsync", lambda n: Full(os.fsync, n)),
-        "open": (runs, "open", lambda n: Full(open, n)),
-        "write": (runs, "open", lambda n: TornOpen(open, n)),
+    places, name, make = {
+        "replace": ([os], "replace", lambda n: Full(os.replace, n)),
+        "fsync": ([os], "fsync", lambda n: Full(os.fsync, n)),
+        "open": ([runs, files], "open", lambda n: Full(open, n)),
+        "write": ([runs, files], "open", lambda n: TornOpen(open, n)),
     }[fault]
     given = {"engine": engine, "rounds": 2, "clients_per_round": 2}
     smooth = run(ua.Scaffold(), **given)
@@ -457,7 +458,9 @@ def test_a_full_disk_at_every_moment(fault, engine, tmp_path):
         n += 1
         folder = tmp_path / f"{n}"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(place, name, make(n), raising=False)
+            full = make(n)
+            for place in places:
+                patch.setattr(place, name, full, raising=False)
             try:
                 run(ua.Scaffold(), folder=folder, **given)
                 break

@@ -87,7 +87,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     thing = KINDS[kind][name]
     hints = {} if kind == "engines" else config.data_settings({"name": name}) if kind == "data" else typed.hints(thing)
     settings: dict[str, dict[str, Any]] = {
-        n: {"kind": typed.words(h), "default": d if show._writable(d) else None}
+        n: {"kind": typed.words(h), "default": d if show.writable(d) else None}
         for n, (h, d) in hints.items()
         if n != "name"
     }

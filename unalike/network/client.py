@@ -32,14 +32,13 @@ from unalike.client.state import StateFolder
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError
-from unalike.locks import hold, release
+from unalike.files import hold, release, replace
 from unalike.messages import wire
 from unalike.messages.request import united
 from unalike.methods import METHODS
 from unalike.network.link import Away, ClientLink, Parts
 from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task
-from unalike.run.folder import _replace
 
 PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -164,7 +163,7 @@ class Client:
         """What is to be done: looked at, and kept for a later start of this client."""
         run, plan = _run_id(header), header.get("plan")
         node = self._build(run, plan)
-        _replace(node.state.path / "plan.json", json.dumps(plan).encode())
+        replace(node.state.path / "plan.json", json.dumps(plan).encode())
         method = node.job.method
         self.say(f"client {node.client} of {len(node.job.data)}: {type(method).__name__}, run {run}")
         return wire.encode({"kind": "reply", "run": run}, {})
