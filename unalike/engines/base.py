@@ -47,6 +47,7 @@ class Job:
     seed: int
     states: States
     mean_samples: float
+    max_steps: int | None = None  # a real client's own rule for what it is asked to train
 
     def __post_init__(self) -> None:
         if self.local.augment is not None:
@@ -72,6 +73,14 @@ class Job:
             "K": self.local.counts(ids, n, round).astype(np.float64),
             "K_mean": self.local.counts(ids, np.full(len(ids), typical), round).astype(np.float64),
         }
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse a training of more steps than this client does."""
+        if self.max_steps is not None and steps > self.max_steps:
+            raise UnalikeError(
+                f"The run wants {steps} steps a round of this client, which does {self.max_steps} at most "
+                "(--max-steps)."
+            )
 
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
         return random.client_keys(self.seed, round, purpose, ids)
@@ -304,6 +313,7 @@ class Solo:
         x, y = job.data.train.of(self.id)
         ids, sizes = np.array([self.id]), np.array([len(y)])
         steps = int(local.counts(ids, sizes, self.round)[0])
+        job.check_steps(steps)
         rate = work.lr if work.lr is not None else float(local.rates(ids, self.round)[0])
         lr = torch.as_tensor(rate, dtype=live.vector.dtype, device=live.vector.device).reshape(1)
         purpose = f"train {self.trained}"

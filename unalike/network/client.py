@@ -223,17 +223,13 @@ class Client:
         )
         x, y = data.train.of(client)
         model.check(x[:2], y[:2])
-        steps = int(local.counts(np.array([client]), np.array([len(y)]), 0)[0])
-        if self.rules.max_steps is not None and steps > self.rules.max_steps:
-            raise UnalikeError(
-                f"The run wants {steps} steps a round of this client, which does {self.rules.max_steps} at most "
-                "(--max-steps)."
-            )
         shapes = state_shapes(method, model, local)
+        states, limit = FileStates(shapes, self.folder), self.rules.max_steps
+        kind = Job if self.rules.repeatable else OwnJob
+        job = kind(method, model, data, local, seed, states, plan["mean"], limit)
+        job.check_steps(int(local.counts(np.array([client]), np.array([len(y)]), 0)[0]))
         state = StateFolder(self.folder / run, shapes, real=True)
         state.path.mkdir(exist_ok=True)
-        kind = Job if self.rules.repeatable else OwnJob
-        job = kind(method, model, data, local, seed, FileStates(shapes, self.folder), plan["mean"])
         self._nodes[run] = Node(job, client, state, Solo(job))
         return self._nodes[run]
 
