@@ -1,6 +1,6 @@
 """A client of a real federation: its data, its state, its own rules, and answers to what a server asks.
 
-What the client decides itself: its data and which splits of them; which methods it runs; how many steps a round at
+What the client decides itself: its data and which splits of them; which methods it runs; how many steps a training
 most. It runs what it has installed. A method, model or loss from a file is run only if the client was given that very
 file, down to its last byte.
 """
@@ -46,7 +46,7 @@ class Rules:
     """What a client is willing to do.
 
     methods: names of methods it runs (None: all that are built in); files: Python files of its own or that it has
-    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps a round;
+    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps of a training;
     repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system.
     """
 
