@@ -145,7 +145,8 @@ def test_which_clients_are_evaluated():
     ids = some.client_values["client"]
     assert len(set(ids.tolist())) == 3 and ids.tolist() == sorted(ids)
     assert ids.tolist() != [0, 1, 2]  # whose rows are the first
-    assert ids.tolist() == run(evaluate_clients=3, seed=1, rounds=1).client_values["client"].tolist()  # the same ones each time
+    again = run(evaluate_clients=3, seed=1, rounds=1)
+    assert ids.tolist() == again.client_values["client"].tolist()  # the same ones each time
     np.testing.assert_allclose(some.client_values["loss"], everyone.client_values["loss"][ids], rtol=1e-6)
     assert run(evaluate_clients=99).client_values["client"].tolist() == list(range(6))
     none = run(evaluate_clients="none")

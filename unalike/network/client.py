@@ -1,8 +1,8 @@
 """A client of a real federation: its data, its state, its own rules, and answers to what a server asks.
 
 What the client decides itself: its data and which splits of them; which methods it runs; how many steps of a
-training at most. It runs what it has installed. A method, model or loss from a file is run only if the client was given that very
-file, down to its last byte.
+training at most. It runs what it has installed. A method, model or loss from a file is run only if the client was
+given that very file, down to its last byte.
 """
 
 from __future__ import annotations
