@@ -590,47 +590,28 @@ def configs(draw):
     return out
 
 
-CODES = {0: 0, 2: 0}
-
-
 def checked(file):
     """config check: fine or one line, whatever the file holds."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         code = main(["config", "check", str(file)])
-    assert code in CODES and out.getvalue().count("\n") + said.getvalue().count("\n") == 1, said.getvalue()
+    assert code in (0, 2) and out.getvalue().count("\n") + said.getvalue().count("\n") == 1, said.getvalue()
     assert "fault of ours" not in said.getvalue()
-    CODES[code] += 1
+    return code
 
 
-def sound(examples):
-    def decorate(test):
-        quick = settings(
-            max_examples=examples, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True
-        )
-        return quick(given(configs())(test))
+@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_configs(examples, tmp_path):
+    file, codes = tmp_path / "random.toml", {0: 0, 2: 0}
 
-    return decorate
+    @settings(max_examples=examples, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(configs())
+    def try_all(tree):
+        file.write_text(dump_toml(tree), encoding="utf-8")
+        codes[checked(file)] += 1
 
-
-@sound(300)
-def test_300_random_configs(tmp_path_factory, tree):
-    file = tmp_path_factory.getbasetemp() / "random.toml"
-    file.write_text(dump_toml(tree), encoding="utf-8")
-    checked(file)
-
-
-@pytest.mark.slow
-@sound(10_000)
-def test_10000_random_configs(tmp_path_factory, tree):
-    file = tmp_path_factory.getbasetemp() / "random.toml"
-    file.write_text(dump_toml(tree), encoding="utf-8")
-    checked(file)
-
-
-def test_random_configs_were_good_and_bad():
-    if sum(CODES.values()) >= 300:  # the tests above ran in this process
-        assert min(CODES.values()) >= 30, CODES
+    try_all()
+    assert min(codes.values()) >= 30, codes  # good ones and bad ones
 
 
 @settings(max_examples=50, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True)

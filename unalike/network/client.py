@@ -1,8 +1,8 @@
 """A client of a real federation: its data, its state, its own rules, and answers to what a server asks.
 
-What the client decides itself: its data and which splits of them; which methods it runs; how many steps a round at
-most. It runs what it has installed. A method, model or loss from a file is run only if the client was given that very
-file, down to its last byte.
+What the client decides itself: its data and which splits of them; which methods it runs; how many steps of one
+training at most. It runs what it has installed. A method, model or loss from a file is run only if the client was
+given that very file, down to its last byte.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rules:
     """What a client is willing to do.
 
     methods: names of methods it runs (None: all that are built in); files: Python files of its own or that it has
-    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps a round;
+    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps of a training;
     repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system.
     """
 
@@ -225,17 +225,13 @@ class Client:
         )
         x, y = data.train.of(client)
         task.check(x[:2], y[:2])
-        steps = int(local.counts(np.array([client]), np.array([len(y)]), 0)[0])
-        if self.rules.max_steps is not None and steps > self.rules.max_steps:
-            raise UnalikeError(
-                f"The run wants {steps} steps a round of this client, which does {self.rules.max_steps} at most "
-                "(--max-steps)."
-            )
         shapes = state_shapes(method, task, local)
+        states, limit = FileStates(shapes, self.folder), self.rules.max_steps
+        kind = Job if self.rules.repeatable else OwnJob
+        job = kind(method, task, data, local, seed, states, plan["mean"], limit)
+        job.check_steps(int(local.counts(np.array([client]), np.array([len(y)]), 0)[0]))
         state = StateFolder(self.folder / run, shapes, real=True)
         state.path.mkdir(exist_ok=True)
-        kind = Job if self.rules.repeatable else OwnJob
-        job = kind(method, task, data, local, seed, FileStates(shapes, self.folder), plan["mean"])
         self._nodes[run] = Node(job, client, state, OneClient(job))
         return self._nodes[run]
 
