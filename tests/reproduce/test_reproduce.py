@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import small
 import torch
+from paths import ROOT
 
 import unalike as ua
 from unalike import config
@@ -24,7 +24,6 @@ from unalike.reproduce.centroids import Centroids
 from unalike.reproduce.local_models import LocalModels
 from unalike.run.folder import read_rounds
 
-ROOT = Path(__file__).parents[1]
 TINY = """
 name = "Tiny"
 title = "a paper of a test"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 from small import logged, timeless
 
 from unalike import config
@@ -19,7 +20,6 @@ from unalike.cli import compare, main
 from unalike.comparison import arms, jobs
 from unalike.data.federation import Federation
 
-ROOT = Path(__file__).parents[1]
 SMALL = "--data digits --partition dirichlet:0.3 --clients 6 --hidden 8 --epochs 1"
 FILES = ("comparison.json", "comparison.csv", "comparison.md", "report.html")
 

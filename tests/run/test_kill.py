@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from killing import ROUNDS, go
+from paths import ROOT
 from small import assert_same, logged, timeless
-
-ROOT = Path(__file__).parent.parent
 
 
 def start(*args):

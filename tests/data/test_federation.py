@@ -1,11 +1,11 @@
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import GOLDEN
 from safetensors.numpy import save_file
 
 from unalike.data import Columns, Dataset, Federation, load, load_federation, partition, synthetic
@@ -13,8 +13,6 @@ from unalike.data import columns as columns_module
 from unalike.data import federation as federation_module
 from unalike.data.remote import RemoteFederation, alone
 from unalike.errors import UnalikeError
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def says(*pieces):

@@ -3,11 +3,11 @@
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from paths import ROOT
 
 import unalike as ua
 from unalike import config, core
@@ -145,7 +145,7 @@ def test_schema_accepts_what_a_run_writes_and_the_documentation_shows(tmp_path):
     written = tomllib.loads((tmp_path / "out/config.toml").read_text())
     assert "facts" in written and valid(written, SCHEMA)
     assert valid(tomllib.loads(config.__doc__.split("\n\n", 1)[1].rpartition("What a setting")[0]), SCHEMA)
-    for page in (Path(__file__).parents[1] / "README.md", *(Path(__file__).parents[1] / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL):
             assert valid(tomllib.loads(block), SCHEMA), page
             config.check(tomllib.loads(block))

@@ -1,18 +1,17 @@
 """Numbers of the authors' own programs, replayed through the public face on every engine."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from paths import GOLDEN
 from torch import nn
 
 import unalike as ua
 from unalike.methods.fedavgr import trace_norm
 from unalike.methods.flhc import agglomerate
 
-GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ("sequential", "workers", "batched", "loopback")
 FEDDC = ("feddc_repo_syn00_full", "feddc_repo_syn00_partial", "feddc_repo_syn01_full", "feddc_repo_syn01_full_lrdecay")
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from small import logged, timeless
 
 import unalike as ua
@@ -25,7 +26,6 @@ from unalike.config import flags
 from unalike.methods import METHODS
 from unalike.settings.toml import dump_toml
 
-ROOT = Path(__file__).parents[1]
 GOOD = """
 [data]
 name = "digits"

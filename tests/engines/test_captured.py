@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from test_contract import CASES
+from cases import CASES
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from toys import TOYS
@@ -19,7 +19,10 @@ from unalike.engines.batched import Batched, captured
 from unalike.engines.batched.lockstep import together
 from unalike.engines.batched.stack import Clock, Stack
 
-ALL = [*(method for method, *_ in CASES.values()), *TOYS]
+ALL = [
+    *((method, "linear") for method, *_ in CASES.values()),
+    *((t, kind) for t in TOYS for kind in ("linear", "norm")),
+]
 
 
 class Tape(TorchDispatchMode):
@@ -74,8 +77,7 @@ def run(method, kind="linear", ordinary=False, **changes):
     return testing.run(method, kind, **given)
 
 
-@pytest.mark.parametrize("kind", ["linear", "norm"])
-@pytest.mark.parametrize("method", ALL, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(("method", "kind"), ALL, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
 def test_replayed_exchanges_are_the_ordinary_ones(method, kind, replays):
     made = run(method, kind)
     assert not made.engine.exchanges.notes

@@ -1,10 +1,10 @@
 """unalike as a plain Flower app: its two halves, with Flower's own messages between them and no process started."""
 
 import tomllib
-from pathlib import Path
 
 import pytest
 import torch
+from paths import ROOT
 from small import federation
 from test_network_messages import tables
 
@@ -14,7 +14,7 @@ from unalike.settings.toml import dump_toml
 
 pytest.importorskip("flwr")
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "flower-app"
+EXAMPLE = ROOT / "examples" / "flower-app"
 
 
 class Grid:

@@ -10,16 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from paths import TESTS
 from registry import FILES, PACKED, Registry, deb, digest, package, tar
 
 import unalike as ua
 from unalike.data import fetch
 from unalike.data.fetch import Route
 
-TESTS = Path(__file__).parent
 TAKE = {name: f"package/data/{name}" for name in FILES}
 
 

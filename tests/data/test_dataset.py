@@ -1,16 +1,14 @@
 """Data sets with columns, and how they are split."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from paths import GOLDEN
 
 from unalike.data import Dataset, partition
 from unalike.errors import UnalikeError
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def says(*pieces):

@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import ROOT, TESTS
 from small import ENGINES, LOCAL, assert_same, federation, logged, model, refused, run, timeless
 
 import unalike as ua
@@ -487,7 +487,7 @@ except ua.UnalikeError as error:
 
 
 def test_a_disk_that_is_really_full(tmp_path):
-    root = Path(__file__).parent.parent
+    root = ROOT
     done = subprocess.run(
         [sys.executable, "-c", REAL, tmp_path / "run"], cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True, text=True, check=False,
@@ -547,7 +547,7 @@ def test_one_process_at_a_time_writes_to_a_folder(tmp_path):
         "            sys.stdin.read()\n"
         f"small.run(folder={str(folder)!r}, callbacks=[Wait()])\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     other = subprocess.Popen(
         [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )

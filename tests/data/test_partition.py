@@ -4,18 +4,17 @@ import itertools
 import json
 import random
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import GOLDEN, ROOT
 
 from unalike.data import partition
 from unalike.data.partition import PARTITIONS, parse, prior, tools
 from unalike.errors import UnalikeError
 
-GOLDEN = Path(__file__).parent / "golden"
 FEDDC = json.loads((GOLDEN / "partition_feddc.json").read_text())
 SIMILARITY = json.loads((GOLDEN / "partition_rfedavg_similarity.json").read_text())
 
@@ -514,7 +513,7 @@ def test_all_are_tried_here():
 
 
 def test_the_page_has_them_all():
-    page = (Path(__file__).parents[1] / "docs" / "partitions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
     spelled = re.findall(r"^\| `([^`]+)` \| `(\w+)", page, re.MULTILINE)
     assert {text.split(":")[0] for text, _ in spelled} == set(PARTITIONS)
     assert all(type(parse(text)).__name__ == kind for text, kind in spelled)

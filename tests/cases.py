@@ -1,0 +1,37 @@
+"""One line per method: what the shared tests over the registry need to know of it."""
+
+import dataclasses as dc
+
+import unalike as ua
+from unalike import testing
+
+LOCAL = testing.settings()["local"]
+EVEN = {"local": ua.LocalTraining(steps=3, batch_size=5, lr=0.05)}
+FREE = {"local": dc.replace(LOCAL, clip_norm=None)}
+UNIFORM = ua.FedAvg(weights="uniform")
+# A method in its usual strength; its knob off (None: it has none); what it then is, and in which setting.
+CASES = {
+    "fedavg": (ua.FedAvg(), None, None, {}),
+    "fedprox": (ua.FedProx(mu=1.0), ua.FedProx(mu=0.0), ua.FedAvg(), {}),
+    # SCAFFOLD has no knob: its variates are zero in the first round, which is FedAvg's with uniform weights
+    "scaffold": (ua.Scaffold(), ua.Scaffold(), UNIFORM, {"rounds": 1}),
+    "qfedavg": (ua.QFedAvg(q=1.0), ua.QFedAvg(q=0.0), UNIFORM, {}),
+    "fednova": (ua.FedNova(), ua.FedNova(), ua.FedAvg(), EVEN),  # with equal work it is FedAvg
+    # FedDyn's server adds the drift whatever alpha is: it never is FedAvg
+    "feddyn": (ua.FedDyn(alpha=0.1), None, None, {}),
+    "feddc": (ua.FedDC(alpha=0.1), ua.FedDC(0.1, "official", correction=False), ua.FedDyn(alpha=0.1), FREE),
+    "rfedavg": (ua.RFedAvg(lam=0.3), ua.RFedAvg(lam=0.0), ua.FedAvg(), {}),
+    "rfedavg-plus": (ua.RFedAvgPlus(lam=0.3), ua.RFedAvgPlus(lam=0.0), ua.FedAvg(), {}),
+    "fedfa": (
+        ua.FedFa(), ua.FedFa(client_momentum=0.0, server_momentum=0.0, weighting="samples"), ua.FedAvg(), {},
+    ),
+    "fedavgr": (ua.FedAvgR(1e-2, 1e-2, 0.1), ua.FedAvgR(0.0, 0.0, 0.0), ua.FedAvg(), {}),
+    "oneshot": (ua.OneShot(epochs=3), None, None, {}),
+    "flhc": (ua.FLHC(2, warmup=0), ua.FLHC(1, warmup=0), ua.FedAvg(), {}),
+    "fedavgm": (ua.FedAvgM(), ua.FedAvgM(server_momentum=0.0), ua.FedAvg(), {}),
+    "fedadagrad": (ua.FedAdagrad(), None, None, {}),
+    "fedyogi": (ua.FedYogi(), None, None, {}),
+    "fedadam": (ua.FedAdam(), None, None, {}),
+    "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
+    "local-only": (ua.LocalOnly(), None, None, {}),
+}  # fmt: skip
