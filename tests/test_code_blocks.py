@@ -206,3 +206,10 @@ def test_command_lines_run(page, reader, capsys):
 def test_few_blocks_are_not_run():
     marks = [(page.name, why) for page in PAGES for why, *_ in BLOCK.findall(page.read_text(encoding="utf-8")) if why]
     assert len(marks) <= ALLOWED_MARKS, marks
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_is_of_a_kind_that_is_read(page):
+    text = page.read_text(encoding="utf-8")
+    labels = [label for _, label, _ in BLOCK.findall(text)]
+    assert set(labels) <= {"", "python", "toml", "ini"} and len(re.findall(r"^\s*```", text, re.M)) == 2 * len(labels)
