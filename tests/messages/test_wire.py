@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from small import LOCAL, federation, logged, model, refused, run
 
 import unalike as ua
-from unalike.client.file_states import FileStates
 from unalike.client.job import Job, state_shapes
 from unalike.client.node import Node
 from unalike.client.one_client import OneClient
-from unalike.client.state import StateFolder
+from unalike.client.state_on_disk import FileStates, StateFolder
 from unalike.contract.call import Call
 from unalike.contract.fields import LOSS
 from unalike.messages import wire

@@ -22,7 +22,7 @@ from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.messages.reply import check_reply, received_outcome, reply_fields
+from unalike.messages.check import check_reply, received_outcome, reply_fields
 from unalike.messages.request import request_header
 
 # What the server keeps of each client: the last of its rounds that counted, plus 2 (0: none; 1: the setting-up, -1).

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from unalike.client.file_states import FileStates
 from unalike.client.job import Job
 from unalike.client.node import Node
 from unalike.client.one_client import OneClient
+from unalike.client.state_on_disk import FileStates
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.engines.sequential import one
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.messages.reply import sent_loss
+from unalike.messages.check import sent_loss
 from unalike.messages.request import request_header
 
 

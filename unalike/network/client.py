@@ -24,11 +24,10 @@ import numpy as np
 
 import unalike
 from unalike import config
-from unalike.client.file_states import FileStates
 from unalike.client.job import Job, state_shapes
 from unalike.client.node import Node
 from unalike.client.one_client import OneClient
-from unalike.client.state import StateFolder
+from unalike.client.state_on_disk import FileStates, StateFolder
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError

@@ -17,7 +17,7 @@ from unalike.contract.server import Message, Replies, Server
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
-from unalike.messages.reply import check_reply, reply_fields
+from unalike.messages.check import check_reply, reply_fields
 from unalike.messages.request import message_parts
 
 

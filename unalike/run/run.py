@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.client.file_states import FileStates
 from unalike.client.job import Job, state_shapes
+from unalike.client.state_on_disk import FileStates
 from unalike.client.store import ClientStore
 from unalike.contract.call import Outcome
 from unalike.contract.fields import BUFFERS

@@ -1,0 +1,159 @@
+"""The checks that both ends make of a message: a client of a request, a server of a reply."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import unalike
+from unalike.contract.call import Call, Evaluate, Outcome
+from unalike.contract.fields import BUFFERS, LOSS, Field
+from unalike.contract.method import Method, client_functions, fingerprint
+from unalike.errors import UnalikeError, did_you_mean
+from unalike.messages import wire
+from unalike.nn.task import Task
+
+MAX_FIELDS = 64
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)  # what a request may bring
+SPLITS = ("test", "validation")  # what a client may be asked to evaluate on
+LOSS_FIELD = Field("scalar", read="each", weight="one")
+
+
+# ---------------------------------------------------------------- at the client: requests
+
+
+def asked_call(header: dict[str, Any], method: Method) -> Call:
+    """Return the call of a request: it must name this version, this method, and a function that may be called."""
+    evaluation = header.get("kind") == "evaluate"
+    expected = {
+        "kind": "evaluate" if evaluation else "request",
+        "method": type(method).__name__,
+        "settings": fingerprint(method),
+        "version": unalike.__version__,
+    }
+    for key, value in expected.items():
+        if header.get(key) != value:
+            raise UnalikeError(f"The request is for {key} {_given(header, key)}; this client runs {value!r}.")
+    for key, low in (("round", -1), ("exchange", 0), ("trained", 0)):
+        if type(header.get(key)) is not int or not low <= header[key] < 1 << 31:
+            raise UnalikeError(
+                f"The request has {key} {_given(header, key)}: it must be a whole number of at least {low}."
+            )
+    counted = header.get("acknowledged")
+    if counted is not None and (type(counted) is not int or not -1 <= counted <= header["round"]):
+        raise UnalikeError(
+            f"The request acknowledges round {reprlib.repr(counted)}: it must be one up to {header['round']}."
+        )
+    function = _evaluation(header) if evaluation else _function(header, method)
+    return Call(function, {}, {}, header["round"], header["exchange"], header["trained"])
+
+
+def _given(header: dict[str, Any], key: str) -> str:
+    return reprlib.repr(header.get(key))
+
+
+def _function(header: dict[str, Any], method: Method) -> str:
+    name, options = header.get("function"), list(client_functions(method))
+    if name not in options:
+        raise UnalikeError(
+            f"{type(method).__name__} has no function {_given(header, 'function')} to call."
+            f"{did_you_mean(str(name), options)}"
+        )
+    return str(name)
+
+
+def _evaluation(header: dict[str, Any]) -> Evaluate:
+    if header.get("split") not in SPLITS:
+        raise UnalikeError(
+            f"The request is to evaluate on {_given(header, 'split')}: it must be 'test' or 'validation'."
+        )
+    return Evaluate(header["split"])
+
+
+def check_fields(tensors: dict[str, Tensor], task: Task) -> None:
+    """Check a request's numbers: of the expected kinds, all finite; the model and its statistics have their shape,
+    perhaps several in a stack. (What else a function reads, it checks by using it: requests' fields are not
+    declared.)"""
+    if len(tensors) > MAX_FIELDS:
+        raise UnalikeError(f"The request has {len(tensors)} fields: at most {MAX_FIELDS} are taken.")
+    shapes = {"w": [task.layout.size], BUFFERS: [task.buffer_layout.size]}
+    for name, value in tensors.items():
+        shape, want = list(value.shape), shapes.get(name, [])
+        if value.dtype not in (*DTYPES, task.dtype):
+            raise UnalikeError(f"The request's {name!r} is {value.dtype}: it must be a float, an integer or a bool.")
+        if want and shape[-1:] != want:
+            raise UnalikeError(f"The request's {name!r} has shape {shape}: it must end in {want}.")
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise UnalikeError(f"The request's {name!r} has a value that is NaN or infinite.")
+
+
+# ---------------------------------------------------------------- at the server: replies
+
+
+def reply_fields(method: Method, task: Task) -> dict[str, Field]:
+    """Return what a reply may hold: the fields that the method declares, the mean training loss, and BatchNorm's
+    statistics where the server averages them."""
+    if LOSS in method.sends or BUFFERS in method.sends:
+        taken = LOSS if LOSS in method.sends else BUFFERS
+        raise UnalikeError(f"{type(method).__name__} declares a field {taken!r}: that name is reserved, take another.")
+    averaged = {BUFFERS: Field((task.buffer_layout.size,))} if task.averages_buffers else {}
+    return {**method.sends, **averaged, LOSS: LOSS_FIELD}
+
+
+def check_reply(up: Mapping[str, Tensor], fields: Mapping[str, Field], task: Task, method: Method, name: str) -> None:
+    """Check that every field of a stack of replies is declared and has its declared shape."""
+    kind = type(method).__name__
+    for key, value in up.items():
+        if key not in fields:
+            raise UnalikeError(
+                f"{kind}.{name} sends {key!r}, which `sends` does not declare.{did_you_mean(key, fields)}"
+            )
+        want = fields[key].resolve(task.sizes, method)
+        if tuple(value.shape[1:]) != want:
+            raise UnalikeError(
+                f"{kind}.{name} sends {key!r} with shape {list(value.shape[1:])}; `sends` declares {list(want)}."
+            )
+
+
+def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples: int, task: Task) -> Outcome:
+    """Return a client's reply as an outcome: it answers this request, is of this client's size, and all its numbers
+    are finite and of the task's dtype."""
+    header, sent = wire.decode(answer)
+    if header.get("kind") == "error":
+        raise UnalikeError(str(header.get("reason"))[:500])
+    for key, value in asked.items():
+        if header.get(key) != value and key not in ("kind", "trained"):
+            raise UnalikeError(f"its reply is to another request: {key} is not {value!r}.")
+    if header.get("kind") != "reply":
+        raise UnalikeError("its answer is no reply.")
+    if type(header.get("samples")) is not int or header["samples"] != samples:
+        raise UnalikeError(f"it has {header.get('samples')!r} samples now and had {samples} at the beginning.")
+    trained = header.get("trained")
+    if type(trained) is not int or not 0 <= trained < 1000:
+        raise UnalikeError("its reply does not say how often it trained.")
+    loss = sent_loss(sent)
+    if math.isinf(loss):
+        raise UnalikeError("its loss became infinite.")
+    up = {name: value[None].to(task.device) for name, value in sent.items()}
+    for name, value in up.items():
+        if value.is_floating_point() and value.dtype != task.dtype:
+            raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {task.dtype}.")
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise UnalikeError(f"its {name!r} has a value that is NaN or infinite.")
+    return Outcome(np.array([client]), up, np.array([samples]), np.array([loss]), trained)
+
+
+def sent_loss(sent: dict[str, Tensor]) -> float:
+    """Take the training loss out of a reply's fields; NaN where the client did not train."""
+    value = sent.pop(LOSS, None)
+    if value is None:
+        return float("nan")
+    if value.dtype != torch.float64 or value.dim() or value.isnan():
+        raise UnalikeError("its loss is no number.")
+    return float(value)
