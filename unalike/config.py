@@ -57,6 +57,7 @@ from unalike.run.run import Run
 from unalike.run.sampling import Bernoulli, BySize, sampling
 from unalike.run.simulate import simulate
 from unalike.settings import typed
+from unalike.settings.typed import Known, Setting
 from unalike.training.optimizers import OPTIMIZERS
 from unalike.training.settings import LocalTraining
 
@@ -64,35 +65,38 @@ TABLES = ("data", "model", "method", "local", "run")
 FACTS = "facts"  # what a run found out about its data and model: written, never read as a setting
 SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
 
-Known = dict[str, tuple[Any, Any]]
 SPLIT: Known = {
-    "partition": (str, "iid"),
-    "clients": (int, CLIENTS),
-    "seed": (int, 0),
-    "test": (float | str, 0.0),
-    "validation": (float, 0.0),
-    "drop_empty": (bool, False),
+    "partition": Setting(str, "iid"),
+    "clients": Setting(int, CLIENTS),
+    "seed": Setting(int, 0),
+    "test": Setting(float | str, 0.0),
+    "validation": Setting(float, 0.0),
+    "drop_empty": Setting(bool, False),
 }
-NATURAL: Known = {**SPLIT, "partition": (str, "natural"), "clients": (int, None)}  # data that come with their clients
+NATURAL: Known = {
+    **SPLIT,
+    "partition": Setting(str, "natural"),
+    "clients": Setting(int, None),
+}  # data that come with their clients
 TABLE: Known = {
-    "table": (str, None),
-    "client": (str, None),
-    "label": (str, None),
-    "features": (list[str], None),
-    "categorical": (list[str], None),
-    "regression": (bool, False),
-    "delimiter": (str, None),
-    "encoding": (str, "utf-8-sig"),
+    "table": Setting(str, None),
+    "client": Setting(str, None),
+    "label": Setting(str, None),
+    "features": Setting(list[str], None),
+    "categorical": Setting(list[str], None),
+    "regression": Setting(bool, False),
+    "delimiter": Setting(str, None),
+    "encoding": Setting(str, "utf-8-sig"),
 }
-MODEL: Known = {"loss": (str, None), "metrics": (list[str], None), "head": (str, None)}
+MODEL: Known = {"loss": Setting(str, None), "metrics": Setting(list[str], None), "head": Setting(str, None)}
 ENGINE: Known = {
-    "workers": (int, None),
-    "clients_at_once": (int, None),
-    "memory": (int | str, None),
-    "compile": (bool, None),
-    "fast": (bool, None),
-    "address": (str, None),
-    "inner": (str, "auto"),
+    "workers": Setting(int, None),
+    "clients_at_once": Setting(int, None),
+    "memory": Setting(int | str, None),
+    "compile": Setting(bool, None),
+    "fast": Setting(bool, None),
+    "address": Setting(str, None),
+    "inner": Setting(str, "auto"),
 }
 NOT_IN_RUN = {"model", "federation", "method", "local", "callbacks", "loss", "metrics", "head", "recipe"}
 LEAST: dict[tuple[str, str], int] = {  # what can be said of a number before there are data
@@ -185,7 +189,7 @@ MEANING: dict[tuple[str, str], str] = {
 def run_settings() -> Known:
     """[run]: what `simulate` takes, and the engines' options."""
     known = {n: h for n, h in typed.hints(simulate).items() if n not in NOT_IN_RUN}
-    known["clients_per_round"] = (float | str | list[list[int]], 1.0)
+    known["clients_per_round"] = Setting(float | str | list[list[int]], 1.0)
     return known | ENGINE
 
 
@@ -195,12 +199,17 @@ def data_settings(table: dict[str, Any]) -> Known:
     if name is None and "table" in table:
         return {**TABLE, **(NATURAL if "client" in table else SPLIT)}
     if name is None and "folder" in table:
-        return {"folder": (str, None), "seed": (int, 0), "test": (float, 0.0), "validation": (float, 0.0)}
+        return {
+            "folder": Setting(str, None),
+            "seed": Setting(int, 0),
+            "test": Setting(float, 0.0),
+            "validation": Setting(float, 0.0),
+        }
     if name in FEDERATIONS:
         more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}
-        return {"name": (str, None), **typed.hints(FEDERATIONS[name]), **more}
+        return {"name": Setting(str, None), **typed.hints(FEDERATIONS[name]), **more}
     options = typed.hints(SOURCES[name]) if name in SOURCES else {}
-    return {"name": (str, None), **options, **(NATURAL if name in SETS and SETS[name].clients else SPLIT)}
+    return {"name": Setting(str, None), **options, **(NATURAL if name in SETS and SETS[name].clients else SPLIT)}
 
 
 def model_settings(table: dict[str, Any]) -> Known:
@@ -208,26 +217,29 @@ def model_settings(table: dict[str, Any]) -> Known:
     if "file" in table:
         builder = own_model(table["file"])
         free = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(builder).parameters.values())
-        options = typed.hints(builder) | ({k: (Any, None) for k in table} if free else {})
-        return {**options, "file": (str, None), **MODEL}
+        options = typed.hints(builder) | ({k: Setting(Any, None) for k in table} if free else {})
+        return {**options, "file": Setting(str, None), **MODEL}
     name = table.get("name", "linear")
     options = typed.hints(MODELS[name]) if name in MODELS else {}
-    return {"name": (str, "linear"), **options, **MODEL}
+    return {"name": Setting(str, "linear"), **options, **MODEL}
 
 
 def method_settings(table: dict[str, Any]) -> Known:
     """[method]: the hyper-parameters of the named method, or of one's own (`file = "path/to/file.py:Class"`)."""
     if "file" in table:
-        return {"file": (str, None), **typed.hints(own_method(table["file"]))}
+        return {"file": Setting(str, None), **typed.hints(own_method(table["file"]))}
     name = table.get("name", "fedavg")
     options = typed.hints(METHODS[name]) if name in METHODS else {}
-    return {"name": (str, "fedavg"), **options}
+    return {"name": Setting(str, "fedavg"), **options}
 
 
 def local_settings(table: dict[str, Any]) -> Known:
     """[local]: what LocalTraining takes."""
     known = typed.hints(LocalTraining)
-    return known | {"batch_size": (int | str, 32), "epochs": (known["epochs"][0], None if "steps" in table else 1)}
+    return known | {
+        "batch_size": Setting(int | str, 32),
+        "epochs": Setting(known["epochs"][0], None if "steps" in table else 1),
+    }
 
 
 SETTINGS: dict[str, Callable[[dict[str, Any]], Known]] = {
@@ -253,7 +265,7 @@ def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
     found: dict[str, list[tuple[Any, Any, str]]] = {}
     chosen = [({"name": choice} if choice else {}, choice) for choice in NAMES.get(table, {"": None})]
     for values, choice in [*chosen, *([({"table": ""}, "table")] if table == "data" else [])]:
-        for name, (hint, default) in SETTINGS[table](values).items():
+        for name, (hint, default, *_) in SETTINGS[table](values).items():
             found.setdefault(name, []).append((hint, default, choice))
     extra = {"data": "folder", "model": "file", "method": "file"}.get(table)
     if extra:
