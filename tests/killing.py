@@ -16,7 +16,8 @@ import small
 import torch
 
 import unalike as ua
-from unalike.run import folder
+from unalike import files
+from unalike.run import folder as runs
 
 ROUNDS = 150
 
@@ -122,7 +123,7 @@ def tearing(n):
 
 FAULTS = {
     "before replace": lambda n: setattr(os, "replace", fatal(os.replace, n)),
-    "half written": lambda n: setattr(folder, "open", tearing(n)),
+    "half written": lambda n: [setattr(place, "open", call) for call in [tearing(n)] for place in (runs, files)],
     "before unlink": lambda n: setattr(Path, "unlink", fatal(Path.unlink, n)),
 }
 

@@ -24,7 +24,7 @@ def federation(seed=0, sizes=SIZES, validation=False):
         [samples(n, 0.2 * k) for k, n in enumerate(sizes)],
         test=samples(30, 0.5),
         client_tests=[samples(3 + k, 0.2 * k) for k in range(len(sizes))],
-        client_validations=[samples(4, 0.2 * k) for k in range(len(sizes))] if validation else None,
+        client_validations=[samples(2 + k, 0.2 * k) for k in range(len(sizes))] if validation else None,
         classes=3,
     )
 

@@ -15,9 +15,9 @@ from toys import TOYS
 import unalike as ua
 from unalike import testing
 from unalike.contract import Field, Method
-from unalike.engines.batched import Batched, Clock, captured
+from unalike.engines.batched import Batched, captured
 from unalike.engines.batched.lockstep import together
-from unalike.engines.batched.stack import Stack
+from unalike.engines.batched.stack import Clock, Stack
 
 ALL = [*(method for method, *_ in CASES.values()), *TOYS]
 
@@ -84,7 +84,7 @@ def test_replayed_exchanges_are_the_ordinary_ones(method, kind, replays):
         assert replays == ["client"] * 3  # the first and the second round are not
 
 
-def equal(engine, method=None, *first, seed=0, **changes):
+def equal(engine, method=None, member=None, seed=0, **changes):
     """Ten clients of one size, some of them a round: who they are, their draws and rates are inputs of a replay."""
     torch.manual_seed(seed)
     x, y = torch.randn(60, 6, dtype=torch.float64), torch.randint(0, 3, (60,))
@@ -92,7 +92,7 @@ def equal(engine, method=None, *first, seed=0, **changes):
     local = ua.LocalTraining(epochs=2, batch_size=4, lr=0.1, lr_decay=0.8, momentum=0.5, keep_optimizer=True)
     some = {"rounds": 8, "clients_per_round": 4, "local": local, "dtype": "float64", "seed": seed, **changes}
     model = ua.models.softmax_regression(6, 3)
-    return ua.simulate(model, fed, method or ua.Scaffold(), engine=engine, callbacks=first, **some)
+    return ua.simulate(model, fed, method or ua.Scaffold(), engine=engine, member=member, **some)
 
 
 def test_others_take_part_each_round_at_falling_rates(replays):
@@ -108,7 +108,7 @@ def test_chunks_of_a_cohort(replays):
 @pytest.mark.parametrize("method", [ua.Scaffold(), ua.FedDC(alpha=0.1), ua.RFedAvgPlus(lam=0.3)], ids=repr)
 def test_several_runs_in_one_stack(method, replays):
     seeds = (0, 1, 2)
-    runs = together([lambda seat, s=s: equal("batched", method, seat, seed=s) for s in seeds])
+    runs = together([lambda member, s=s: equal("batched", method, member, seed=s) for s in seeds])
     assert replays
     for seed, run in zip(seeds, runs, strict=True):
         assert testing.difference(equal("sequential", method, seed=seed), run) < 1e-12

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from small import logged, timeless
 
 import unalike as ua
-from unalike import config, core
-from unalike.cli import completion, demo, flags, main, parser, show
+from unalike import config, core, text
+from unalike.cli import completion, demo, main, parser
+from unalike.config import flags
 from unalike.methods import METHODS
 from unalike.settings.toml import dump_toml
 
@@ -262,9 +263,9 @@ def test_doctor_probes(capsys):
 
 
 def test_words():
-    assert [show.span(s) for s in (0.04, 9.94, 61, 150, 7200, 1e6)] == [
+    assert [text.span(s) for s in (0.04, 9.94, 61, 150, 7200, 1e6)] == [
         "0.0 s", "9.9 s", "61 s", "2 min", "2 h 0 min", "11 days"]  # fmt: skip
-    assert [show.size(n) for n in (999, 1000, 12_345_678, 10**15)] == ["999 B", "1.0 kB", "12.3 MB", "1000.0 TB"]
+    assert [text.size(n) for n in (999, 1000, 12_345_678, 10**15)] == ["999 B", "1.0 kB", "12.3 MB", "1000.0 TB"]
 
 
 # ---------------------------------------------------------------- the demo
@@ -489,7 +490,7 @@ def test_every_declared_flag_is_read_by_us_and_not_by_argparse():
             choice = {"table": "x.csv"} if owners[0] == "table" else {"name": owners[0]}
             chosen = {t: {} for t in config.TABLES} | ({table: choice} if table in config.NAMES else {})
             with contextlib.suppress(ua.UnalikeError):  # needs a value
-                assert flags._place(option[2:], None, chosen)[:2] == (table, name)
+                assert flags.place(option[2:], None, chosen)[:2] == (table, name)
             assert name in flags.known(chosen)[table]
     assert {f"--{n}" for n in ("help", "json", "quiet", "debug", "resume", "dry-run")} <= flags.OWN
 
@@ -589,47 +590,28 @@ def configs(draw):
     return out
 
 
-CODES = {0: 0, 2: 0}
-
-
 def checked(file):
     """config check: fine or one line, whatever the file holds."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         code = main(["config", "check", str(file)])
-    assert code in CODES and out.getvalue().count("\n") + said.getvalue().count("\n") == 1, said.getvalue()
+    assert code in (0, 2) and out.getvalue().count("\n") + said.getvalue().count("\n") == 1, said.getvalue()
     assert "fault of ours" not in said.getvalue()
-    CODES[code] += 1
+    return code
 
 
-def sound(examples):
-    def decorate(test):
-        quick = settings(
-            max_examples=examples, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True
-        )
-        return quick(given(configs())(test))
+@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_configs(examples, tmp_path):
+    file, codes = tmp_path / "random.toml", {0: 0, 2: 0}
 
-    return decorate
+    @settings(max_examples=examples, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(configs())
+    def try_all(tree):
+        file.write_text(dump_toml(tree), encoding="utf-8")
+        codes[checked(file)] += 1
 
-
-@sound(300)
-def test_300_random_configs(tmp_path_factory, tree):
-    file = tmp_path_factory.getbasetemp() / "random.toml"
-    file.write_text(dump_toml(tree), encoding="utf-8")
-    checked(file)
-
-
-@pytest.mark.slow
-@sound(10_000)
-def test_10000_random_configs(tmp_path_factory, tree):
-    file = tmp_path_factory.getbasetemp() / "random.toml"
-    file.write_text(dump_toml(tree), encoding="utf-8")
-    checked(file)
-
-
-def test_random_configs_were_good_and_bad():
-    if sum(CODES.values()) >= 300:  # the tests above ran in this process
-        assert min(CODES.values()) >= 30, CODES
+    try_all()
+    assert min(codes.values()) >= 30, codes  # good ones and bad ones
 
 
 @settings(max_examples=50, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -16,7 +16,7 @@ from small import logged, timeless
 
 from unalike import config
 from unalike.cli import compare, main
-from unalike.comparison import arms, run
+from unalike.comparison import arms, jobs
 from unalike.data.federation import Federation
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +77,7 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     for name in names:
         tables = config.read(f"out/{name}/config.toml")
         assert tables["run"]["seed"] == tables["data"]["seed"] == int(name[-1])  # the split's seed is the run's
-        assert tables["data"]["test"] == run.TEST and tables["data"]["validation"] == run.VALIDATION
+        assert tables["data"]["test"] == jobs.TEST and tables["data"]["validation"] == jobs.VALIDATION
         assert [row["round"] for row in logged(f"out/{name}")] == [1, 2, 3]
     facts = {n: config.load_toml(f"out/{n}/config.toml")["facts"] for n in names}
     assert len({facts[n]["data"]["fingerprint"] for n in names if n.endswith("4")}) == 1  # paired: one split, one start
@@ -260,10 +260,10 @@ def test_classes_saved_as_floats_are_a_regression_and_told(here, kind):
     Path("clients").mkdir()
     np.savez("clients/a.npz", x=np.ones((20, 2), np.float32), y=y)
     notes = []
-    watch = run.Watch()
+    watch = jobs.Watch()
     watch.note = notes.append
     made = arms.arms_of(["fedavg"], [("data-folder", "clients")], compare._defaults([]), True)
-    run.settle(made, 0, watch)
+    jobs.settle(made, 0, watch)
     told = "y is float: taken as regression; save it as integers for classes." in notes
     assert told == (kind in ("0 and 1", "one-hot"))
 
@@ -281,25 +281,25 @@ def test_data_with_splits_of_their_own_keep_them(here):
     x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
     Path("clients").mkdir()
     np.savez("clients/a.npz", x=x, y=y, x_test=x[:4], y_test=y[:4])
-    table, fed = run.held_out({"folder": "clients"})
+    table, fed = jobs.held_out({"folder": "clients"})
     assert table == {"folder": "clients", "validation": 0.1} and len(fed.test.y) == 4 and len(fed.validation.y) == 2
-    assert run.held_out({"folder": "clients", "validation": 0.0})[0] == {"folder": "clients", "validation": 0.0}
+    assert jobs.held_out({"folder": "clients", "validation": 0.0})[0] == {"folder": "clients", "validation": 0.0}
 
 
 def test_the_centralized_reference_makes_as_many_passes_as_the_clients_together():
-    assert run.pooled_work({"epochs": 5, "lr": 0.1}, 10, 50) == {"epochs": 1.0, "lr": 0.1}
-    assert run.pooled_work({"steps": 3}, 0.2, 50) == {"steps": 30}
-    assert run.pooled_work({"epochs": [1, 3], "lr": [0.1, 0.3]}, 1.0, 2) == {"epochs": 2.0, "lr": pytest.approx(0.2)}
+    assert jobs.pooled_work({"epochs": 5, "lr": 0.1}, 10, 50) == {"epochs": 1.0, "lr": 0.1}
+    assert jobs.pooled_work({"steps": 3}, 0.2, 50) == {"steps": 30}
+    assert jobs.pooled_work({"epochs": [1, 3], "lr": [0.1, 0.3]}, 1.0, 2) == {"epochs": 2.0, "lr": pytest.approx(0.2)}
 
 
 def test_a_taste_has_all_parts_and_few_samples():
     fed = config.make_data({"name": "digits", "clients": 5, "test": 0.2, "validation": 0.1})
-    few = run.taste(fed)
+    few = jobs.taste(fed)
     assert isinstance(few, Federation) and few.train.sizes.tolist() == [8, 8, 8] and few.classes == 10
     assert (few.train.of(1)[0] == fed.train.of(1)[0][:8]).all() and len(few.global_test[0]) == 8
     assert (few.validation.of(2)[0] == fed.validation.of(2)[0][:8]).all() and len(few.test) == 3
     named = fed.replace(names=list("abcde"), label_names=list("0123456789"))
-    assert run.taste(named).facts == {**named.facts, "names": list("abc")}
+    assert jobs.taste(named).facts == {**named.facts, "names": list("abc")}
 
 
 # ---------------------------------------------------------------- mistakes
@@ -421,7 +421,7 @@ def test_ctrl_c_says_how_to_go_on(here, capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "make", interrupted)
+    monkeypatch.setattr(jobs, "make", interrupted)
     code, out, said = do(capsys, f"compare fedavg {SMALL} --rounds 1 --seeds 1 --folder a")
     assert (code, out) == (130, "") and said.endswith("stopped; nothing is lost. The same command goes on.\n")
 
@@ -440,18 +440,18 @@ def test_the_live_table(here, capsys):
     from rich.console import Console
 
     from unalike.cli.scoreboard import Scoreboard
-    from unalike.comparison.evidence import Outcome
+    from unalike.results.evidence import Outcome
 
     screen = Console(force_terminal=True, width=80, height=30, record=True)
     board = Scoreboard(screen)
     made = arms.arms_of(["fedavg", "fedprox"], [("data", "digits")], compare._defaults([]), True)
-    jobs = run.plan(made, [0, 1], Path("x"))
+    planned = jobs.plan(made, [0, 1], Path("x"))
     with board:
-        board.begin(jobs, "runs")
-        board.done(jobs[0], Outcome(0, [{"round": 50, "test_accuracy": 0.75}]), fresh=True)
-        board.round(jobs[1], {"test_accuracy": 0.5})
-        board.done(jobs[1], Outcome(0, [], diverged=2), fresh=True)
-        board.round(jobs[2], {"test_accuracy": 0.25})
+        board.begin(planned, "runs")
+        board.done(planned[0], Outcome(0, [{"round": 50, "test_accuracy": 0.75}]), fresh=True)
+        board.round(planned[1], {"test_accuracy": 0.5})
+        board.done(planned[1], Outcome(0, [], diverged=2), fresh=True)
+        board.round(planned[2], {"test_accuracy": 0.25})
         screen.print(board._table())
     text = screen.export_text()
     shown = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("fed")}

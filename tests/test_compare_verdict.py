@@ -8,10 +8,12 @@ import random
 import pytest
 import scipy.stats
 
-from unalike.comparison import evidence, results, stats, tune, verdict
-from unalike.comparison.evidence import SCORES, Evidence, Outcome, Traits
-from unalike.comparison.run import Arm, Tuned
+from unalike.comparison import results, tune, verdict
+from unalike.comparison.jobs import Arm, Tuned
 from unalike.methods import METHODS
+from unalike.metrics.lines import choose
+from unalike.results import evidence, stats
+from unalike.results.evidence import SCORES, Evidence, Outcome, Traits
 
 ACCURACY, OWN, LOSS = SCORES[0], SCORES[1], SCORES[2]
 NOTHING, STATE, EACH, PEERS = Traits(), Traits(state=("control",)), Traits(each=("accuracy",)), Traits(peers=("mean",))
@@ -119,15 +121,15 @@ def test_the_round_is_chosen_on_validation_data_and_never_on_test_data():
 def test_of_rounds_with_the_same_validation_accuracy_the_least_loss_and_then_the_last_is_chosen():
     """30 samples know 30 accuracies: the first of equals would be the least trained round."""
     rounds = lines(0.5, 0.6, 0.7, 0.8, 0.9, validation=[0.3, 0.4, 0.4, 0.4, 0.1])
-    assert evidence.choose(rounds, ACCURACY)["round"] == 4
+    assert choose(rounds, ACCURACY)["round"] == 4
     for line, loss in zip(rounds, (0.1, 0.9, 0.5, 0.6, 0.1), strict=True):
         line["validation_loss"] = loss
-    assert evidence.choose(rounds, ACCURACY)["round"] == 3
+    assert choose(rounds, ACCURACY)["round"] == 3
     rounds[3]["validation_loss"] = 0.5
-    assert evidence.choose(rounds, ACCURACY)["round"] == 4
+    assert choose(rounds, ACCURACY)["round"] == 4
     rounds[3]["validation_loss"] = float("nan")
-    assert evidence.choose(rounds, ACCURACY)["round"] == 3
-    assert evidence.choose(rounds, LOSS)["round"] == 5
+    assert choose(rounds, ACCURACY)["round"] == 3
+    assert choose(rounds, LOSS)["round"] == 5
 
 
 def test_own_data_worst_and_variance_are_of_the_chosen_round():
@@ -151,7 +153,7 @@ def test_a_loss_counts_downwards():
     rounds = [{"round": k, "train_loss": 1.0, "test_loss": v, "validation_loss": v} for k, v in ((1, 2.0), (2, 1.0))]
     outcome = [Outcome(0, rounds), Outcome(1, rounds)]
     score = evidence.score_of(outcome)
-    assert score is LOSS
+    assert score == LOSS
     found = evidence.gather("a", "a", outcome, score, Traits())
     evidence.aim(found, outcome, score, 1.5)
     assert (found.selected, found.rounds_to) == ([1.0, 1.0], [2, 2])
@@ -196,9 +198,9 @@ def test_a_loss_of_any_size_is_told_in_digits_that_it_needs(size, b, base, targe
 
 def test_the_score_is_the_first_that_all_have():
     own = [{k: v for k, v in line.items() if k != "test_accuracy"} for line in lines(0.5)]
-    assert evidence.score_of([Outcome(0, lines(0.5))]) is ACCURACY
-    assert evidence.score_of([Outcome(0, lines(0.5)), Outcome(0, own)]) is OWN
-    assert evidence.score_of([Outcome(0, lines(0.5)), Outcome(0, own, diverged=2)]) is ACCURACY
+    assert evidence.score_of([Outcome(0, lines(0.5))]) == ACCURACY
+    assert evidence.score_of([Outcome(0, lines(0.5)), Outcome(0, own)]) == OWN
+    assert evidence.score_of([Outcome(0, lines(0.5)), Outcome(0, own, diverged=2)]) == ACCURACY
     assert evidence.score_of([Outcome(0, [])]) is None
 
 

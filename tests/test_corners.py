@@ -7,9 +7,9 @@ import torch
 
 import unalike as ua
 from unalike import testing
-from unalike.contract.requests import Request
-from unalike.engines.batched import step as programs
-from unalike.engines.batched.step import Step
+from unalike.contract.requests import Train
+from unalike.engines.batched import graphs
+from unalike.engines.batched.step import Step, StepKind
 
 ENGINES = testing.ENGINES
 
@@ -260,7 +260,7 @@ def test_steps_in_one_compiled_call(monkeypatch):
         return lambda *args: (called.append(f.__name__), whole(*args))[1]
 
     monkeypatch.setattr(torch, "compile", noted)
-    monkeypatch.setattr(programs, "MANY", 5)
+    monkeypatch.setattr(graphs, "MANY", 5)
     changes = {"rounds": 1, "clients_per_round": [[0, 1, 2, 3]], "dtype": "float64"}
     changes["local"] = ua.LocalTraining(steps=9, batch_size=5, lr=0.05, momentum=0.9)
     run = testing.run(ua.Scaffold(), "linear", engine="batched", compile=True, **changes)
@@ -271,7 +271,7 @@ def test_steps_in_one_compiled_call(monkeypatch):
 def test_few_programs_serve_cohorts_of_all_sizes(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **k: f)
     run = testing.run(ua.FedAvg(), "linear", engine="batched", rounds=0, compile=True)
-    setting = programs.Setting.of(run.local, Request("train", run.server.w), {})
+    setting = StepKind.of(run.local, Train(run.server.w))
     widths = [run.engine.step(setting, w).width for w in (15, 14, 20, 15, 13, 24, 28, 9, 11, 30)]
     assert widths == [15, 15, 20, 15, 15, 30, 30, 12, 12, 30]
     assert [p.width for p in run.engine.steps[setting]] == [15, 20, 30, 12]

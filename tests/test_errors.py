@@ -351,8 +351,9 @@ def test_a_function_of_nobody_cannot_travel():
         def round(self, server, cohort):
             cohort.call(lambda me, s, m: ({}, {"delta": m.w}), w=server.w)
 
-    with refused("not a function of Local: over a network only the method's own functions can be called"):
-        run(Local(), engine="loopback")
+    for engine in ("loopback", "sequential", "batched"):  # a simulation refuses what a network would
+        with refused("not a function of Local: only a method's own functions can be called"):
+            run(Local(), engine=engine)
 
 
 def test_errors_leave_pytorch_as_it_was():

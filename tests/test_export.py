@@ -15,7 +15,7 @@ from test_report import settings
 import unalike as ua
 from unalike import config, report
 from unalike.cli import main
-from unalike.report import record, tables
+from unalike.report import export, record
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_parquet_holds_what_csv_holds(home, tmp_path):
 
     assert main(["export", str(home), "--parquet", "--out", str(tmp_path / "r.parquet")]) == 0
     found = pyarrow.parquet.read_table(tmp_path / "r.parquet").to_pydict()
-    assert found == tables.rounds([home])
+    assert found == export.rounds([home])
     assert [p.name for p in tmp_path.iterdir()] == ["r.parquet"]
 
 
@@ -138,5 +138,5 @@ def test_what_is_missing_is_named(home, tmp_path, monkeypatch, capsys):
 
 
 def test_a_name_that_looks_like_a_formula_is_text_in_a_csv(tmp_path):
-    tables.write_csv({"name": ["=1+1", "@x", "-3 degrees", "plain"], "n": [-1, 2, 3, 4]}, tmp_path / "a.csv")
+    export.write_csv({"name": ["=1+1", "@x", "-3 degrees", "plain"], "n": [-1, 2, 3, 4]}, tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "name,n\n'=1+1,-1\n'@x,2\n'-3 degrees,3\nplain,4\n"

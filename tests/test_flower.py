@@ -420,8 +420,8 @@ def test_mistakes_are_one_line(tmp_path):
         keys.roster(tmp_path / "keys")
     keys.make_node(tmp_path / "a")
     public = (tmp_path / "a.pub").read_bytes()
-    for name in ("a", "b"):
-        (tmp_path / "keys" / "clients" / f"{name}.pub").write_bytes(public)
+    for name, comment in (("a", b""), ("b", b" another's")):
+        (tmp_path / "keys" / "clients" / f"{name}.pub").write_bytes(public.strip() + comment + b"\n")
     with refused("one key under two names"):
         keys.roster(tmp_path / "keys")
     (tmp_path / "keys" / "clients" / "b.pub").write_text("ssh-ed25519 AAAA")

@@ -127,7 +127,7 @@ def test_masks_are_independent_between_rows_layers_and_calls():
     for copied in (model.live(), model.pure()):
         hooked = []
         copied.module[1].register_forward_hook(lambda _, args, out, seen=hooked: seen.append(out))
-        if isinstance(copied, ua.model.Live):
+        if isinstance(copied, ua.model.BoundModule):
             copied.vector.copy_(model.start)
             copied(ones, key)
             copied(ones, key)

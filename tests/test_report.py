@@ -15,11 +15,15 @@ import torch
 
 import unalike as ua
 from unalike import config, report
-from unalike.cli import flags, main
+from unalike.cli import main
+from unalike.config import flags
 from unalike.errors import Diverged, UnalikeError
 from unalike.metrics import Drift
+from unalike.metrics.lines import thin
+from unalike.metrics.names import NUMBERS, of
 from unalike.report import page, read, record
 
+LABELLED = [key for key in NUMBERS if of(key).source != "bookkeeping" and not key.startswith("selected")]
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
@@ -251,7 +255,7 @@ def test_the_selected_round_is_the_one_that_a_comparison_chooses(compared):
     run = read.RunFiles(compared / "fedavg-0")
     for line, value in zip(run.lines, (0.4, 0.5, 0.5, 0.3), strict=True):
         line |= {"validation_accuracy": value, "validation_loss": 1.0}
-    assert read._final(run, "selected") == run.lines[2]["test_accuracy"]
+    assert read._final(run, NUMBERS["selected_accuracy"]) == run.lines[2]["test_accuracy"]
 
 
 def test_bytes_and_seconds_add_up(compared):
@@ -298,10 +302,10 @@ def test_a_python_run_has_no_command(tmp_path):
 
 
 def test_thin_keeps_both_ends():
-    assert read.thin(10, 4).tolist() == [0, 3, 6, 9]
-    assert read.thin(3, 100).tolist() == [0, 1, 2]
-    assert read.thin(0, 5).tolist() == []
-    assert read.thin(1000, 1).tolist() == [0, 999]
+    assert thin(10, 4).tolist() == [0, 3, 6, 9]
+    assert thin(3, 100).tolist() == [0, 1, 2]
+    assert thin(0, 5).tolist() == []
+    assert thin(1000, 1).tolist() == [0, 999]
 
 
 def big(folder: Path, clients: int, rounds: int, method: str = "fedavg", seed: int = 0) -> None:
@@ -321,8 +325,7 @@ def big(folder: Path, clients: int, rounds: int, method: str = "fedavg", seed: i
     points = record.pack(rng.normal(size=2 * min(clients, 500)))
     for t in range(1, rounds + 1):
         numbers = {
-            name: float(rng.uniform())
-            for name in (*read.LABELS, "validation_f1", "clients_f1_mean", "clients_f1_worst20")
+            name: float(rng.uniform()) for name in (*LABELLED, "validation_f1", "clients_f1_mean", "clients_f1_worst20")
         }
         lines.append({"round": t, "clients": 50, "bytes_down": 10**9, "bytes_up": 10**9, **numbers, "seconds": 1.5})
         records.append({"round": t, "loss": record.pack(rng.uniform(size=clients))})

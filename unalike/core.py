@@ -8,7 +8,7 @@ import json
 import sys
 
 from unalike import config
-from unalike.errors import UnalikeError
+from unalike.errors import complain
 from unalike.run.callbacks import Progress
 
 
@@ -59,22 +59,6 @@ def _reproduce(given: list[str]) -> int:
         if args.debug:
             raise
         return complain(error)
-
-
-def complain(error: BaseException, again: str = "") -> int:
-    """One line on standard error, and the exit code: 2 for what the user can mend, 1 for what is ours."""
-    if isinstance(error, KeyboardInterrupt):
-        print(f"\nunalike: stopped{again}", file=sys.stderr)
-        return 130
-    if isinstance(error, UnalikeError):
-        line, code = str(error), 2
-    elif isinstance(error, OSError | MemoryError):
-        line, code = config.line_of(error), 2
-    else:
-        line, code = f"a fault of ours, or of code of your own (--debug shows where): {config.line_of(error)}", 1
-    line = " ".join(line.splitlines())
-    print(line if line.startswith("unalike") else f"unalike: {line}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The command line prints the line and exits with code 2; a traceback is for mista
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 
 
@@ -29,6 +30,12 @@ def first_line(error: BaseException) -> str:
     """What an error of someone else's says first, without its full stop; its kind where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def line_of(error: BaseException) -> str:
+    """An error of someone else's in one line."""
+    kind, said = type(error).__name__, first_line(error)
+    return kind if said == kind else f"{kind}: {said}"
 
 
 def did_you_mean(given: str, options: Iterable[str]) -> str:
@@ -55,3 +62,19 @@ def one_of(owner: object, name: str, *options: str) -> None:
     value = getattr(owner, name)
     if value not in options:
         raise UnalikeError(f"{type(owner).__name__} {name} must be {either(options)}; got {value!r}.")
+
+
+def complain(error: BaseException, again: str = "") -> int:
+    """One line on standard error, and the exit code: 2 for what the user can mend, 1 for what is ours."""
+    if isinstance(error, KeyboardInterrupt):
+        print(f"\nunalike: stopped{again}", file=sys.stderr)
+        return 130
+    if isinstance(error, UnalikeError):
+        line, code = str(error), 2
+    elif isinstance(error, OSError | MemoryError):
+        line, code = line_of(error), 2
+    else:
+        line, code = f"a fault of ours, or of code of your own (--debug shows where): {line_of(error)}", 1
+    line = " ".join(line.splitlines())
+    print(line if line.startswith("unalike") else f"unalike: {line}", file=sys.stderr)
+    return code

@@ -9,8 +9,7 @@ import os
 import sys
 from typing import NoReturn
 
-from unalike.core import complain
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, complain, did_you_mean
 
 COMMANDS = {
     "run": "run a method on a federation, from flags or a TOML file",
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(given: list[str]) -> int:
-    from unalike.cli import flags
+    from unalike.config import flags
     from unalike.data import fetch
 
     command = next((word for word in given if not word.startswith("-")), None)

@@ -28,12 +28,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unalike import config, report, words
-from unalike.cli import flags, show
+from unalike import config, report
+from unalike.cli import show
 from unalike.cli.scoreboard import Scoreboard
-from unalike.comparison import results, run
+from unalike.comparison import jobs, results
 from unalike.comparison.arms import arms_of, chooses
+from unalike.config import flags
 from unalike.errors import UnalikeError, unknown
+from unalike.text import parse_seeds, span
 
 # What is run where neither flags nor a file say it: small, so that an answer comes in minutes on a laptop.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -62,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    seeds = words.seeds(args.seeds, "unalike compare")
+    seeds = parse_seeds(args.seeds, "unalike compare")
     files = [word for word in args.methods if word.endswith(".toml")]
     if len(files) > 1:
         raise UnalikeError(f"unalike compare: give one config file at most; got {' and '.join(files)}.")
@@ -71,14 +73,14 @@ def main(args: argparse.Namespace) -> int:
     start = config.read_tables(files[0]) if files else _defaults(given)
     arms = arms_of(methods, given, start, free_rate=not files or "lr" not in start["local"])
     rounds = int(arms[0].tables["run"]["rounds"])
-    trial_rounds = args.tune_rounds or max(1, round(rounds * run.TRIAL_SHARE))
+    trial_rounds = args.tune_rounds or max(1, round(rounds * jobs.TRIAL_SHARE))
     _check(args, arms, rounds, trial_rounds)
     folder = Path(dict(args.settings).get("folder") or _folder(start, given, args))
     if folder.is_file() or (folder / "config.toml").exists():
         raise UnalikeError(f"unalike compare: {folder} is not a comparison's folder: give another --folder.")
 
     board = Scoreboard(show.console(args.quiet or args.json))
-    arms = run.settle(arms, seeds[0], board, validation=bool(args.tune))
+    arms = jobs.settle(arms, seeds[0], board, validation=bool(args.tune))
     facts: dict[str, Any] = {
         "title": f"{_who(arms)} on {_source(arms[0].tables['data'])}",
         "command": _command(args),
@@ -101,7 +103,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _conduct(
     args: argparse.Namespace,
-    arms: list[run.Arm],
+    arms: list[jobs.Arm],
     seeds: list[int],
     folder: Path,
     facts: dict[str, Any],
@@ -111,23 +113,23 @@ def _conduct(
 ) -> int:
     if args.tune:
         seed = max(seeds) + 1  # none of those that are reported
-        arms, found = run.tuned(arms, args.tune, trial_rounds, seed, folder, board)
+        arms, found = jobs.tuned(arms, args.tune, trial_rounds, seed, folder, board)
         facts["notes"] = results.tuning_notes(arms, found, trial_rounds, seed)
         facts["tuning"] = {
             name: [{**t["method"], **t["local"], "validation": s} for t, s in zip(f.trials, f.scores, strict=True)]
             for name, f in found.items()
         }
-    jobs = run.plan(arms, seeds, folder)
-    run.check_folders(jobs)
-    board.begin(jobs, "runs")
-    outcomes = run.make(jobs, board)
+    planned = jobs.plan(arms, seeds, folder)
+    jobs.check_folders(planned)
+    board.begin(planned, "runs")
+    outcomes = jobs.make(planned, board)
     board.stop()
     cases = results.conclude(arms, seeds, outcomes, args.target)
-    content = results.write(folder, cases, jobs, facts)
+    content = results.write(folder, cases, planned, facts)
     if not args.json:
         print(text(cases, facts))
     begun = any(outcome.lines for outcome in outcomes.values())
-    folders = [job.folder for job in jobs]
+    folders = [job.folder for job in planned]
     page = report.write(folders, folder / "report.html", comparison=content) if begun else None
     if args.json:
         show.document({"folder": str(folder), "report": page and str(page), **content})
@@ -135,8 +137,8 @@ def _conduct(
     if not args.quiet:
         look = f"Look at {show.near(page)};" if page else "No run got through a round: there is no page;"
         board.say(
-            f"{show.span(time.perf_counter() - began)} in all. {look}\n"
-            f"comparison.md, .csv and .json and the {len(jobs)} runs are in {show.near(folder)}."
+            f"{span(time.perf_counter() - began)} in all. {look}\n"
+            f"comparison.md, .csv and .json and the {len(planned)} runs are in {show.near(folder)}."
         )
     return 0
 
@@ -155,8 +157,8 @@ def _methods(words: list[str], references: bool) -> list[str]:
         if not words:
             raise UnalikeError("unalike compare: name the methods to compare (`unalike list methods`).")
         return words
-    plain = [word for word in words if word not in run.REFERENCES]
-    return [*([] if "fedavg" in plain else ["fedavg"]), *plain, *run.REFERENCES]
+    plain = [word for word in words if word not in jobs.REFERENCES]
+    return [*([] if "fedavg" in plain else ["fedavg"]), *plain, *jobs.REFERENCES]
 
 
 def _defaults(given: Sequence[flags.Given]) -> dict[str, dict[str, Any]]:
@@ -167,7 +169,7 @@ def _defaults(given: Sequence[flags.Given]) -> dict[str, dict[str, Any]]:
     return start
 
 
-def _check(args: argparse.Namespace, arms: Sequence[run.Arm], rounds: int, trial_rounds: int) -> None:
+def _check(args: argparse.Namespace, arms: Sequence[jobs.Arm], rounds: int, trial_rounds: int) -> None:
     grid = len(arms) > len({arm.method for arm in arms})
     if rounds < 1:
         raise UnalikeError(f"unalike compare: --rounds must be at least 1; got {rounds}.")
@@ -188,7 +190,7 @@ def _folder(start: dict[str, Any], given: Sequence[flags.Given], args: argparse.
     return str(Path("runs") / f"compare-{_source(tables['data'])}-{digest}")
 
 
-def _who(arms: Sequence[run.Arm]) -> str:
+def _who(arms: Sequence[jobs.Arm]) -> str:
     methods = dict.fromkeys(arm.method for arm in arms if not arm.reference) or dict.fromkeys(a.method for a in arms)
     return f"{len(methods)} methods" if len(methods) > 1 else next(iter(methods))
 
@@ -213,7 +215,7 @@ def _command(args: argparse.Namespace) -> str:
 # ---------------------------------------------------------------- words
 
 
-def describe(arms: Sequence[run.Arm], seeds: Sequence[int]) -> str:
+def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
     """All settings that matter, in a line; of a grid every value."""
 
     def values(table: str, name: str, default: Any = "") -> str:
@@ -238,18 +240,18 @@ def describe(arms: Sequence[run.Arm], seeds: Sequence[int]) -> str:
 
 
 def _dry(
-    args: argparse.Namespace, arms: Sequence[run.Arm], seeds: Sequence[int], folder: Path, facts: dict[str, Any]
+    args: argparse.Namespace, arms: Sequence[jobs.Arm], seeds: Sequence[int], folder: Path, facts: dict[str, Any]
 ) -> int:
-    jobs = run.plan(arms, seeds, folder)
-    run.check_folders(jobs)
+    planned = jobs.plan(arms, seeds, folder)
+    jobs.check_folders(planned)
     trials = (args.tune or 0) * len(arms)
     if args.json:
-        plan = [{"label": job.arm.label, "seed": job.seed, "folder": str(job.folder)} for job in jobs]
+        plan = [{"label": job.arm.label, "seed": job.seed, "folder": str(job.folder)} for job in planned]
         show.document({"folder": str(folder), "runs": plan, "trials": trials, **facts})
         return 0
     print(show.prose(facts["settings"]))
-    print(show.table([], [[job.arm.label, job.arm.case, str(job.seed), show.near(job.folder)] for job in jobs]))
-    print(f"{len(jobs)} runs" + (f" after {trials} trials" if trials else ""))
+    print(show.table([], [[job.arm.label, job.arm.case, str(job.seed), show.near(job.folder)] for job in planned]))
+    print(f"{len(planned)} runs" + (f" after {trials} trials" if trials else ""))
     return 0
 
 

@@ -16,7 +16,6 @@ is $UNALIKE_CACHE or ~/.cache/unalike; UNALIKE_OFFLINE=1 forbids fetching.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import uuid
 from pathlib import Path
@@ -33,6 +32,8 @@ from unalike.data.federation import Federation
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import expected
 from unalike.errors import UnalikeError, unknown
+from unalike.files import replacing
+from unalike.text import size
 
 SHADES = " ░▒▓█"  # of a client's samples: none, up to 1/4, 1/2, 3/4, more
 SHOWN = 20  # clients in the picture
@@ -111,29 +112,26 @@ def _get(args: argparse.Namespace) -> int:
         place = fetch.get(package)
         if args.folder:
             place = _copy(package, place, Path(args.folder) / name)
-        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-        done.append({"name": name, "folder": str(place), "bytes": size})
+        total = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        done.append({"name": name, "folder": str(place), "bytes": total})
     if args.json:
         show.document({"data": done})
     else:
         for d in done:  # not a table: a path that is folded cannot be copied
-            print(f"{d['name']:<15}{show.size(d['bytes']):>9}  {d['folder']}")
+            print(f"{d['name']:<15}{size(d['bytes']):>9}  {d['folder']}")
     return 0
 
 
 def _copy(package: fetch.Package, source: Path, target: Path) -> Path:
     """A copy to carry elsewhere, whole or not at all."""
-    scratch = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         if target.exists():
             raise UnalikeError(f"{target} exists already: give another --folder, or remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, scratch, ignore=shutil.ignore_patterns(fetch.MANIFEST))
-        os.rename(scratch, target)
+        with replacing(target, uuid.uuid4().hex[:8]) as new:
+            shutil.copytree(source, new, ignore=shutil.ignore_patterns(fetch.MANIFEST))
     except OSError as error:
         raise UnalikeError(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from unalike import config, report
 from unalike.cli import show
 from unalike.errors import UnalikeError
+from unalike.metrics.names import NUMBERS
+from unalike.text import size, span
 
 METHODS: list[dict[str, Any]] = [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.1}, {"name": "scaffold"}]
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -25,6 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "local": {"epochs": 5, "batch_size": 10, "lr": 0.1},
     "run": {"rounds": 40, "clients_per_round": 0.2, "seed": 0},
 }
+SHOWN = [NUMBERS[key] for key in ("test_accuracy", "clients_accuracy_mean", "clients_accuracy_worst20")]
 LEARNED, AHEAD = 0.75, 0.01  # what every method must reach, and by how much SCAFFOLD must be ahead of FedAvg
 
 
@@ -59,15 +62,13 @@ def main(args: argparse.Namespace) -> int:
     rows = [
         [
             name,
-            f"{final['test_accuracy']:.3f}",
-            f"{final['clients_accuracy_mean']:.3f}",
-            f"{final['clients_accuracy_worst20']:.3f}",
-            show.size(results[name]["bytes_up"] + results[name]["bytes_down"]),
-            show.span(results[name]["seconds"]),
+            *(f"{final[number.key]:.3f}" for number in SHOWN),
+            size(results[name]["bytes_up"] + results[name]["bytes_down"]),
+            span(results[name]["seconds"]),
         ]
         for name, final in finals.items()
     ]
-    columns = ["method", "test set", "own data", "worst 20 %", "bytes", "time"]
+    columns = ["method", *(number.short for number in SHOWN), "bytes", "time"]
     print(f"\naccuracy after {args.rounds} rounds, 10 of 50 clients in each")
     print(show.table(columns, rows))
     print("\n" + show.prose(sentence))

@@ -16,6 +16,7 @@ import shtab
 
 from unalike.cli import show
 from unalike.errors import UnalikeError
+from unalike.text import size
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,23 +34,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from unalike.report import tables
+    from unalike.report import export
 
     folder = Path(args.folder)
-    stem = "clients" if args.clients else "rounds" if args.kind in tables.TABLES else "model"
+    stem = "clients" if args.clients else "rounds" if args.kind in export.TABLES else "model"
     file = Path(args.out) if args.out else folder / f"{stem}.{args.kind}"
-    if args.clients and args.kind in tables.MODELS:
+    if args.clients and args.kind in export.MODELS:
         raise UnalikeError("unalike export: --clients is for tables: --csv or --parquet.")
     try:
-        if args.kind in tables.TABLES:
-            table = (tables.clients if args.clients else tables.rounds)([folder])
-            tables.TABLES[args.kind](table, file)
+        if args.kind in export.TABLES:
+            table = (export.clients if args.clients else export.rounds)([folder])
+            export.TABLES[args.kind](table, file)
         else:
-            tables.MODELS[args.kind](folder, file)
+            export.MODELS[args.kind](folder, file)
     except OSError as error:
         raise UnalikeError(f"{file} cannot be written: {error.strerror or error}.") from error
     if args.json:
         show.document({"file": str(file), "bytes": file.stat().st_size})
     else:
-        print(f"written to {show.near(file)} ({show.size(file.stat().st_size)})")
+        print(f"written to {show.near(file)} ({size(file.stat().st_size)})")
     return 0

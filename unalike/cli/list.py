@@ -89,7 +89,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     settings: dict[str, dict[str, Any]] = {
         n: {
             "kind": typed.words(s.hint),
-            "default": s.default if show._writable(s.default) else None,
+            "default": s.default if show.writable(s.default) else None,
             "words": s.knob.text,
         }
         for n, s in hints.items()

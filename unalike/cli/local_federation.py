@@ -33,11 +33,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from unalike.network import one_machine
 
-    tables = run._tables(args)
+    tables = run.tables_of(args)
     _clients(tables, args.number)
     settings = config.absolute(config.check(tables))
     if args.dry_run:
-        return run._dry(settings, args)
+        return run.dry_run(settings, args)
     data = config.make_data(settings["data"])
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")

@@ -14,6 +14,7 @@ import argparse
 import shtab
 
 from unalike.cli import show
+from unalike.text import size
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,5 +35,5 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         show.document({"report": str(file), "bytes": file.stat().st_size})
     else:
-        print(f"written to {show.near(file)} ({show.size(file.stat().st_size)})")
+        print(f"written to {show.near(file)} ({size(file.stat().st_size)})")
     return 0

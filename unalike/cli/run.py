@@ -24,11 +24,14 @@ from typing import Any
 import shtab
 
 from unalike import config
-from unalike.cli import flags, show
+from unalike.cli import show
+from unalike.config import flags
 from unalike.errors import UnalikeError
+from unalike.metrics.names import of, score_in
 from unalike.report import Record
 from unalike.run.run import Run
 from unalike.settings import typed
+from unalike.text import size, span
 
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 
@@ -65,14 +68,14 @@ def _help(table: str, name: str, hint: Any, default: Any, owners: list[str]) -> 
     text = config.MEANING.get((table, name)) or f"{typed.words(hint)} ({', '.join(owners)})"
     choices = config.CHOICES.get((table, name))
     text += f": {', '.join(choices)}" if choices else ""
-    shown = default not in (None, "") and show._writable(default)
+    shown = default not in (None, "") and show.writable(default)
     return f"{text} [{str(default).lower() if isinstance(default, bool) else default}]" if shown else text
 
 
 def main(args: argparse.Namespace) -> int:
-    settings = config.absolute(config.check(_tables(args)))
+    settings = config.absolute(config.check(tables_of(args)))
     if args.dry_run:
-        return _dry(settings, args)
+        return dry_run(settings, args)
     return conduct(args, settings, lambda live, resume: config.run(settings, callbacks=[live, Record()], resume=resume))
 
 
@@ -109,7 +112,7 @@ def _stopped(folder: str, again: str, as_json: bool) -> int:
     return 130
 
 
-def _tables(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """From a file, or from the config of the folder to be continued, overridden by flags."""
     if isinstance(args.resume, str) and args.file is None and Path(args.resume).is_file():
         args.file, args.resume = args.resume, True  # --resume run.toml
@@ -146,7 +149,7 @@ def _free_folder(settings: dict[str, Any]) -> str:
     return str(Path(f"{stem}-{number}").resolve())
 
 
-def _dry(settings: dict[str, Any], args: argparse.Namespace) -> int:
+def dry_run(settings: dict[str, Any], args: argparse.Namespace) -> int:
     """Everything but the training: data and model are made, the engine is chosen."""
     alone = {k: v for k, v in settings["run"].items() if k not in ("folder", "resume")}
     run = config.run({**settings, "run": {**alone, "rounds": 0}})
@@ -167,13 +170,15 @@ def report(run: Run, folder: str, as_json: bool) -> None:
         show.document({"folder": folder, **summary})
         return
     final, chosen = summary["final"] or {}, summary["selected"] or {}
-    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in final.items() if isinstance(v, float) and "seconds" not in k]
-    if "test_accuracy" in chosen:
-        rows.append([f"test accuracy of round {chosen['round']}, best on validation", f"{chosen['test_accuracy']:.4f}"])
+    found = {k: v for k, v in final.items() if isinstance(v, float) and of(k, run.numbers).source != "bookkeeping"}
+    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items()]
+    if score := score_in(chosen, run.numbers):
+        name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"
+        rows.append([name, f"{chosen[score.key]:.4f}"])
     rows += [
-        ["bytes down", show.size(summary["bytes_down"])],
-        ["bytes up", show.size(summary["bytes_up"])],
-        ["time", show.span(summary["seconds"])],
+        ["bytes down", size(summary["bytes_down"])],
+        ["bytes up", size(summary["bytes_up"])],
+        ["time", span(summary["seconds"])],
     ]
     count = summary["rounds"]
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))

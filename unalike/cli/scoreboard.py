@@ -12,10 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from unalike.cli import show
-from unalike.comparison.evidence import SCORES, Outcome, last
-from unalike.comparison.run import Job, Watch
+from unalike.comparison.jobs import Job, Watch
+from unalike.metrics.names import Number, numbers, score_in
+from unalike.results.evidence import Outcome, last, places
 from unalike.run.callbacks import Callback
+from unalike.text import span
 
 MOST = 30  # lines of a live table
 
@@ -28,6 +29,7 @@ class Scoreboard(Watch):
         self.terminal = where.is_terminal and not where.is_dumb_terminal and not where.quiet
         self.live: Live | None = None
         self.jobs: Sequence[Job] = ()
+        self.known = numbers()  # of the runs' metrics
 
     def __enter__(self) -> Scoreboard:
         return self
@@ -66,8 +68,8 @@ class Scoreboard(Watch):
         label = job.arm.label
         self.rounds[label] = self.rounds.get(label, 0) + 1
         self.left, self.fresh = self.left - 1, self.fresh + 1
-        if (value := _score(line)) is not None:
-            self.now[label] = value
+        if score := score_in(line, self.known):
+            self.now[label] = line[score.key]
 
     def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
         label = job.arm.label
@@ -78,13 +80,15 @@ class Scoreboard(Watch):
         self.rounds[label] = max(ended, whole)
         self.now.pop(label, None)
         end = last(outcome.lines)
-        value = None if outcome.diverged is not None or end is None else _score(end)
+        self.known = numbers(outcome.metrics)
+        score = None if outcome.diverged is not None or end is None else score_in(end, self.known)
+        value = end[score.key] if end and score else None
         self.scores.setdefault(label, []).append(value)
         if self.live is None:
             count = f"[{self.finished:>{len(str(len(self.jobs)))}}/{len(self.jobs)}]"
             seconds = sum(line.get("seconds", 0) + line.get("seconds_evaluation", 0) for line in outcome.lines)
-            how = f"diverged in round {outcome.diverged}" if outcome.diverged is not None else _words(end)
-            when = f"in {show.span(seconds)}" if fresh else "(was there)"
+            how = f"diverged in round {outcome.diverged}" if outcome.diverged is not None else _words(end, score)
+            when = f"in {span(seconds)}" if fresh else "(was there)"
             self.say(f"{count} {job.folder.name}: {how} {when}{self._to_go() if fresh else ''}")
 
     def stop(self) -> None:
@@ -97,7 +101,7 @@ class Scoreboard(Watch):
     def _to_go(self) -> str:
         if not self.fresh or not self.left:
             return ""
-        return f", {show.span((time.perf_counter() - self.began) / self.fresh * self.left)} left"
+        return f", {span((time.perf_counter() - self.began) / self.fresh * self.left)} left"
 
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
@@ -120,7 +124,7 @@ class Scoreboard(Watch):
                 _figure(self.now[label]) if label in self.now else "",
                 mean,
             )
-        spent = show.span(time.perf_counter() - self.began)
+        spent = span(time.perf_counter() - self.began)
         text = f"{self.finished}/{len(self.jobs)} {self.what}, {spent}{self._to_go()}"
         return Group(table, Text(text))
 
@@ -132,6 +136,7 @@ class _Rounds(Callback):
         self.board, self.job = board, job
 
     def on_start(self, run: Any) -> None:
+        self.board.known = run.numbers
         for line in run.history:  # of a run that is continued
             self.board.round(self.job, line)
         self.board.fresh -= len(run.history)
@@ -140,18 +145,13 @@ class _Rounds(Callback):
         self.board.round(self.job, line)
 
 
-def _score(line: dict[str, Any]) -> float | None:
-    return next((line[s.key] for s in SCORES if line.get(s.key) is not None), None)
-
-
 def _figure(value: float) -> str:
-    """Three decimals, or what a loss of another size needs."""
-    return f"{value:.{SCORES[-1].places([value])}f}"
+    """Three decimals, or what a number of another size needs."""
+    return f"{value:.{places('plain', [value])}f}"
 
 
-def _words(line: dict[str, Any] | None) -> str:
-    for score in SCORES:
-        if line is not None and line.get(score.key) is not None:
-            whose = " on own data" if score.key.startswith("clients") else ""
-            return f"{score.name} {_figure(line[score.key])}{whose}"
-    return "done"
+def _words(line: dict[str, Any] | None, score: Number | None) -> str:
+    if line is None or score is None:
+        return "done"
+    whose = " on own data" if score.key.startswith("clients") else ""
+    return f"{score.metric} {_figure(line[score.key])}{whose}"

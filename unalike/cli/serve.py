@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.dry_run:
         raise UnalikeError("unalike serve: --dry-run is for `unalike run` and `unalike local-federation`.")
-    tables = run._tables(args)
+    tables = run.tables_of(args)
     tables["data"] = {}
     checked = config.absolute(config.check({**tables, "data": {"folder": "."}}))
     settings: dict[str, Any] = {**checked, "data": {"name": "federation"}}

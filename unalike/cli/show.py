@@ -21,10 +21,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from unalike import config
+from unalike.metrics.lines import traffic
+from unalike.metrics.names import score_in
 from unalike.run.callbacks import Callback
-from unalike.words import span
-
-SCORES = ("test_accuracy", "clients_accuracy_mean", "test_loss", "clients_loss")  # the first there is, on the bar
+from unalike.text import size, span
 
 
 def console(quiet: bool = False) -> Console:
@@ -33,15 +33,6 @@ def console(quiet: bool = False) -> Console:
 
 
 # ---------------------------------------------------------------- in words
-
-
-def size(count: float) -> str:
-    """Bytes in words."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def near(path: str | Path) -> str:
@@ -107,7 +98,7 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
         for key, value in values.items():
             branch.add(Text(_pair(key, value)))
         defaults = {k: s.default for k, s in config.SETTINGS[name](values).items() if k not in (*values, "resume")}
-        rest = [_pair(k, d).replace(" ", "") for k, d in defaults.items() if _writable(d)]
+        rest = [_pair(k, d).replace(" ", "") for k, d in defaults.items() if writable(d)]
         if rest:
             branch.add(Text("default: " + ", ".join(rest)))
     branch = tree.add("found")
@@ -116,7 +107,8 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
     return tree
 
 
-def _writable(value: Any) -> bool:
+def writable(value: Any) -> bool:
+    """Whether a default can be shown as it would be written."""
     return isinstance(value, str | int | float | tuple) and not isinstance(value, type)
 
 
@@ -154,7 +146,7 @@ class Live(Callback):
             self.console.print(settings_tree(self.tables, facts(run)))
         self.began = self.warm = time.perf_counter()
         self.first = run.rounds_done
-        self.bytes = sum(line["bytes_up"] + line["bytes_down"] for line in run.history)
+        self.bytes = sum(map(traffic, run.history))
         if self.first:
             self.say(f"continuing after round {self.first}")
         if self.terminal:
@@ -169,10 +161,9 @@ class Live(Callback):
             self.warm = now  # the first round compiles and warms up: later ones tell more of what is to come
         rounds, spent = (done - self.first - 1, now - self.warm) if now > self.warm else (1, now - self.began)
         left = spent / rounds * (run.rounds - done)
-        self.bytes += line["bytes_up"] + line["bytes_down"]
-        name = next((n for n in SCORES if line.get(n) is not None), None)
-        if name:
-            self.score = f"{'accuracy' if 'accuracy' in name else 'loss'} {line[name]:.3f}  "
+        self.bytes += traffic(line)
+        if score := score_in(line, run.numbers):
+            self.score = f"{score.metric} {line[score.key]:.3f}  "
         ending = f"{span(left)} left" if done < run.rounds else f"in {span(now - self.began)}"
         text = f"{self.score}{size(self.bytes)}  {ending}"
         if self.bar is not None:

@@ -45,6 +45,7 @@ class Job:
     seed: int
     states: States
     mean_samples: float
+    max_steps: int | None = None  # a real client's own rule for what it is asked to train
     _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,14 @@ class Job:
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
         """Return the keys that these clients draw from, int64 [c]."""
         return draws.client_keys(self.seed, round, purpose, ids)
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse a training of more steps than this client does."""
+        if self.max_steps is not None and steps > self.max_steps:
+            raise UnalikeError(
+                f"The run wants {steps} steps a round of this client, which does {self.max_steps} at most "
+                "(--max-steps)."
+            )
 
     def settings(self, request: Train) -> LocalTraining:
         """Return the settings of a requested training: the run's, with the request's own in their place."""

@@ -129,6 +129,7 @@ class OneClient:
         plan = Plan(job, job.settings(request), np.array([self.id]), self.round, self.trained)
         self.trained += 1
         local, steps, keys = plan.local, int(plan.steps[0]), plan.keys
+        job.check_steps(steps)
         x, y = job.data.train.of(self.id)
         rate = request.lr if request.lr is not None else float(plan.rates[0])
         lr = torch.as_tensor(rate, dtype=bound.vector.dtype, device=bound.vector.device).reshape(1)

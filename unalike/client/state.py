@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import safetensors.torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from unalike.client.store import Shapes
 from unalike.errors import UnalikeError, first_line
+from unalike.files import replace
 
 # beside pending state: a hash of the request, what was answered, and the round it belongs to; beside kept state, the
 # round it was kept in
@@ -107,15 +107,9 @@ class StateFolder:
             raise UnalikeError(f"The client state {file} cannot be read: {first_line(error)}.") from error
 
     def _save(self, name: str, values: dict[str, Tensor]) -> None:
-        new = self.path / f".{name}.new"
         plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with open(new, "wb") as file:
-                file.write(safetensors.torch.save(plain))
-                if self.real:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(new, self.path / f"{name}.safetensors")
+            replace(self.path / f"{name}.safetensors", safetensors.torch.save(plain), sync=self.real)
         except OSError as error:
             raise UnalikeError(f"Cannot write client state to {self.path}: {error.strerror or error}.") from error

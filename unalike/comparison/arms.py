@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from unalike import config
-from unalike.cli import flags
-from unalike.comparison.run import Arm
+from unalike.comparison.jobs import Arm
+from unalike.config import flags
 from unalike.errors import UnalikeError, did_you_mean, unknown
 
 WHOLE = ("table", "data-folder", "folder", "augment", "loss", "test")  # texts that may hold a comma
@@ -114,7 +114,7 @@ def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> d
     axes = {}
     for name, parts in several:
         try:
-            placed = [flags._place(name, part, tables) for part in parts]
+            placed = [flags.place(name, part, tables) for part in parts]
         except UnalikeError:
             continue  # no list of values: what is wrong with it is said when it is read as one
         if any(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses as dc
+import functools
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -11,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from unalike import config
-from unalike.cli.show import size
-from unalike.comparison import evidence, stats
-from unalike.comparison.evidence import SCORES, Evidence, Outcome, Score
-from unalike.comparison.run import Arm, Job, Tuned
+from unalike.comparison.jobs import Arm, Job, Tuned
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
-from unalike.comparison.words import listed
 from unalike.errors import UnalikeError
-from unalike.run.folder import _replace as replace
-from unalike.words import span
+from unalike.files import replace
+from unalike.metrics.names import NUMBERS, Number
+from unalike.results import evidence, stats
+from unalike.results.evidence import SCORES, Evidence, Outcome, places
+from unalike.text import listed, size, span
 
 NOTHING = "–"
 FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
@@ -33,20 +33,20 @@ class Case:
     name: str
     found: list[Evidence]
     base: Evidence
-    score: Score
+    score: Number
     target: float | None
     tests: dict[str, Against]
     judged: list[str]
     lines: list[str]
 
 
-def _basis(found: Sequence[Evidence], base: Evidence, score: Score) -> str:
+def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
     """What the numbers are."""
     chosen = any(e.validation for e in found)
     when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
     seeds = len(base.seeds)
     mean = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"Measured: {score.words}, {when}; {mean}."
+    return f"Measured: {score.score}, {when}; {mean}."
 
 
 def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
@@ -67,7 +67,9 @@ def conclude(
         mine = [arm for arm in arms if arm.case == name]
         made = {arm.label: [outcomes[arm.name, seed] for seed in seeds] for arm in mine}
         plain = [arm for arm in mine if not arm.reference] or mine
-        score = evidence.score_of([o for arm in plain for o in made[arm.label]]) or SCORES[0]
+        shown = [o for arm in plain for o in made[arm.label]]
+        score = evidence.score_of(shown) or SCORES[0]
+        others = evidence.others_of(shown, score)
         found = [
             evidence.gather(
                 arm.label,
@@ -76,6 +78,7 @@ def conclude(
                 score,
                 evidence.traits(config.make_method(arm.tables["method"])),
                 arm.reference,
+                others,
             )
             for arm in mine
         ]
@@ -87,7 +90,7 @@ def _case(
     name: str,
     found: list[Evidence],
     made: dict[str, list[Outcome]],
-    score: Score,
+    score: Number,
     target: float | None,
     samples: int | None,
 ) -> Case:
@@ -105,7 +108,7 @@ def _case(
     return Case(name, found, base, score, target, tests, [e.label for e in judged], lines)
 
 
-def _judged(found: Sequence[Evidence], score: Score) -> tuple[list[Evidence], list[str]]:
+def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], list[str]]:
     """Of each method the setting with the best validation score; without validation data, by the score itself."""
     out, blind = [], False
     for method in dict.fromkeys(e.method for e in found):
@@ -131,9 +134,9 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     base, score = case.base, case.score
     to = "no target" if case.target is None else f"{case.target:g}"
 
-    places = score.places(base.selected)
+    digits = places(score.unit, base.selected)
 
-    def mean(values: Sequence[float], show: Callable[[float], str] = "{:.3f}".format) -> str:
+    def mean(values: Sequence[float], show: Callable[[float], str]) -> str:
         return show(stats.mean(values)) if values else NOTHING
 
     def test(e: Evidence) -> Against | None:
@@ -149,18 +152,21 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     chosen = any(e.validation for e in case.found)
     out: dict[str, Callable[[Evidence], str]] = {
         "method": lambda e: e.label,
-        score.name: lambda e: _diverged(e) or (_narrow(e.selected, places) if e.selected else NOTHING),
+        score.metric: lambda e: _diverged(e) or (_narrow(e.selected, digits) if e.selected else NOTHING),
     }
     if chosen:
-        out["last round"] = lambda e: _narrow(e.final, places) if e.final else NOTHING
+        out["last round"] = lambda e: _narrow(e.final, digits) if e.final else NOTHING
     if case.tests:
-        out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.{places}f}" if (t := test(e)) and t.test else ""
+        out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.{digits}f}" if (t := test(e)) and t.test else ""
         out["p"] = lambda e: p_word(t.test.p) if (t := test(e)) and t.test else ""
         out["corrected"] = lambda e: p_word(t.corrected) if (t := test(e)) and t.corrected is not None else ""
+    for name in base.others:
+        out[name] = functools.partial(_other, name=name)
+    own, worst, variance = (NUMBERS[f"clients_accuracy_{name}"].short for name in ("mean", "worst20", "variance_pp2"))
     return out | {
-        "own data": lambda e: mean(e.own, f"{{:.{score.places(base.own)}f}}".format),
-        "worst 20 %": lambda e: mean(e.worst),
-        "variance pp²": lambda e: mean(e.variance, "{:.0f}".format),
+        own: lambda e: mean(e.own, f"{{:.{places(score.unit, base.own)}f}}".format),
+        worst: lambda e: mean(e.worst, f"{{:.{places(score.unit, base.worst)}f}}".format),
+        variance: lambda e: mean(e.variance, "{:.0f}".format),
         f"rounds to {to}": lambda e: reach(e, e.rounds_to, "{:.0f}".format),
         "and bytes": lambda e: reach(e, e.bytes_to, size),
         "all bytes": lambda e: NOTHING if e.reference else size(stats.mean(e.bytes)),
@@ -168,6 +174,11 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
         "clients keep": lambda e: NOTHING if e.reference else ", ".join(e.traits.state) or "nothing",
         "server reads": lambda e: NOTHING if e.reference else e.traits.words,
     }
+
+
+def _other(e: Evidence, name: str) -> str:
+    values = e.others.get(name)
+    return _narrow(values, places("plain", values)) if values else NOTHING
 
 
 def _narrow(values: Sequence[float], places: int) -> str:
@@ -219,7 +230,7 @@ def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[
 def _plain(case: Case) -> dict[str, Any]:
     return {
         "case": case.name,
-        "score": dc.asdict(case.score),
+        "score": {"key": case.score.key, "words": case.score.score, "larger": case.score.larger},
         "baseline": case.base.label,
         "target": case.target,
         "judged": case.judged,
@@ -240,17 +251,17 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     """One row a run, for other programs."""
     numbers = ("final", "selected", "selected_round", "validation", "own", "worst", "variance")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
+    others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
-    out.writerow(["data", "method", "label", "seed", "diverged_in_round", *numbers, *whole, "folder"])
+    out.writerow(["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"])
     found = {(case.name, e.label): e for case in cases for e in case.found}
     for job in jobs:
         e = found[job.arm.case, job.arm.label]
         k = e.seeds.index(job.seed)
         through = [seed for seed in e.seeds if seed not in e.diverged]  # the seeds that `numbers` are of
         values: list[Any] = []
-        for name in numbers:
-            got = getattr(e, name)
+        for got in (*(getattr(e, name) for name in numbers), *(e.others.get(name, []) for name in others)):
             there = job.seed in through and len(got) == len(through)
             values.append(got[through.index(job.seed)] if there else "")
         # what a reference line would send is nobody's traffic

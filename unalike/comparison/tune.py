@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from unalike import draws
-from unalike.comparison import evidence
 from unalike.config import METHODS, own_method
+from unalike.metrics.lines import choose
+from unalike.metrics.names import Number
+from unalike.results import evidence
 from unalike.settings.knobs import knobs
 
-# A range is (low, high); a list is what to choose from. A method says so in its knobs; settings chosen together are in a
-# class attribute, tune = {"a, b": [[1, 2], [3, 4]]}.
+# A range is (low, high); a list is what to choose from. A method says so in its knobs; settings chosen together are in
+# a class attribute, tune = {"a, b": [[1, 2], [3, 4]]}.
 Ranges = dict[str, tuple[float, float] | list[Any]]
 LR: tuple[float, float] = (3e-3, 1.0)
 
@@ -54,11 +56,11 @@ def _drawn(among: tuple[float, float] | list[Any], draw: Any) -> Any:
     return float(f"{math.exp(draw.uniform(low, high)):.2g}")
 
 
-def best(outcomes: Sequence[evidence.Outcome], score: evidence.Score) -> tuple[int, list[float | None]]:
+def best(outcomes: Sequence[evidence.Outcome], score: Number) -> tuple[int, list[float | None]]:
     """The trial with the best validation score, the first of equals, and all scores; one that diverged has none."""
     found: list[float | None] = []
     for outcome in outcomes:
-        line = None if outcome.diverged is not None else evidence.choose(outcome.lines, score)
+        line = None if outcome.diverged is not None else choose(outcome.lines, score)
         found.append(None if line is None else line[score.validation])
     sign = 1 if score.larger else -1
     ranked = [k for k, value in enumerate(found) if value is not None]

@@ -10,12 +10,12 @@ import dataclasses as dc
 import math
 from collections.abc import Callable, Sequence
 
-from unalike.cli.show import size
-from unalike.comparison import stats
-from unalike.comparison.evidence import Evidence, Score
-from unalike.comparison.words import listed, number, plural
+from unalike.metrics.names import Number
+from unalike.results import stats
+from unalike.results.evidence import Evidence, places
+from unalike.text import listed, number, plural, size
 
-LITTLE = 0.01  # of accuracy; of a loss, this share of it
+LITTLE = 0.01  # of accuracy; of other numbers, this share of them
 FEW = 5  # seeds below which a paired test sees large differences only
 
 Values = Callable[[Evidence], Sequence[float]]
@@ -55,7 +55,7 @@ def _word(test: stats.Paired | None, corrected: float | None, larger: bool) -> s
 
 
 def verdict(
-    found: Sequence[Evidence], base: Evidence, score: Score, target: float | None, tried: Sequence[Evidence] = ()
+    found: Sequence[Evidence], base: Evidence, score: Number, target: float | None, tried: Sequence[Evidence] = ()
 ) -> list[str]:
     """The sentences, one a wish; each begins with what is wished for and a colon. The first is the answer in short.
     `tried`: settings that were run, where they are more than those that are judged."""
@@ -68,7 +68,7 @@ def verdict(
     if len(methods) > 1:
         lines.insert(0, _short(methods, base, score))
         lines.append(_accuracy(methods, base, score))
-        lines.append(_worst(methods, base))
+        lines.append(_worst(methods, base, score))
         lines += _target(methods, base, score, target)
         lines.append(_simplest(methods, base, score))
         lines.append(_worse(methods, base, score))
@@ -175,31 +175,35 @@ def _clearly_worse(method: Evidence, best: Evidence, values: Values, larger: boo
     return test is not None and test.p < stats.ALPHA and (test.difference < 0) == larger
 
 
-def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
-    title = "Highest accuracy" if score.larger else "Lowest loss"
-    places = score.places(base.selected)
-    return f"{title}: " + _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected, places), score.larger)
+def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
+    digits = places(score.unit, base.selected)
+    wish = _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected, digits), score.larger)
+    return f"{'Highest' if score.larger else 'Lowest'} {score.metric}: {wish}"
 
 
-def _worst(methods: Sequence[Evidence], base: Evidence) -> str:
+def _worst(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     if not all(len(m.worst) == len(m.seeds) for m in methods):
         return ""
-    text = _wish(methods, base, lambda e: e.worst, lambda e: spread(e.worst))
+    digits = places(score.unit, base.worst)
+    text = _wish(methods, base, lambda e: e.worst, lambda e: spread(e.worst, digits), score.larger)
+    title = f"Best for the worst clients (mean of the {'lowest' if score.larger else 'highest'} 20 %): {text}"
+    if not all(len(m.variance) == len(m.seeds) for m in methods):
+        return title
     even = _best(methods, lambda e: e.variance, larger=False)
     values = f"variance over clients {stats.mean(even.variance):.0f} pp², {base.label} {stats.mean(base.variance):.0f}"
     evener = even is not base and _always(even, base, lambda e: e.variance, larger=False)
     evenest = f" Most even: {even.label} ({values})." if evener else ""
-    return f"Best for the worst clients (mean of the lowest 20 %): {text}{evenest}"
+    return title + evenest
 
 
-def _target(methods: Sequence[Evidence], base: Evidence, score: Score, target: float | None) -> list[str]:
+def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: float | None) -> list[str]:
     """Fewest rounds and fewest bytes to the target; a method that missed it in some seed cannot win."""
     if target is None:
         return []
     reached = [m for m in methods if m.reached == len(m.seeds)]
     missed = [f"{m.label} in {m.reached} of {len(m.seeds)} seeds" for m in methods if m not in reached]
     rest = f" Reached by {listed(missed)} only: no mean for {plural('it', missed)}." if missed else ""
-    where = f"{score.name} {target:g}"
+    where = f"{score.metric} {target:g}"
     if not reached:
         return [f"Fewest rounds and bytes to {where}: no method reaches it in every seed.{rest}"]
 
@@ -233,7 +237,7 @@ def cost(method: Evidence) -> tuple[float, ...]:
     return (float(rarely), float(bool(kind.state)), float(sum(method.bytes)), float(method.method != "fedavg"))
 
 
-def _clear(methods: Sequence[Evidence], base: Evidence, score: Score) -> tuple[Evidence, Evidence] | None:
+def _clear(methods: Sequence[Evidence], base: Evidence, score: Number) -> tuple[Evidence, Evidence] | None:
     """Of the methods that are clearly better than the baseline the best, and the simplest that keeps up with it."""
     tests = against(methods, base, lambda e: e.selected, score.larger)
     better = [m for m in methods if m is not base and tests[m.label].word == "better"]
@@ -244,16 +248,16 @@ def _clear(methods: Sequence[Evidence], base: Evidence, score: Score) -> tuple[E
     return best, min(keep_up, key=cost)
 
 
-def _leading(methods: Sequence[Evidence], base: Evidence, score: Score) -> list[Evidence]:
+def _leading(methods: Sequence[Evidence], base: Evidence, score: Number) -> list[Evidence]:
     """Those that are ahead of the baseline in every seed."""
     return [m for m in methods if m is not base and _always(m, base, lambda e: e.selected, score.larger)]
 
 
-def _short(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     lead = _leading(methods, base, score)
     first = _best(lead or methods, lambda e: e.selected, score.larger)
-    places = score.places(base.selected)
-    gap = f"{abs(stats.mean(first.selected) - stats.mean(base.selected)):.{places}f}"
+    digits = places(score.unit, base.selected)
+    gap = f"{abs(stats.mean(first.selected) - stats.mean(base.selected)):.{digits}f}"
     if len(base.seeds) == 1:
         ahead = f"{first.label} is {gap} ahead of {base.label}" if lead else f"no method is ahead of {base.label}"
         return f"In short: one seed decides nothing; in it {ahead}."
@@ -267,12 +271,12 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
     also = (
         ""
         if best is simplest
-        else f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
+        else f" {best.label} has the best {score.metric}, not clearly better than {simplest.label}'s."
     )
-    return f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{places}f}.{also}"
+    return f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}.{also}"
 
 
-def _simplest(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+def _simplest(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     """Occam: the baseline unless something is clearly better; then the simplest that keeps up with the best."""
     title = "Simplest that is not worse: "
     if len(base.seeds) == 1:
@@ -292,7 +296,7 @@ def _simplest(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
     return f"{title}{simplest.label}{near}" + (f"; it {listed(why)}." if why else ".")
 
 
-def _worse(methods: Sequence[Evidence], base: Evidence, score: Score) -> str:
+def _worse(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     tests = against(methods, base, lambda e: e.selected, score.larger)
     worse = [f"{label} ({_numbers(t)})" for label, t in tests.items() if t.word == "worse"]
     weakly = [f"{label} ({_numbers(t)})" for label, t in tests.items() if t.word == "weakly worse"]
@@ -323,7 +327,7 @@ def _singly(method: Evidence) -> bool:
 # ---------------------------------------------------------------- is it worth it
 
 
-def _worth(methods: Sequence[Evidence], references: dict[str, Evidence], score: Score) -> list[str]:
+def _worth(methods: Sequence[Evidence], references: dict[str, Evidence], score: Number) -> list[str]:
     """Where all methods stand between no cooperation and all data in one place. The best of them is picked on the same
     test data, so that its p is corrected for all of them."""
     lines = []
@@ -336,21 +340,21 @@ def _worth(methods: Sequence[Evidence], references: dict[str, Evidence], score: 
     return lines
 
 
-def _pooled(methods: Sequence[Evidence], pooled: Evidence, score: Score) -> str:
+def _pooled(methods: Sequence[Evidence], pooled: Evidence, score: Number) -> str:
     best = _best(methods, lambda e: e.selected, score.larger)
     word = against(methods, pooled, lambda e: e.selected, score.larger)[best.label].word
     gap = stats.mean(pooled.selected) - stats.mean(best.selected)
     first, second = (pooled, best) if (gap > 0) == score.larger else (best, pooled)
-    places = score.places(pooled.selected)
-    relation = f"{abs(gap):.{places}f} {'below' if gap > 0 else 'above'}{_doubt(word, first, second, score)}"
+    digits = places(score.unit, pooled.selected)
+    relation = f"{abs(gap):.{digits}f} {'below' if gap > 0 else 'above'}{_doubt(word, first, second, score)}"
     little = " All data in one place would gain little." if _little(methods, best, pooled, score) else ""
     return (
-        f"Against all data in one place: {pooled.label} has {spread(pooled.selected, places)}, the best method "
+        f"Against all data in one place: {pooled.label} has {spread(pooled.selected, digits)}, the best method "
         f"({best.label}) is {relation}.{little}"
     )
 
 
-def _doubt(word: str, first: Evidence, second: Evidence, score: Score) -> str:
+def _doubt(word: str, first: Evidence, second: Evidence, score: Number) -> str:
     """What to add to a difference that is not clear."""
     if word.startswith("weakly"):
         return ", weakly shown"
@@ -363,23 +367,24 @@ def _doubt(word: str, first: Evidence, second: Evidence, score: Score) -> str:
     )
 
 
-def _little(methods: Sequence[Evidence], best: Evidence, pooled: Evidence, score: Score) -> bool:
+def _little(methods: Sequence[Evidence], best: Evidence, pooled: Evidence, score: Number) -> bool:
     """Whether the test shows that all data in one place gain less than LITTLE, and the last round does not contradict:
     a difference that is merely not shown may be large."""
-    less = LITTLE if score.larger else -LITTLE * abs(stats.mean(pooled.selected))
+    much = LITTLE if score.unit == "percent" else LITTLE * abs(stats.mean(pooled.selected))
+    less = much if score.larger else -much
     reduced = dc.replace(pooled, selected=[v - less for v in pooled.selected])
     shown = against(methods, reduced, lambda e: e.selected, score.larger)[best.label].word == "better"
     last = stats.mean(pooled.final) - less - stats.mean(best.final)
     return shown and (last < 0) == score.larger
 
 
-def _alone(methods: Sequence[Evidence], alone: Evidence, score: Score) -> str:
+def _alone(methods: Sequence[Evidence], alone: Evidence, score: Number) -> str:
     best = _best(methods, lambda e: e.own, score.larger)
     found = against(methods, alone, lambda e: e.own, score.larger)[best.label]
-    places, setting = score.places(alone.own), f" ({alone.label})" if alone.label != alone.method else ""
+    digits, setting = places(score.unit, alone.own), f" ({alone.label})" if alone.label != alone.method else ""
     own = (
-        f"on clients' own test data {best.label} has {spread(best.own, places)} and every client by itself{setting} "
-        f"{spread(alone.own, places)}"
+        f"on clients' own test data {best.label} has {spread(best.own, digits)} and every client by itself{setting} "
+        f"{spread(alone.own, digits)}"
     )
     if found.word == "untested":
         return f"Is federating worth it: {own} (one seed: untested)."

@@ -6,7 +6,7 @@ import dataclasses as dc
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -15,6 +15,7 @@ from unalike.contract.client import Answer, Me
 from unalike.contract.fields import Field, Fields
 from unalike.contract.requests import Request
 from unalike.contract.server import Cohort, Message, Server
+from unalike.errors import UnalikeError
 from unalike.settings.knobs import check_fields
 
 SERVER_HALF = ("setup", "round", "published", "models")
@@ -87,6 +88,18 @@ def settings(method: Method) -> dict[str, Any]:
 def fingerprint(method: Method) -> str:
     """Return a short hash of a method's name and hyper-parameters: both ends of a federation must agree on it."""
     return hashlib.sha256(json.dumps(settings(method), sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def function_name(method: Method, fn: Callable[..., Any]) -> str:
+    """Return the name under which a method has this function: calls go by it, here and over a network."""
+    name = fn.__name__
+    if getattr(method, name, None) != fn:
+        name = next((known for known in client_functions(method) if getattr(method, known) == fn), "")
+    if not name:
+        raise UnalikeError(
+            f"{fn.__name__} is not a function of {type(method).__name__}: only a method's own functions can be called."
+        )
+    return name
 
 
 def client_functions(method: Method) -> Iterator[str]:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.errors import UnalikeError, first_line
-from unalike.locks import hold, release
+from unalike.files import hold, release
 
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"

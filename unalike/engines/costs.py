@@ -32,6 +32,7 @@ from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine
 from unalike.engines.sequential import Sequential
 from unalike.engines.workers import Workers, available_cores
+from unalike.files import replace
 from unalike.nn.numerics import one_thread
 
 TINY = 50_000  # parameters up to which a stack of clients usually beats single ones on a CPU
@@ -121,9 +122,7 @@ def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
     """It is only a note: a disk that cannot be written to must not stop a run."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        new = file.with_name(f".{file.name}.{os.getpid()}")
-        new.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        os.replace(new, file)
+        replace(file, json.dumps(known, indent=1).encode(), sync=False, mark=str(os.getpid()))
 
 
 def _key(job: Job) -> str:

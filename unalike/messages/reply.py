@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,6 +62,8 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
     if type(trained) is not int or not 0 <= trained < 1000:
         raise UnalikeError("its reply does not say how often it trained.")
     loss = sent_loss(sent)
+    if math.isinf(loss):
+        raise UnalikeError("its loss became infinite.")
     up = {name: value[None].to(task.device) for name, value in sent.items()}
     for name, value in up.items():
         if value.is_floating_point() and value.dtype != task.dtype:
@@ -75,6 +78,6 @@ def sent_loss(sent: dict[str, Tensor]) -> float:
     value = sent.pop(LOSS, None)
     if value is None:
         return float("nan")
-    if value.dtype != torch.float64 or value.dim() or not torch.isfinite(value):
-        raise UnalikeError("its loss became infinite, or is no number.")
+    if value.dtype != torch.float64 or value.dim() or value.isnan():
+        raise UnalikeError("its loss is no number.")
     return float(value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 
-def spread(values: np.ndarray, share: float = 0.2) -> dict[str, float]:
+def spread(values: np.ndarray, share: float = 0.2, higher: bool = True) -> dict[str, float]:
     """Mean over clients, mean of the worst and of the best 20 %, and variance in squared percentage points.
 
     Clients count once each, whatever their size (the definitions of q-FFL's and FedFa's tables; q-FFL takes 10 %).
+    `higher`: whether more is better.
     """
-    ordered = np.sort(values)
+    ordered = np.sort(values) if higher else np.sort(values)[::-1]
     few = max(1, round(share * len(ordered)))
     return {
         "mean": float(ordered.mean()),

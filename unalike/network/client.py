@@ -1,8 +1,8 @@
 """A client of a real federation: its data, its state, its own rules, and answers to what a server asks.
 
-What the client decides itself: its data and which splits of them; which methods it runs; how many steps a round at
-most. It runs what it has installed. A method, model or loss from a file is run only if the client was given that very
-file, down to its last byte.
+What the client decides itself: its data and which splits of them; which methods it runs; how many steps of one
+training at most. It runs what it has installed. A method, model or loss from a file is run only if the client was
+given that very file, down to its last byte.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from unalike.client.state import StateFolder
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError
-from unalike.locks import hold, release
+from unalike.files import hold, release, replace
 from unalike.messages import wire
 from unalike.messages.request import united
 from unalike.methods import METHODS
 from unalike.network.link import Away, ClientLink, Parts
 from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task
-from unalike.run.folder import _replace
 
 PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -50,7 +49,7 @@ class Rules:
     """What a client is willing to do.
 
     methods: names of methods it runs (None: all that are built in); files: Python files of its own or that it has
-    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps a round;
+    looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps of a training;
     repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system.
     """
 
@@ -164,7 +163,7 @@ class Client:
         """What is to be done: looked at, and kept for a later start of this client."""
         run, plan = _run_id(header), header.get("plan")
         node = self._build(run, plan)
-        _replace(node.state.path / "plan.json", json.dumps(plan).encode())
+        replace(node.state.path / "plan.json", json.dumps(plan).encode())
         method = node.job.method
         self.say(f"client {node.client} of {len(node.job.data)}: {type(method).__name__}, run {run}")
         return wire.encode({"kind": "reply", "run": run}, {})
@@ -226,17 +225,13 @@ class Client:
         )
         x, y = data.train.of(client)
         task.check(x[:2], y[:2])
-        steps = int(local.counts(np.array([client]), np.array([len(y)]), 0)[0])
-        if self.rules.max_steps is not None and steps > self.rules.max_steps:
-            raise UnalikeError(
-                f"The run wants {steps} steps a round of this client, which does {self.rules.max_steps} at most "
-                "(--max-steps)."
-            )
         shapes = state_shapes(method, task, local)
+        states, limit = FileStates(shapes, self.folder), self.rules.max_steps
+        kind = Job if self.rules.repeatable else OwnJob
+        job = kind(method, task, data, local, seed, states, plan["mean"], limit)
+        job.check_steps(int(local.counts(np.array([client]), np.array([len(y)]), 0)[0]))
         state = StateFolder(self.folder / run, shapes, real=True)
         state.path.mkdir(exist_ok=True)
-        kind = Job if self.rules.repeatable else OwnJob
-        job = kind(method, task, data, local, seed, FileStates(shapes, self.folder), plan["mean"])
         self._nodes[run] = Node(job, client, state, OneClient(job))
         return self._nodes[run]
 

@@ -21,10 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from unalike.core import complain
 from unalike.data.federation import Federation
 from unalike.data.files import SUFFIXES, read_arrays
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, complain
 from unalike.network.client import Client, Rules, attend
 from unalike.network.processes import lifeline
 

@@ -21,6 +21,7 @@ import torch
 
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
+from unalike.files import replacing
 from unalike.network import keys, server
 from unalike.network.processes import Processes
 from unalike.run.callbacks import Callback
@@ -164,11 +165,9 @@ class Local:
     def keep(self, run: Path) -> None:
         """Move keys and state to the run's folder. That is possible only when it has become one, and then the clients
         are there already: they are idle, and find their state through a link."""
-        new, old = run / f".{KEPT}.new", self.folder / "before"
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.copytree(self.homes, new, ignore=shutil.ignore_patterns("lock"))
-        os.rename(new, run / KEPT)
-        os.rename(self.homes, old)
+        with replacing(run / KEPT) as new:
+            shutil.copytree(self.homes, new, ignore=shutil.ignore_patterns("lock"))
+        os.rename(self.homes, self.folder / "before")
         self.homes.symlink_to((run / KEPT).resolve())
 
     def start(self, name: str) -> None:

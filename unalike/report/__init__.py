@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.report import page, read
 from unalike.report.record import Record
-from unalike.run.folder import _replace
 
 COMPARISON = "comparison.json"
 
@@ -36,7 +36,7 @@ def write(
     text = page.html(read.read(runs), comparison or {})
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, text.encode())
+        replace(target, text.encode())
     except OSError as error:
         raise UnalikeError(f"The report cannot be written to {target}: {error.strerror or error}.") from error
     return target

@@ -319,9 +319,6 @@ function verdict() {
   page.lastChild.append(el("div", { class: "scroll free", tabindex: "0" }, table(rows[0], rows.slice(1), "What the answer rests on")));
 }
 
-const HIGHER = new Set(["test_accuracy", "selected", "clients_accuracy_mean", "clients_accuracy_worst20"]);
-const LOWER = new Set(["clients_accuracy_variance_pp2", "test_loss"]);
-
 function numbers() {
   const { columns, rows } = data.summary;
   if (rows.length === 1) {
@@ -341,7 +338,7 @@ function numbers() {
       const [value, spread] = row.cells[c.key];
       const format = short[c.kind];
       const all = known(rows.map(r => r.cells[c.key]?.[0]));
-      const best = HIGHER.has(c.key) ? Math.max(...all) : LOWER.has(c.key) ? Math.min(...all) : null;
+      const best = c.better === "higher" ? Math.max(...all) : c.better === "lower" ? Math.min(...all) : null;
       return el("td", { class: value === best ? "best" : "" }, format(value),
         spread ? el("small", {}, ` ± ${c.kind === "percent" ? format(spread) : FORMAT.plain(Number(spread.toPrecision(2)))}`) : "");
     });
@@ -449,7 +446,8 @@ function clientCurve(r, k) {
 }
 function sorted(r) {
   const values = data.runs[r].values ?? [];
-  return values.map((v, k) => [v, k]).filter(([v]) => v !== null).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const sign = data.runs[r].better === "lower" ? -1 : 1; // the worst client first
+  return values.map((v, k) => [v, k]).filter(([v]) => v !== null).sort((a, b) => sign * (a[0] - b[0]) || a[1] - b[1]);
 }
 const scoreFormat = run => (run.score === "accuracy" ? FORMAT.percent : FORMAT.plain);
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -19,32 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from unalike.comparison.evidence import REFERENCES, SCORES, choose
 from unalike.errors import UnalikeError, first_line
+from unalike.metrics import names
+from unalike.metrics.lines import choose, is_finite, is_number, thin, traffic
+from unalike.metrics.names import Number
 from unalike.report import record
+from unalike.results.evidence import REFERENCES
 from unalike.run.folder import FREE, read_rounds
 from unalike.settings.toml import flatten
 
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
 HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000
 MOST_CLASSES = 100
-NOT_METRICS = re.compile(r"round$|clients$|bytes_|seconds|setup_")
-SHOWN_FIRST = ("test_accuracy", "clients_accuracy_mean", "clients_accuracy_worst20", "test_loss")
-LABELS = {
-    "test_accuracy": "Accuracy, test set",
-    "test_loss": "Loss, test set",
-    "clients_accuracy_mean": "Accuracy, mean over clients",
-    "clients_accuracy_worst20": "Accuracy, worst 20 % of clients",
-    "clients_accuracy_best20": "Accuracy, best 20 % of clients",
-    "clients_accuracy_variance_pp2": "Variance over clients (pp²)",
-    "clients_loss": "Loss, mean over clients",
-    "validation_accuracy": "Accuracy, validation",
-    "validation_loss": "Loss, validation",
-    "train_loss": "Training loss",
-    "drift_mean": "Size of an update, mean",
-    "drift_max": "Size of an update, largest",
-    "drift_cosine": "Cosine between updates, mean",
-}
 
 
 def find(folders: list[Path]) -> list[Path]:
@@ -68,7 +52,8 @@ def read(folders: list[Path]) -> dict[str, Any]:
     if not begun:
         raise UnalikeError(f"{folders[0]} has no finished round yet: there is nothing to report.")
     groups = _groups(runs)
-    keys = _metrics(begun)
+    numbers = names.numbers({name: higher for run in begun for name, higher in run.metrics.items()})
+    keys = _metrics(begun, numbers)
     points = max(20, min(CURVE_POINTS, CURVE_NUMBERS // (len(begun) * max(1, len(keys)))))
     share = HISTORY_BYTES // len(begun)
     clients: list[dict[str, Any]] = []
@@ -89,9 +74,9 @@ def read(folders: list[Path]) -> dict[str, Any]:
         )
     return {
         **_headline(begun, groups),
-        "metrics": [_metric(key) for key in keys],
+        "metrics": [_metric(names.of(key, numbers)) for key in keys],
         "groups": [{"label": g["label"], "runs": [begun.index(run) for run in g["members"]]} for g in groups],
-        "summary": _summary(groups),
+        "summary": _summary(groups, numbers),
         "settings": _settings(groups),
         "commands": [{"run": run.path.name, "command": command(run.config)} for run in begun],
         "idle": [run.path.name for run in runs if not run.lines],
@@ -110,6 +95,7 @@ class RunFiles:
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{path / 'config.toml'} cannot be read: {first_line(error)}.") from error
         self.facts = self.config.get("facts", self.config)
+        self.metrics = names.from_facts(self.facts)
         self.lines = read_rounds(path / "rounds.jsonl")
         self.record = {line["round"]: line for line in read_rounds(path / record.FOLDER / record.ROUNDS)}
         self.last = _json(path / record.FOLDER / record.LAST) or {}
@@ -133,7 +119,7 @@ class RunFiles:
 
     @property
     def bytes(self) -> int:
-        return sum(_bytes(line) for line in self.lines)
+        return sum(map(traffic, self.lines))
 
     @property
     def seconds(self) -> float:
@@ -165,47 +151,32 @@ def _json(file: Path) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- curves
 
 
-def _bytes(line: dict[str, Any]) -> int:
-    names = ("bytes_down", "bytes_up", "setup_bytes_down", "setup_bytes_up")
-    return sum(int(line.get(name) or 0) for name in names)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _results(line: dict[str, Any]) -> list[str]:
     """The metrics of a round's line that come from evaluating."""
-    return [k for k in _numbers(line) if not k.startswith(("train_", "drift_"))]
+    return [k for k in _numbers(line) if names.of(k).source == "evaluation"]
 
 
 def _numbers(line: dict[str, Any]) -> list[str]:
-    return [k for k, v in line.items() if _number(v) and not NOT_METRICS.match(k)]
+    return [k for k, v in line.items() if is_number(v) and names.of(k).source != "bookkeeping"]
 
 
-def _metrics(runs: list[RunFiles]) -> list[str]:
+def _metrics(runs: list[RunFiles], numbers: dict[str, Number]) -> list[str]:
     found: dict[str, None] = {}
     for run in runs:
         for line in (run.lines[0], run.final, run.lines[-1]):
             found |= dict.fromkeys(_numbers(line))
-    order = [k for k in SHOWN_FIRST if k in found]
+    order = [k for k in numbers if k in found]
     return order + [k for k in found if k not in order]
 
 
-def _metric(key: str) -> dict[str, Any]:
-    label = LABELS.get(key, key.replace("_", " "))
-    percent = "accuracy" in key and not key.endswith("_pp2")
-    return {"key": key, "label": label, "percent": percent, "drift": key.startswith("drift_")}
-
-
-def thin(count: int, most: int) -> np.ndarray:
-    """Which of `count` things to keep: evenly spaced, the first and the last among them."""
-    return np.unique(np.linspace(0, max(0, count - 1), min(count, max(2, most))).round().astype(int))
+def _metric(number: Number) -> dict[str, Any]:
+    key, percent = number.key, number.unit == "percent"
+    return {"key": key, "label": number.label, "percent": percent, "drift": key.startswith("drift_")}
 
 
 def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     lines = run.lines
-    sent = np.cumsum([_bytes(line) for line in lines]).tolist()
+    sent = np.cumsum([traffic(line) for line in lines]).tolist()
     seconds = np.cumsum([line.get("seconds") or 0.0 for line in lines]).tolist()
     evaluated = [k for k, line in enumerate(lines) if _results(line)]
     kept = {int(k) for k in thin(len(lines), points)}
@@ -223,7 +194,7 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
 
 def _short(value: Any, digits: int = 5) -> float | None:
     """Five digits of a number; what is none, or infinite, is left out."""
-    if not _number(value) or not math.isfinite(value):
+    if not is_finite(value):
         return None
     return float(f"{value:.{digits}g}")
 
@@ -269,8 +240,8 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
     lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("loss"), str)]
     if not lines or not run.who.get("client"):
         return {"score": None, "values": None, "history": None}
-    names = [k for k, v in lines[-1].items() if isinstance(v, str) and k != "features"]
-    name = "accuracy" if "accuracy" in names else next((n for n in names if n != "loss"), "loss")
+    found = [k for k, v in lines[-1].items() if isinstance(v, str) and k != "features"]
+    name = "accuracy" if "accuracy" in found else next((n for n in found if n != "loss"), "loss")
     count = len(run.who["client"])
     rows = [(line["round"], record.unpack(line[name])) for line in lines if isinstance(line.get(name), str)]
     rows = [(t, v) for t, v in rows if len(v) == count]
@@ -284,6 +255,7 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
     steps = np.where(np.isnan(table), 255, np.round((table - low) / ((high - low) or 1) * 254)).astype(np.uint8)
     return {
         "score": name,
+        "better": "higher" if run.metrics.get(name, name != "loss") else "lower",
         "values": [_short(float(v)) for v in rows[-1][1]],
         "history": {
             "rounds": [t for t, _ in kept],
@@ -382,48 +354,42 @@ def _share(run: RunFiles) -> str:
     return f" with {given} clients in each" if isinstance(given, int | str) and given != 1 else ""
 
 
-COLUMNS = (
-    ("accuracy", "test_accuracy", "percent"),
-    ("selected on validation", "selected", "percent"),
-    ("mean over clients", "clients_accuracy_mean", "percent"),
-    ("worst 20 %", "clients_accuracy_worst20", "percent"),
-    ("variance, pp²", "clients_accuracy_variance_pp2", "plain"),
-    ("loss", "test_loss", "plain"),
-    ("rounds", "rounds", "count"),
-    ("bytes", "bytes", "bytes"),
-    ("time", "seconds", "seconds"),
-)
-
-
-def _summary(groups: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[str, Any]:
     """After the last round: mean and standard deviation (n - 1) over the seeds of each method."""
+    columns = [number for number in numbers.values() if number.summary]
     rows = []
     for group in groups:
         members: list[RunFiles] = group["members"]
         cells = {}
-        for _, key, _ in COLUMNS:
-            numbers = [n for n in (_final(run, key) for run in members) if n is not None]
-            if numbers:
-                spread = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
-                cells[key] = [float(np.mean(numbers)), spread]
+        for number in columns:
+            values = [n for n in (_final(run, number) for run in members) if n is not None]
+            if values:
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+                cells[number.key] = [float(np.mean(values)), spread]
         rows.append({"label": group["label"], "seeds": len(members), "cells": cells})
-    shown = [c for c in COLUMNS if any(c[1] in row["cells"] for row in rows)]
+    shown = [number for number in columns if any(number.key in row["cells"] for row in rows)]
     if len(rows) > 1 and len({row["cells"]["rounds"][0] for row in rows}) == 1:
-        shown = [c for c in shown if c[1] != "rounds"]  # the headline says it
-    return {"columns": [{"label": a, "key": b, "kind": c} for a, b, c in shown], "rows": rows}
+        shown = [number for number in shown if number.key != "rounds"]  # the headline says it
+    return {"columns": [_column(number) for number in shown], "rows": rows}
 
 
-def _final(run: RunFiles, key: str) -> float | None:
+def _column(number: Number) -> dict[str, str]:
+    kind = "plain" if number.unit == "pp²" else number.unit
+    return {"label": number.summary, "key": number.key, "kind": kind, "better": number.better}
+
+
+def _final(run: RunFiles, number: Number) -> float | None:
+    key = number.key
     if key == "bytes" and run.method in REFERENCES:
         return None
     if key in ("bytes", "seconds"):
         return float(getattr(run, key))
     if key == "rounds":
         return float(run.lines[-1]["round"])
-    if key == "selected":  # the test accuracy of the round that validation data would choose
-        lines = [line for line in run.lines if _number(line.get("validation_accuracy")) and "test_accuracy" in line]
-        chosen = choose(lines, SCORES[0])
-        return chosen["test_accuracy"] if chosen else None
+    if key.startswith("selected_"):  # the test value of the round that validation data would choose
+        test = f"test_{number.metric}"
+        chosen = choose([line for line in run.lines if test in line], number)
+        return chosen[test] if chosen else None
     return _short(run.final.get(key), 12)
 
 
@@ -449,7 +415,7 @@ def command(config: dict[str, Any]) -> str | None:
     if "facts" not in config:
         return None
     from unalike import config as settings  # here: a report is read without the rest
-    from unalike.cli import flags
+    from unalike.config import flags
 
     tables = {table: settings.every(table) for table in settings.TABLES}
     words = ["unalike", "run"]

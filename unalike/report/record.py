@@ -20,12 +20,14 @@ import torch
 
 from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.metrics.drift import Drift
 from unalike.run.callbacks import Callback
-from unalike.run.folder import _replace, read_rounds
+from unalike.run.folder import read_rounds
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
+from unalike.metrics.lines import thin
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
 MOST_CLIENTS = 2000
@@ -45,9 +47,9 @@ class Record(Callback):
         self.field = _field(run)
         with run.folder.writing():
             self.path.mkdir(exist_ok=True)
-            _replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
+            replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
             kept = [line for line in read_rounds(self.path / ROUNDS) if line["round"] <= run.rounds_done]
-            _replace(self.path / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            replace(self.path / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
     def on_reply(self, run: Run, outcome: Outcome) -> None:
         if self.field in outcome.up:
@@ -74,7 +76,7 @@ class Record(Callback):
         assert run.folder is not None
         with run.folder.writing():
             last = {"round": run.rounds_done, **_features(run, self.ids)}
-            _replace(self.path / LAST, json.dumps(last).encode())
+            replace(self.path / LAST, json.dumps(last).encode())
 
 
 def pack(values: np.ndarray) -> str:
@@ -96,7 +98,7 @@ def _whom(run: Run) -> np.ndarray:
 
 def _some(ids: np.ndarray, most: int) -> np.ndarray:
     """At most so many, evenly spaced."""
-    return ids if len(ids) <= most else ids[np.linspace(0, len(ids) - 1, most).round().astype(int)]
+    return ids[thin(len(ids), most)]
 
 
 def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:

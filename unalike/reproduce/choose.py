@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from unalike import draws
-from unalike.comparison import stats
 from unalike.data.federation import Federation
 from unalike.errors import Diverged
 from unalike.reproduce.define import Job, Paper, Row, Tables, plain
-from unalike.reproduce.queue import Queue
+from unalike.reproduce.jobs import Queue
 from unalike.reproduce.results import Results
+from unalike.results import stats
 
 SEED = 1000
 

@@ -21,14 +21,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from unalike import report, words
+from unalike import report
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.nn.numerics import PRECISIONS
 from unalike.reproduce import choose, define, measure, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
-from unalike.reproduce.queue import Clock, NoData, OutOfTime, Queue, parse_budget
+from unalike.reproduce.jobs import Clock, NoData, OutOfTime, Queue, parse_budget
 from unalike.reproduce.results import Results
-from unalike.run.folder import _replace
+from unalike.text import parse_seeds, span
 
 LAST = "last.json"  # the last command in a folder, for --resume
 KEPT = ("paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "data", "results")
@@ -93,7 +94,7 @@ def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
 
 
 def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
-    return words.seeds(args.seeds, "unalike reproduce") if args.seeds else [*range(table.seeds)]
+    return parse_seeds(args.seeds, "unalike reproduce") if args.seeds else [*range(table.seeds)]
 
 
 # ---------------------------------------------------------------- running
@@ -106,7 +107,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     results = _results(args, paper.id, args.quick)
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / LAST, json.dumps({name: getattr(args, name) for name in KEPT}).encode())
+    replace(folder / LAST, json.dumps({name: getattr(args, name) for name in KEPT}).encode())
     quiet = args.quiet or args.json
     watched = paper.local_models, paper.tree.get("centroids", False)
     queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched)
@@ -133,7 +134,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
         print(json.dumps({"paper": paper.id, "seconds": seconds, "stopped": bool(stopped), "tables": tables}))
     else:
         _print(found)
-        print(f"\n{queue.made} runs made in {words.span(seconds)}; results in {results.folder}")
+        print(f"\n{queue.made} runs made in {span(seconds)}; results in {results.folder}")
         for page in filter(None, [_report(one, queue) for one in found]):
             print(f"curves: {page}")
     if stopped:

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from unalike import config
-from unalike.errors import UnalikeError, unknown
+from unalike.errors import UnalikeError, line_of, unknown
+from unalike.metrics.lines import is_number
 
 Tables = dict[str, dict[str, Any]]
 
@@ -48,7 +49,7 @@ class Row:
         """The printed number; None where it is not at hand."""
         value = self.numbers.get(method)
         values = value if isinstance(value, list) else [value]
-        return None if measure >= len(values) or not isinstance(values[measure], int | float) else values[measure]
+        return None if measure >= len(values) or not is_number(values[measure]) else values[measure]
 
 
 @dc.dataclass(frozen=True)
@@ -203,7 +204,7 @@ def _own(file: Path) -> Paper:
     try:
         return Paper(file.stem, tree)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UnalikeError(f"{file} is no paper: {config.line_of(error)}. docs/reproduce.md has the form.") from error
+        raise UnalikeError(f"{file} is no paper: {line_of(error)}. docs/reproduce.md has the form.") from error
 
 
 def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[Table, list[Row]]]:

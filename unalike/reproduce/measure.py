@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unalike import config
-from unalike.comparison import stats
+from unalike.metrics.names import of
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
+from unalike.results import stats
 from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
@@ -29,12 +30,12 @@ class Measure:
     def unit(self) -> str:
         if self.how in UNITS:
             return UNITS[self.how]
-        return "pp²" if "variance" in self.key else "%" if "accuracy" in self.key else ""
+        unit = of(self.key).unit
+        return {"percent": "%", "pp²": "pp²"}.get(unit, "")
 
     @property
     def words(self) -> str:
-        what = WORDS.get(self.key, self.key.replace("_", " "))
-        return HOW[self.how].format(what)
+        return HOW[self.how].format(of(self.key).words)
 
     def of(self, result: Result, target: float | None) -> float | None:
         """The number; None where the run has none (it diverged, or never reached the target)."""
@@ -55,14 +56,6 @@ HOW = {
     "seconds": "seconds a round (median)",
     "delta-down": "bytes a client receives beyond the model",
     "delta-up": "bytes a client sends beyond the model",
-}
-WORDS = {
-    "test_accuracy": "test accuracy",
-    "test_all_accuracy": "test accuracy of the mean of all local models",
-    "clients_accuracy_mean": "mean over clients",
-    "clients_accuracy_worst20": "worst 20 %",
-    "clients_accuracy_best20": "best 20 %",
-    "clients_accuracy_variance_pp2": "variance over clients",
 }
 
 
@@ -247,7 +240,7 @@ def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str
             rates.setdefault(result["device"], []).append(rate(result))
         if rates:
             best, device = min((stats.mean(values), device) for device, values in rates.items())
-            clients = config._population(tables["data"]) or 1
+            clients = config.population(tables["data"]) or 1
             cohort = sampling(config.make_sampling(tables["run"].get("clients_per_round", 1.0))).size(clients)
             return best * cohort * tables["run"]["rounds"], device
     return None

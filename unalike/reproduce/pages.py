@@ -12,14 +12,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from unalike.comparison import stats
 from unalike.errors import UnalikeError
+from unalike.files import replace
+from unalike.metrics.names import of
 from unalike.reproduce import choose, measure
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
 from unalike.reproduce.results import BINS, Result, Results
-from unalike.run.folder import _replace
-from unalike.words import span
+from unalike.results import stats
+from unalike.text import span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
@@ -303,7 +304,7 @@ def came_out(notes: Path) -> str:
 def _write(path: Path, content: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, content.encode())
+        replace(path, content.encode())
     except OSError as error:
         raise UnalikeError(f"Cannot write to {path}: {error.strerror or error}.") from error
 
@@ -364,7 +365,7 @@ def _curves(found: Found, row: Row) -> str:
             out.append(
                 f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" fill="white" stroke="{colour}" stroke-width="2"/>'
             )
-    what = escape(measure.WORDS.get(key, key.replace("_", " ")))
+    what = escape(of(key).words)
     out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{what} over rounds: {escape(row.label)}</text></svg>')
     return "\n".join(out) + "\n"
 
@@ -386,7 +387,7 @@ def _mean_curve(results: Sequence[Result], key: str) -> list[tuple[float, float]
         curves.append({r: v for r, v in zip(curve["round"], curve.get(key, ()), strict=False) if v is not None})
     if not curves:
         return []
-    scale = 100 if "accuracy" in key else 1
+    scale = 100 if of(key).unit == "percent" else 1
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     return [(r, scale * stats.mean([curve[r] for curve in curves])) for r in rounds]
 

@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 import unalike
-from unalike.comparison.evidence import traffic
 from unalike.errors import UnalikeError
+from unalike.files import replace
+from unalike.metrics.lines import is_number, thin, traffic
+from unalike.metrics.names import of
 from unalike.reproduce.define import Job, plain
-from unalike.run.folder import _replace
 from unalike.run.run import Run
 
 POINTS = 200
 BINS = 20
-SKIPPED = ("round", "clients", "seconds", "seconds_evaluation", "lost")
 Result = dict[str, Any]
 
 
@@ -58,7 +58,7 @@ class Results:
         """Written under a new name and renamed: it is there as a whole or not at all."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
+            replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
         except OSError as error:
             raise UnalikeError(f"Cannot write to {self.folder}: {error.strerror or error}.") from error
         self.found[result["key"]] = result
@@ -91,10 +91,9 @@ def diverged(job: Job, lines: list[dict[str, Any]], round: int) -> Result:
 
 
 def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
-    names = {n for line in lines for n, v in line.items() if isinstance(v, float | int)} - {*SKIPPED}
-    metrics = sorted(n for n in names if not n.startswith(("bytes", "setup_")))
+    metrics = sorted({n for line in lines for n, v in line.items() if is_number(v) and of(n).source != "bookkeeping"})
     shown = [line for line in lines if any(n.endswith(("accuracy", "accuracy_mean", "_loss")) for n in line)] or lines
-    thin = sorted({*np.linspace(0, len(lines) - 1, min(POINTS, len(lines))).round().astype(int).tolist()})
+    kept = thin(len(lines), POINTS).tolist()
     final = shown[-1] if shown else {}
     return {
         "key": job.key,
@@ -119,8 +118,8 @@ def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
         "last10": _last(lines, metrics, 10),
         "records": {n: _records(lines, n) for n in metrics if "accuracy" in n},
         "curve": {
-            "round": [lines[k]["round"] for k in thin],
-            **{n: [_short(lines[k].get(n)) for k in thin] for n in metrics if "variance" not in n},
+            "round": [lines[k]["round"] for k in kept],
+            **{n: [_short(lines[k].get(n)) for k in kept] for n in metrics if "variance" not in n},
         },
     }
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike.errors import UnalikeError, did_you_mean
+from unalike.metrics.lines import is_number, traffic
+from unalike.metrics.names import scores
 
 if TYPE_CHECKING:
     from unalike.contract.call import Outcome
@@ -61,10 +63,11 @@ class Progress(Callback):
         done, total = line["round"], run.rounds
         left = (time.perf_counter() - self.began) / (done - self.first) * (total - done)
         parts = [f"round {done}/{total}"]
-        for name in ("train_loss", "test_accuracy", "test_loss"):
-            if line.get(name) is not None:
-                parts.append(f"{name.replace('_', ' ')} {line[name]:.4f}")
-        parts += [f"{line['bytes_up'] + line['bytes_down']:,} bytes", f"{left:.0f} s left"]
+        tests = [score for score in scores(run.numbers) if score.key.startswith("test_")]
+        for number in (run.numbers["train_loss"], *tests):
+            if line.get(number.key) is not None:
+                parts.append(f"{number.words} {line[number.key]:.4f}")
+        parts += [f"{traffic(line):,} bytes", f"{left:.0f} s left"]
         text = "  ".join(parts)
         width = shutil.get_terminal_size().columns - 1
         self.stream.write(f"\r{text[:width]:<{width}}" if self.stream.isatty() else text + "\n")
@@ -105,7 +108,7 @@ class TensorBoard(Callback):
 
     def on_round(self, run: Run, line: dict[str, Any]) -> None:
         for name, value in line.items():
-            if isinstance(value, int | float) and name != "round":
+            if is_number(value) and name != "round":
                 self.writer.add_scalar(name, value, line["round"])
 
     def on_end(self, run: Run) -> None:

@@ -77,7 +77,8 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
         line["clients_loss"] = float(values["loss"].mean())
         for name, v in values.items():
             if name != "loss":
-                line |= {f"clients_{name}_{key}": number for key, number in spread(v).items()}
+                each = spread(v, higher=run.higher[name])
+                line |= {f"clients_{name}_{key}": number for key, number in each.items()}
     return line
 
 

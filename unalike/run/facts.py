@@ -12,6 +12,7 @@ from torch import Tensor
 
 import unalike
 from unalike.contract.method import settings
+from unalike.metrics.names import lower_ones
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -52,7 +53,8 @@ def facts(
             "head": task.head,
             "buffers": task.buffer_policy,
             "loss": getattr(task.loss, "__name__", type(task.loss).__name__),
-            "metrics": list(task.metrics_for(run.data.train.y)),
+            "metrics": list(run.higher),
+            "lower_is_better": lower_ones(run.higher),
             "fingerprint": start.hexdigest()[:16],
         },
         "data": {

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unalike.contract.server import Server
 from unalike.errors import UnalikeError, first_line
-from unalike.locks import hold, release
+from unalike.files import hold, release, replace
 from unalike.settings.toml import dump_toml, flatten
 
 # What may differ between a run and its continuation without making it another run.
@@ -74,7 +74,7 @@ class RunFolder:
         elif any(f.name != ".config.toml.new" for f in self.path.iterdir()):
             raise UnalikeError(f"{self.path} is not empty and holds no run: choose another folder.")
         with self.writing():
-            _replace(self.path / "config.toml", dump_toml(written).encode())  # first: it makes the folder a run's
+            replace(self.path / "config.toml", dump_toml(written).encode())  # first: it makes the folder a run's
             self.checkpoints.mkdir(exist_ok=True)
             self._trim_rounds()
             self._log = open(self.path / "rounds.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
@@ -144,7 +144,7 @@ class RunFolder:
         """Cut a file of a line a round to the lines up to this one."""
         keep = [json.dumps(line) + "\n" for line in read_rounds(self.path / name) if line["round"] <= last]
         with self.writing():
-            _replace(self.path / name, "".join(keep).encode())
+            replace(self.path / name, "".join(keep).encode())
 
     def append(self, name: str, line: dict[str, Any]) -> None:
         """Add a line to a file beside rounds.jsonl."""
@@ -186,7 +186,7 @@ class RunFolder:
             segments[name] = parts
         os.fsync(self._log.fileno())  # the lines of the rounds that the checkpoint covers
         manifest = {"round": round, "server": file, "numbers": numbers, "segments": segments}
-        _replace(self.checkpoints / "manifest.json", json.dumps(manifest).encode())
+        replace(self.checkpoints / "manifest.json", json.dumps(manifest).encode())
         self.manifest = manifest
         named = {file, "manifest.json"} | {p["file"] for parts in segments.values() for p in parts}
         for old_file in self.checkpoints.iterdir():
@@ -218,7 +218,7 @@ class RunFolder:
 
     def _write(self, file: str, tensors: dict[str, Tensor]) -> None:
         plain = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
-        _replace(self.checkpoints / file, safetensors.torch.save(plain))
+        replace(self.checkpoints / file, safetensors.torch.save(plain))
 
     def load(self, server: Server, stores: dict[str, Any]) -> int:
         """Put the last checkpoint back; the number of rounds done (0: none)."""
@@ -297,20 +297,6 @@ def _join(tensors: dict[str, Tensor]) -> dict[str, Any]:
     for name in sorted(tensors.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
         values.setdefault(name.rpartition(".")[0], []).append(tensors[name])
     return values
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write under a new name and rename: a reader sees the old file or the new one."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        with open(new, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(new, path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
 
 
 def taken_engine(path: Path, device: str) -> dict[str, Any] | None:

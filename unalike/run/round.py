@@ -12,7 +12,7 @@ from unalike.channel import Sums
 from unalike.contract.call import Call, Outcome
 from unalike.contract.client import Answer
 from unalike.contract.fields import BUFFERS
-from unalike.contract.method import Method
+from unalike.contract.method import Method, function_name
 from unalike.contract.server import Message, Replies, Server
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged, UnalikeError
@@ -53,11 +53,9 @@ class Round:
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies:
         """Run a client function of the method on these clients and gather their replies."""
-        name, method = fn.__name__, type(self.method).__name__
         if len(ids) == 0:
-            raise UnalikeError(f"{method} called a cohort of no clients in round {self.round + 1}.")
-        if getattr(self.method, name, None) != fn:
-            raise UnalikeError(f"{name} is not a function of {method}: a cohort calls the method's own functions only.")
+            raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
+        name = function_name(self.method, fn)
         task = self.engine.job.task
         shared, rows = message_parts(message, len(ids), self.server.values, task)
         self.bytes_down += wire.payload(shared) * len(ids) + wire.payload(rows)

@@ -25,6 +25,8 @@ from unalike.data.remote import RemoteFederation
 from unalike.engines import choose_engine
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
+from unalike.metrics.lines import choose as choose_round
+from unalike.metrics.names import directions, numbers, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
 from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model, test_scores
@@ -40,8 +42,9 @@ SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up
 class Run:
     """A run in progress or finished.
 
-    model: the module with the global weights; history: one dict a round; server, clients: their states; task: the
-    module with loss, metrics and layout; reason: which engine ran and why; seconds_total.
+    model: the module with the global weights; history: one dict per round; numbers: what those dicts hold, by key;
+    higher: whether higher is better, by metric; server, clients: their states; task: the module with loss, metrics and
+    layout; reason: which engine ran and why; seconds_total.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class Run:
         plain = task.loss is cross_entropy and not y.is_floating_point()
         task.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
         _check_labels(task, self.data)
+        self.higher = directions(task.metrics_for(self.data.train.y))
+        self.numbers = numbers(self.higher)
         self._check_amounts()
         self.evaluated_clients = choose_clients(evaluate_clients, len(self.data), seed)
         self._bound = task.live()
@@ -288,15 +293,10 @@ class Run:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on
         test data."""
         final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
-        chosen = None
-        lines = [line for line in self.history if "validation_loss" in line]
-        if lines:
-            # of rounds with the same accuracy the one with the least loss, then the last: the first is least trained
-            chosen = max(lines, key=lambda v: (v.get("validation_accuracy", 0), -v["validation_loss"], v["round"]))
         setup_down, setup_up = self.server.values.get(SETUP_BYTES, (0, 0))
         return {
             "final": final,
-            "selected": chosen,
+            "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
             "bytes_down": setup_down + sum(line["bytes_down"] for line in self.history),
             "bytes_up": setup_up + sum(line["bytes_up"] for line in self.history),

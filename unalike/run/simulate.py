@@ -50,7 +50,8 @@ def simulate(
     """Run `method` for so many rounds and give back the `Run`.
 
     clients_per_round: a fraction, a count, a list of client lists, or one of `ua.sampling`.
-    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy.
+    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy. A metric of
+      which less is better says so: `metric.higher_is_better = False`.
     buffers: what happens to BatchNorm's statistics: "average", "local" (each client keeps its own) or "freeze".
     engine: "auto", "sequential", "workers", "batched", "loopback" or "ray"; engine options are `workers`,
       `clients_at_once`, `memory` (bytes for a stack of clients) and `compile`; of "ray" also `address` and `inner`.

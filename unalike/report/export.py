@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,10 @@ import safetensors.torch
 import torch
 
 from unalike.errors import UnalikeError, first_line
+from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
-from unalike.run.folder import _join, _replace
+from unalike.run.folder import _join
 
 Table = dict[str, list[Any]]
 
@@ -71,27 +71,23 @@ def write_csv(table: Table, file: Path) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
     writer.writerows([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
-    _replace(file, text.getvalue().encode())
+    replace(file, text.getvalue().encode())
 
 
 def write_parquet(table: Table, file: Path) -> None:
     """Through pyarrow or polars, whichever is here."""
-    part = file.with_name(f".{file.name}.new")
-    try:
+    with replacing(file) as new:
         try:
             import pyarrow
             import pyarrow.parquet
 
-            pyarrow.parquet.write_table(pyarrow.table(table), part)
+            pyarrow.parquet.write_table(pyarrow.table(table), new)
         except ImportError:
-            import polars
-
-            polars.DataFrame(table, infer_schema_length=None).write_parquet(part)
-        os.replace(part, file)
-    except ImportError as error:
-        raise UnalikeError("Parquet needs pyarrow or polars: pip install pyarrow.") from error
-    finally:
-        part.unlink(missing_ok=True)
+            try:
+                import polars
+            except ImportError as error:
+                raise UnalikeError("Parquet needs pyarrow or polars: pip install pyarrow.") from error
+            polars.DataFrame(table, infer_schema_length=None).write_parquet(new)
 
 
 # ---------------------------------------------------------------- models
@@ -126,7 +122,7 @@ def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
 def write_safetensors(folder: Path, file: Path) -> None:
     """Parameters and buffers by name: `module.load_state_dict(safetensors.torch.load_file(file))` takes them."""
     module, _ = model(folder)
-    _replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
+    replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
 
 
 def write_onnx(folder: Path, file: Path) -> None:
@@ -155,7 +151,7 @@ def write_onnx(folder: Path, file: Path) -> None:
                 verbose=False,
             )
             assert program is not None
-            _replace(file, program.model_proto.SerializeToString())
+            replace(file, program.model_proto.SerializeToString())
     except UnalikeError:
         raise
     except OSError:

@@ -19,8 +19,8 @@ import torch
 
 from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
+from unalike.files import replace
 from unalike.run.callbacks import Callback
-from unalike.run.folder import _replace
 
 FILE = "locals.jsonl"
 METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
@@ -82,7 +82,7 @@ class LocalModels(Callback):
                 old.unlink()
             return
         with run.folder.writing():
-            _replace(self._file(run.rounds_done), safetensors.torch.save({"moved": self.moved.cpu()}))
+            replace(self._file(run.rounds_done), safetensors.torch.save({"moved": self.moved.cpu()}))
         for old in sorted(self.path.glob("locals-*.safetensors"))[:-2]:
             old.unlink()
 

@@ -5,55 +5,36 @@ from __future__ import annotations
 import dataclasses as dc
 import math
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
-from unalike.comparison import stats
 from unalike.contract import Method
+from unalike.metrics import names
+from unalike.metrics.lines import Line, choose, is_finite, traffic
+from unalike.metrics.names import Number
+from unalike.results import stats
 
 REFERENCES = ("centralized", "local-only")
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
+SCORES = tuple(names.scores())
 
 
-@dc.dataclass(frozen=True)
-class Score:
-    """The number that methods are compared by: `key` of a round's line, and what it is in words."""
-
-    key: str
-    words: str
-    larger: bool = True
-
-    @property
-    def name(self) -> str:
-        return "accuracy" if self.larger else "loss"
-
-    @property
-    def validation(self) -> str:
-        return f"validation_{self.name}"
-
-    def places(self, values: Sequence[float]) -> int:
-        """Decimals to show of such values: three of an accuracy; of a loss, whose size may be any, what three or four
-        digits of the mean need."""
-        size = abs(stats.mean(values)) if values else 0.0
-        if self.larger or not size:
-            return 3
-        return max(0, (3 if size >= 1 else 2) - math.floor(math.log10(size)))
-
-
-SCORES = (
-    Score("test_accuracy", "accuracy of the global model on the test set"),
-    Score("clients_accuracy_mean", "accuracy on clients' own test samples, every client counted once"),
-    Score("test_loss", "loss of the global model on the test set", larger=False),
-    Score("clients_loss", "loss on clients' own test samples, every client counted once", larger=False),
-)
+def places(unit: str, values: Sequence[float]) -> int:
+    """Return how many decimals to show of such values: three of a share; of other numbers, whose size may be any, what
+    three or four digits of the mean need."""
+    size = abs(stats.mean(values)) if values else 0.0
+    if unit == "percent" or not size:
+        return 3
+    return max(0, (3 if size >= 1 else 2) - math.floor(math.log10(size)))
 
 
 @dc.dataclass(frozen=True)
 class Outcome:
-    """One run: its seed, its lines, and the round in which it diverged, if it did."""
+    """One run: its seed, its lines, the round in which it diverged, if it did, and which way its metrics are better."""
 
     seed: int
-    lines: list[dict[str, Any]]
+    lines: list[Line]
     diverged: int | None = None
+    metrics: dict[str, bool] = dc.field(default_factory=dict)
 
 
 @dc.dataclass(frozen=True)
@@ -101,6 +82,7 @@ class Evidence:
     bytes_to: list[int | None] = dc.field(default_factory=list)
     bytes: list[int] = dc.field(default_factory=list)
     seconds: list[float] = dc.field(default_factory=list)
+    others: dict[str, list[float]] = dc.field(default_factory=dict)  # further metrics, by what they are called
 
     @property
     def complete(self) -> bool:
@@ -113,16 +95,34 @@ class Evidence:
         return sum(value is not None for value in self.rounds_to)
 
 
-def score_of(outcomes: Sequence[Outcome]) -> Score | None:
-    """The first of the scores that all of these have in their last evaluated round; those that diverged do not
-    count."""
+def scores_of(outcomes: Sequence[Outcome]) -> list[Number]:
+    """Return the scores that all of these have in their last evaluated round, the preferred one first; those that
+    diverged do not count."""
     ends = [last(outcome.lines) for outcome in outcomes if outcome.diverged is None]
     lines = [line for line in ends if line is not None]
-    return next((s for s in SCORES if lines and all(_number(line.get(s.key)) for line in lines)), None)
+    known = names.numbers({name: higher for o in outcomes for name, higher in o.metrics.items()})
+    return [s for s in names.scores(known) if lines and all(is_finite(line.get(s.key)) for line in lines)]
+
+
+def score_of(outcomes: Sequence[Outcome]) -> Number | None:
+    """Return the score that these are compared by."""
+    return next(iter(scores_of(outcomes)), None)
+
+
+def others_of(outcomes: Sequence[Outcome], score: Number) -> list[Number]:
+    """Return the further metrics of these, one number each; the loss is none of them."""
+    rest = {s.metric: s for s in reversed(scores_of(outcomes)) if s.metric not in (score.metric, "loss")}
+    return [*reversed(rest.values())]
 
 
 def gather(
-    label: str, method: str, outcomes: Sequence[Outcome], score: Score, kind: Traits, reference: bool = False
+    label: str,
+    method: str,
+    outcomes: Sequence[Outcome],
+    score: Number,
+    kind: Traits,
+    reference: bool = False,
+    others: Sequence[Number] = (),
 ) -> Evidence:
     """All but what depends on the target."""
     out = Evidence(label, method, [o.seed for o in outcomes], reference, kind)
@@ -130,7 +130,7 @@ def gather(
         out.bytes.append(sum(map(traffic, outcome.lines)))
         out.seconds.append(sum(line.get("seconds") or 0.0 for line in outcome.lines))
         end = last(outcome.lines)
-        bad = end is not None and not _number(end.get("train_loss", 0.0) or 0.0)
+        bad = end is not None and not is_finite(end.get("train_loss", 0.0) or 0.0)
         if outcome.diverged is not None or end is None or bad:
             out.diverged[outcome.seed] = outcome.diverged or (end or {"round": 1})["round"]
             continue
@@ -141,60 +141,41 @@ def gather(
         for values, found, key in (
             (out.final, end, score.key),
             (out.selected, line, score.key),
-            (out.own, line, f"clients_{'accuracy_mean' if score.larger else 'loss'}"),
-            (out.worst, line, "clients_accuracy_worst20"),
-            (out.variance, line, "clients_accuracy_variance_pp2"),
+            (out.own, line, "clients_loss" if score.metric == "loss" else f"clients_{score.metric}_mean"),
+            (out.worst, line, f"clients_{score.metric}_worst20"),
+            (out.variance, line, "clients_accuracy_variance_pp2"),  # of other metrics these are no points
+            *((out.others.setdefault(number.words, []), line, number.key) for number in others),
         ):
-            if _number(found.get(key)):
+            if is_finite(found.get(key)):
                 values.append(found[key])
         out.selected_round.append(line["round"])
     return out
 
 
-def choose(lines: Sequence[dict[str, Any]], score: Score) -> dict[str, Any] | None:
-    """The round that validation data choose; None without such data. Never by test data. Few validation samples leave
-    many rounds with the same accuracy: of these the one with the least validation loss, then the last, since the first
-    would be the least trained."""
-    sign = 1 if score.larger else -1
-
-    def rank(line: dict[str, Any]) -> tuple[float, float, int]:
-        loss = line.get("validation_loss")
-        return sign * line[score.validation], -loss if _number(loss) else -math.inf, line["round"]
-
-    return max((line for line in lines if _number(line.get(score.validation))), key=rank, default=None)
-
-
-def target_of(base: Evidence, score: Score) -> float | None:
-    """95 % of the baseline's mean accuracy, to three decimals, or its loss over 95 %, to three digits."""
+def target_of(base: Evidence, score: Number) -> float | None:
+    """95 % of the baseline's mean accuracy, to three decimals, or its loss over 95 %, to three digits; likewise for
+    other metrics, of which less than 0 is the other way round."""
     if not base.selected:
         return None
     value = stats.mean(base.selected)
-    return round(value * TARGET_SHARE, 3) if score.larger else float(f"{value / TARGET_SHARE:.3g}")
+    target = value * TARGET_SHARE if (value >= 0) == score.larger else value / TARGET_SHARE
+    return round(target, 3) if score.unit == "percent" else float(f"{target:.3g}")
 
 
-def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Score, target: float | None) -> None:
+def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: float | None) -> None:
     """The first round that reaches the target, and the bytes until then; None in a seed that never does."""
     for outcome in outcomes:
         sent, found = 0, None
         for line in outcome.lines:
             sent += traffic(line)
             value: Any = line.get(score.key)
-            if target is not None and _number(value) and (value >= target if score.larger else value <= target):
+            if target is not None and is_finite(value) and (value >= target if score.larger else value <= target):
                 found = line["round"]
                 break
         evidence.rounds_to.append(found)
         evidence.bytes_to.append(sent if found is not None else None)
 
 
-def traffic(line: dict[str, Any]) -> int:
-    """All bytes of a round, both ways, and those before round 1."""
-    return sum(int(line.get(f"{when}bytes_{way}") or 0) for when in ("", "setup_") for way in ("down", "up"))
-
-
-def last(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def last(lines: Sequence[Line]) -> Line | None:
     """The last round that was evaluated."""
-    return next((line for line in reversed(lines) if any(_number(line.get(s.key)) for s in SCORES)), None)
-
-
-def _number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return next((line for line in reversed(lines) if any(is_finite(line.get(s.key)) for s in SCORES)), None)

@@ -17,12 +17,13 @@ import numpy as np
 
 from unalike import config, report
 from unalike.comparison import tune
-from unalike.comparison.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
 from unalike.data.tables import remarks
 from unalike.errors import Diverged, UnalikeError
+from unalike.metrics.names import from_facts
 from unalike.nn.numerics import one_thread
+from unalike.results.evidence import REFERENCES, SCORES, Outcome, score_of
 from unalike.run import folder
 from unalike.run.callbacks import Callback
 from unalike.run.sampling import sampling
@@ -293,7 +294,8 @@ def finished(job: Job, fed: Federation) -> Outcome | None:
         raise UnalikeError(f"{job.folder} was run on other data than these: choose another --folder.")
     lines = folder.read_rounds(job.folder / "rounds.jsonl")
     done = _checkpoint(job.folder)
-    return Outcome(job.seed, lines) if done is not None and done >= job.rounds and len(lines) == done else None
+    whole = done is not None and done >= job.rounds and len(lines) == done
+    return Outcome(job.seed, lines, metrics=from_facts(there[config.FACTS])) if whole else None
 
 
 def _checkpoint(folder: Path) -> int | None:
@@ -311,7 +313,7 @@ def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
             run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
     except Diverged as error:
         return Outcome(job.seed, folder.read_rounds(job.folder / "rounds.jsonl"), error.round)
-    return Outcome(job.seed, run.history)
+    return Outcome(job.seed, run.history, metrics=run.higher)
 
 
 # ---------------------------------------------------------------- tuning

@@ -1,8 +1,22 @@
-"""Small pieces of text that several commands read or write."""
+"""Small pieces of text that several packages write or read: sizes, times, lists, seeds."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from unalike.errors import UnalikeError
+
+PLURALS = {"is": "are", "reads": "read", "keeps": "keep", "it": "them"}
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def span(seconds: float) -> str:
@@ -15,7 +29,22 @@ def span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes // 1440:,} days"
 
 
-def seeds(text: str, command: str) -> list[int]:
+def listed(parts: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def plural(word: str, things: Sequence[str]) -> str:
+    """The word as it goes with one or several things."""
+    return word if len(things) == 1 else PLURALS[word]
+
+
+def number(value: float, digits: int) -> str:
+    """So many significant digits; infinity as a sign."""
+    return f"{value:.{digits}g}" if math.isfinite(value) else ("∞" if value > 0 else "-∞")
+
+
+def parse_seeds(text: str, command: str) -> list[int]:
     """--seeds: "3" is 0, 1, 2; "4,7" is 4 and 7; "5," is 5 alone."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdigit() for part in parts):

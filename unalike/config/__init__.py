@@ -48,7 +48,7 @@ from unalike.data.sources import FACTS as SETS
 from unalike.data.sources import FEDERATIONS, SOURCES, load, load_federation
 from unalike.engines import ENGINES
 from unalike.engines.ray import INNER
-from unalike.errors import UnalikeError, did_you_mean, first_line, unknown
+from unalike.errors import UnalikeError, did_you_mean, line_of, unknown
 from unalike.methods import METHODS
 from unalike.models import MODELS, build
 from unalike.nn.numerics import DEVICES, DTYPES, PRECISIONS
@@ -375,12 +375,12 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
     if "partition" in data:
         parse_partition(data["partition"])
-    clients = _population(data)
+    clients = population(data)
     if clients is not None:
         participants.check(clients)
 
 
-def _population(data: dict[str, Any]) -> int | None:
+def population(data: dict[str, Any]) -> int | None:
     """How many clients there will be, where that can be said before the data are there."""
     known = data_settings(data)
     if "clients" not in known or "clients" in data:
@@ -663,12 +663,6 @@ def _module(file: Path, changed: int) -> Any:
     except (Exception, SystemExit) as error:
         raise UnalikeError(f"{file} failed: {line_of(error)}.") from error
     return module
-
-
-def line_of(error: BaseException) -> str:
-    """An error of someone else's in one line."""
-    kind, said = type(error).__name__, first_line(error)
-    return kind if said == kind else f"{kind}: {said}"
 
 
 __all__ = ["PARTITIONS", "check", "read", "run", "schema"]

@@ -25,9 +25,9 @@ from unalike.data.federation import Federation
 from unalike.engines.batched.lockstep import Member, together
 from unalike.engines.choose import TINY, heavy
 from unalike.errors import Diverged, EngineRefused, UnalikeError
-from unalike.locks import Company
-from unalike.reproduce import centroids
-from unalike.reproduce import locals as local_models
+from unalike.files import Company
+from unalike.metrics.names import score_in
+from unalike.reproduce import centroids, local_models
 from unalike.reproduce.define import Job, plain
 from unalike.reproduce.results import Result, Results, collect, diverged
 from unalike.run import folder
@@ -78,9 +78,9 @@ class Watch(Callback):
         if now - self.said > SAY_EVERY or done == run.rounds:
             self.said = now
             left = (now - self.began) / (done - self.first) * (run.rounds - done)
-            name = next((n for n in ("test_accuracy", "clients_accuracy_mean") if line.get(n) is not None), None)
-            score = f"  accuracy {line[name]:.4f}" if name else ""
-            self._say(f"round {done}/{run.rounds}{score}  {left:.0f} s left")
+            score = score_in(line, run.numbers)
+            words = f"  {score.metric} {line[score.key]:.4f}" if score else ""
+            self._say(f"round {done}/{run.rounds}{words}  {left:.0f} s left")
         return self.clock.over
 
     def _say(self, text: str) -> None:

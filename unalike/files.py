@@ -1,12 +1,45 @@
-"""Locks between processes: a lock goes with the process that holds it, however that ends."""
+"""Files and folders that appear whole or not at all, and locks that end with the process that holds them."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def replace(path: Path, data: bytes, sync: bool = True, mark: str = "new") -> None:
+    """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk."""
+    with replacing(path, mark) as new, open(new, "wb") as file:
+        file.write(data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path, mark: str = "new") -> Iterator[Path]:
+    """Give a free path beside `path`; the file or folder made there is renamed to `path` at the end of the block, or
+    removed if the block fails. Processes that may write the same path at the same time need marks of their own."""
+    new = path.with_name(f".{path.name}.{mark}")
+    if new.is_dir():  # of a process that was killed; a file is written over
+        _remove(new)
+    try:
+        yield new
+        os.replace(new, path)
+    except BaseException:
+        _remove(new)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def hold(path: Path, wait: bool = False) -> int | None:

@@ -80,9 +80,9 @@ def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, 
     for first in (True, False):
         for name, text in given:
             table, dot, setting = name.partition(".")
-            place = (table, setting) if dot else SHORT.get(name, ("", ""))
-            if (place[0] in config.NAMES and place[1] in CHOOSE) == first:
-                table, setting, value = _place(name, text, tables)
+            where = (table, setting) if dot else SHORT.get(name, ("", ""))
+            if (where[0] in config.NAMES and where[1] in CHOOSE) == first:
+                table, setting, value = place(name, text, tables)
                 if first:
                     tables[table] = _chosen(table, tables[table], setting, value)
                 tables[table][setting] = value
@@ -119,7 +119,7 @@ def _exists_or_plain(table: str, tables: dict[str, dict[str, Any]]) -> bool:
     return table not in config.NAMES or _exists(table, tables[table])
 
 
-def _place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
+def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
     """(table, setting, value) of a flag."""
     table, dot, setting = name.partition(".")
     where, bare = (f"{table}.", setting) if dot else ("", name)

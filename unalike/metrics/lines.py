@@ -1,0 +1,49 @@
+"""The lines of rounds.jsonl: which values are numbers, how many bytes a round sent, which round validation chooses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from unalike.metrics.names import Number
+
+Line = dict[str, Any]
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether this is a number, perhaps infinite or NaN; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    return is_number(value) and math.isfinite(value)
+
+
+def traffic(line: Mapping[str, Any]) -> int:
+    """Return all bytes of a round, both ways, and those before round 1."""
+    return sum(int(line.get(f"{when}bytes_{way}") or 0) for when in ("", "setup_") for way in ("down", "up"))
+
+
+def choose(lines: Sequence[Line], *scores: Number) -> Line | None:
+    """Return the round that validation data choose by the first of these scores that they have; None without such
+    data. Never by test data. Few validation samples leave many rounds with the same accuracy: of these the one with
+    the least validation loss, then the last, since the first would be the least trained."""
+    for score in scores:
+        sign, key = 1 if score.larger else -1, score.validation
+
+        def rank(line: Line, sign: int = sign, key: str = key) -> tuple[float, float, int]:
+            loss = line.get("validation_loss")
+            return sign * line[key], -loss if is_finite(loss) else -math.inf, line["round"]
+
+        rated = [line for line in lines if is_finite(line.get(key))]
+        if rated:
+            return max(rated, key=rank)
+    return None
+
+
+def thin(count: int, most: int) -> np.ndarray:
+    """Return which of `count` things to keep: evenly spaced, the first and the last among them."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, max(2, most))).round().astype(int))

@@ -1,0 +1,175 @@
+"""What numbers mean: the label, the unit, which way is better, and the order in which they are shown.
+
+A metric of your own gets all this from its name. Higher is better unless the function says otherwise:
+
+    def miss(output, y): ...
+    miss.higher_is_better = False
+
+The run keeps that in its config.toml, under [model] of the facts, where reports and comparisons find it.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from unalike.errors import UnalikeError
+
+Unit = Literal["percent", "pp²", "plain", "count", "bytes", "seconds"]
+Better = Literal["higher", "lower", "neither"]
+Source = Literal["evaluation", "training", "bookkeeping"]
+
+
+@dc.dataclass(frozen=True)
+class Number:
+    """A number of a round's line, or of a run as a whole.
+
+    key: its name in the line; label: of an axis; words: in a sentence; short: over a narrow column of a terminal.
+    unit: a share is shown as percent. metric: what is measured, such as accuracy.
+    score: what it is, in words, where methods may be compared by it. summary: over its column in a report, if it has
+    one.
+    """
+
+    key: str
+    label: str
+    unit: Unit = "plain"
+    better: Better = "neither"
+    source: Source = "evaluation"
+    metric: str = ""
+    words: str = ""
+    short: str = ""
+    score: str = ""
+    summary: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", self.words or self.key.replace("_", " "))
+
+    @property
+    def larger(self) -> bool:
+        return self.better == "higher"
+
+    @property
+    def validation(self) -> str:
+        """The key of the same metric on validation data."""
+        return f"validation_{self.metric}"
+
+
+def numbers(metrics: Mapping[str, bool] | None = None) -> dict[str, Number]:
+    """Return all numbers by key, in the order in which they are shown; `metrics`: whether higher is better, by name."""
+    given = {"accuracy": True, **(metrics or {})}
+    rows = [number for name, higher in given.items() for number in _metric(name, higher)]
+    validation = [_validation(name, higher) for name, higher in given.items()]
+    return {number.key: number for number in (*rows, *_loss(), *validation, *_others())}
+
+
+def _metric(name: str, higher: bool) -> Iterator[Number]:
+    """Yield the numbers of a metric, on the test set and over clients."""
+    share, spoken = name == "accuracy", name.replace("_", " ")
+    title = spoken[:1].upper() + spoken[1:]
+    of = "" if share else f"{spoken}, "  # accuracy is what is meant where nothing is said
+    unit: Unit = "percent" if share else "plain"
+    better: Better = "higher" if higher else "lower"
+
+    def number(key: str, label: str, words: str, short: str = "", score: str = "", summary: str = "") -> Number:
+        return Number(key, f"{title}, {label}", unit, better, "evaluation", name, words, short, score, summary)
+
+    on_test, on_own = f"{spoken} of the global model on the test set", f"{spoken} on clients' own test samples"
+    counted, chosen = f"{on_own}, every client counted once", f"{of}selected on validation"
+    mean, worst, variance = (f"{of}{words}" for words in ("mean over clients", "worst 20 %", "variance over clients"))
+    yield number(f"test_{name}", "test set", f"test {spoken}", "test set", on_test, spoken)
+    yield number(f"selected_{name}", "selected on validation", chosen, summary=chosen)
+    yield number(f"clients_{name}_mean", "mean over clients", mean, "own data", counted, mean)
+    yield number(f"clients_{name}_worst20", "worst 20 % of clients", worst, "worst 20 %", summary=worst)
+    if share:
+        label, short, points = "Variance over clients (pp²)", "variance pp²", "variance, pp²"
+        key = "clients_accuracy_variance_pp2"
+        yield Number(key, label, "pp²", "lower", metric=name, words=variance, short=short, summary=points)
+    else:
+        label = f"{title}, variance over clients (× 10⁴)"
+        yield Number(f"clients_{name}_variance_pp2", label, better="lower", metric=name, words=variance)
+    yield number(f"clients_{name}_best20", "best 20 % of clients", f"{of}best 20 %")
+
+
+def _loss() -> Iterator[Number]:
+    on_test, on_own = "loss of the global model on the test set", "loss on clients' own test samples"
+    own = f"{on_own}, every client counted once"
+    yield Number("test_loss", "Loss, test set", better="lower", metric="loss", score=on_test, summary="loss")
+    yield Number("clients_loss", "Loss, mean over clients", better="lower", metric="loss", score=own)
+    yield Number("validation_loss", "Loss, validation", better="lower", metric="loss")
+
+
+def _validation(name: str, higher: bool) -> Number:
+    label = f"{name[:1].upper()}{name[1:].replace('_', ' ')}, validation"
+    unit: Unit = "percent" if name == "accuracy" else "plain"
+    return Number(f"validation_{name}", label, unit, "higher" if higher else "lower", metric=name)
+
+
+def _others() -> Iterator[Number]:
+    yield Number(
+        "test_all_accuracy",
+        "Accuracy of the mean of all local models, test set",
+        "percent",
+        "higher",
+        words="test accuracy of the mean of all local models",
+    )
+    yield Number("train_loss", "Training loss", better="lower", source="training", metric="loss")
+    yield Number("drift_mean", "Size of an update, mean", source="training")
+    yield Number("drift_max", "Size of an update, largest", source="training")
+    yield Number("drift_cosine", "Cosine between updates, mean", source="training")
+    yield Number("lost", "Clients lost", "count", "lower", "training")
+    yield Number("round", "Round", "count", source="bookkeeping")
+    yield Number("rounds", "Rounds", "count", source="bookkeeping", summary="rounds")
+    yield Number("clients", "Clients", "count", source="bookkeeping")
+    yield Number("bytes", "Bytes", "bytes", source="bookkeeping", summary="bytes")
+    yield Number("seconds", "Seconds", "seconds", source="bookkeeping", summary="time")
+    for name in ("bytes_down", "bytes_up", "setup_bytes_down", "setup_bytes_up"):
+        yield Number(name, name.replace("_", " "), "bytes", source="bookkeeping")
+    yield Number("seconds_evaluation", "Seconds of evaluation", "seconds", source="bookkeeping")
+
+
+NUMBERS = numbers()
+
+
+def of(key: str, known: Mapping[str, Number] = NUMBERS) -> Number:
+    """Return the number of this key; one that nobody has described is described by its name."""
+    if key in known:
+        return known[key]
+    last = key.rpartition("_")[2]
+    better: Better = "higher" if last == "accuracy" else "lower" if last == "loss" else "neither"
+    unit: Unit = "pp²" if "variance" in key else "percent" if "accuracy" in key else "plain"
+    return Number(key, key.replace("_", " "), unit, better)
+
+
+def scores(known: Mapping[str, Number] = NUMBERS) -> list[Number]:
+    """Return the numbers that methods may be compared by, the preferred one first."""
+    return [number for number in known.values() if number.score]
+
+
+def score_in(line: Mapping[str, Any], known: Mapping[str, Number] = NUMBERS) -> Number | None:
+    """Return the first of the scores that a round's line has."""
+    return next((score for score in scores(known) if line.get(score.key) is not None), None)
+
+
+# ---------------------------------------------------------------- metrics of one's own
+
+
+def directions(metrics: Mapping[str, Any]) -> dict[str, bool]:
+    """Return for each metric whether higher is better, as its function says."""
+    out = {name: getattr(function, "higher_is_better", True) for name, function in metrics.items()}
+    for name, higher in out.items():
+        if not isinstance(higher, bool):
+            raise UnalikeError(f"higher_is_better of the metric {name!r} must be True or False; got {higher!r}.")
+    return out
+
+
+def lower_ones(metrics: Mapping[str, bool]) -> list[str] | None:
+    """Return the metrics of which less is better, as a run's facts hold them; None without any."""
+    return [name for name, higher in metrics.items() if not higher] or None
+
+
+def from_facts(facts: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the metrics of a run's folder; in those of earlier versions higher is better."""
+    model = facts.get("model", {})
+    lower = model.get("lower_is_better", ())
+    return {name: name not in lower for name in model.get("metrics", ())}

@@ -1,0 +1,1 @@
+"""What run folders hold, as evidence: evidence.py reads the rounds of several runs, stats.py has the tests."""
