@@ -47,6 +47,7 @@ from unalike.data.partition import parse as parse_partition
 from unalike.data.sources import FACTS as SETS
 from unalike.data.sources import FEDERATIONS, SOURCES, load, load_federation
 from unalike.engines import ENGINES
+from unalike.engines.choose import OPTIONS
 from unalike.engines.ray import INNER
 from unalike.errors import UnalikeError, did_you_mean, line_of, unknown
 from unalike.methods import METHODS
@@ -55,6 +56,7 @@ from unalike.nn.numerics import DEVICES, DTYPES, PRECISIONS
 from unalike.nn.task import LOSSES
 from unalike.run.run import Run
 from unalike.run.sampling import Bernoulli, BySize, sampling
+from unalike.run.settings import RunSettings
 from unalike.run.simulate import simulate
 from unalike.settings import typed
 from unalike.settings.typed import Known, Setting
@@ -89,16 +91,7 @@ TABLE: Known = {
     "encoding": Setting(str, "utf-8-sig"),
 }
 MODEL: Known = {"loss": Setting(str, None), "metrics": Setting(list[str], None), "head": Setting(str, None)}
-ENGINE: Known = {
-    "workers": Setting(int, None),
-    "clients_at_once": Setting(int, None),
-    "memory": Setting(int | str, None),
-    "compile": Setting(bool, None),
-    "fast": Setting(bool, None),
-    "address": Setting(str, None),
-    "inner": Setting(str, "auto"),
-}
-NOT_IN_RUN = {"model", "federation", "method", "local", "callbacks", "loss", "metrics", "head", "recipe"}
+ENGINE: Known = {name: option for name, option in OPTIONS.items() if option.knob.words}
 LEAST: dict[tuple[str, str], int] = {  # what can be said of a number before there are data
     ("data", "clients"): 1,
     ("data", "seed"): 0,
@@ -187,10 +180,8 @@ MEANING: dict[tuple[str, str], str] = {
 
 
 def run_settings() -> Known:
-    """[run]: what `simulate` takes, and the engines' options."""
-    known = {n: h for n, h in typed.hints(simulate).items() if n not in NOT_IN_RUN}
-    known["clients_per_round"] = Setting(float | str | list[list[int]], 1.0)
-    return known | ENGINE
+    """[run]: the settings of a run, and the engines' options."""
+    return typed.hints(RunSettings) | ENGINE
 
 
 def data_settings(table: dict[str, Any]) -> Known:

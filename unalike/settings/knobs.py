@@ -9,6 +9,7 @@ The configuration, the flags, the JSON Schema, the documentation and `compare --
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
@@ -120,10 +121,20 @@ def check(where: str, name: str, value: Any, knob: Knob, kind: str = "", optiona
     raise UnalikeError(f"{where}{name} must {must}{', or None' * optional}; got {value!r}.")
 
 
+@functools.lru_cache(maxsize=256)
+def _described(cls: Any) -> list[tuple[str, Any, bool, Knob]]:
+    """Return the described fields of a dataclass: name, default, whether None is allowed, description."""
+    return [
+        (f.name, f.default, f.default is None or "None" in str(f.type), f.metadata[KNOB])
+        for f in dc.fields(cls)
+        if KNOB in f.metadata
+    ]
+
+
 def check_fields(owner: Any, where: str, kinds: Mapping[str, str] = {}) -> None:
     """Check the described fields of a dataclass's instance; kinds: of those whose kind is checked too."""
-    for field in dc.fields(owner):
-        value = getattr(owner, field.name, field.default)
-        if KNOB in field.metadata and value is not field.default:
-            kind, optional = kinds.get(field.name, ""), field.default is None
-            check(where, field.name, value, field.metadata[KNOB], kind, optional)
+    cls: Any = type(owner)
+    for name, default, optional, knob in _described(cls):
+        value = getattr(owner, name, default)
+        if value is not default:
+            check(where, name, value, knob, kinds.get(name, ""), optional)
