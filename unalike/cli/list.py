@@ -26,7 +26,7 @@ from unalike.settings import typed
 KINDS: dict[str, dict[str, Any]] = {
     "methods": METHODS,
     "data": config.NAMES["data"],
-    "models": config.MODELS,
+    "models": config.NAMES["model"],
     "partitions": PARTITIONS,
     "engines": ENGINES,
 }

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from unalike import draws
-from unalike.config import METHODS, own_method
+from unalike.config import own_method
+from unalike.methods import METHODS
 from unalike.metrics.lines import choose
 from unalike.metrics.names import Number
 from unalike.results import evidence

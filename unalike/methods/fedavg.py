@@ -21,7 +21,7 @@ class FedAvg(Method):
     weights: str = knob(
         "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
     )
-    server_lr: float = knob(1.0, "η_g")
+    server_lr: float = knob(1.0, "η_g, the server's rate")
 
     name = "fedavg"
     sends = {"delta": Field(weight="weights")}

@@ -30,9 +30,13 @@ from unalike.errors import UnalikeError
 
 @dc.dataclass(frozen=True)
 class FedAvgR(Method):
-    trace: float = knob(1e-6, "α", values="1e-8…1e-4", least=0, tune=(1e-8, 1e-4))
-    frobenius: float = knob(1e-4, "β", values="1e-6…1e-2", least=0, tune=(1e-6, 1e-2))
-    mmd: float = knob(1e-2, "γ", values="1e-4…1e-1", least=0, tune=(1e-4, 1e-1))
+    trace: float = knob(1e-6, "α, weight of the trace norm ‖W‖_*", values="1e-8…1e-4", least=0, tune=(1e-8, 1e-4))
+    frobenius: float = knob(
+        1e-4, "β, weight of the features' Frobenius norm", values="1e-6…1e-2", least=0, tune=(1e-6, 1e-2)
+    )
+    mmd: float = knob(
+        1e-2, "γ, weight of the distance to all clients' features", values="1e-4…1e-1", least=0, tune=(1e-4, 1e-1)
+    )
     distribution: str = knob("diagonal", "of features (variances or a covariance)", choices=("diagonal", "full"))
     samples: int = knob(100, "how many Z are drawn", least=1)
 

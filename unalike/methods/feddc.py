@@ -32,8 +32,10 @@ class FedDC(Method):
     alpha: float = knob(
         0.1, "strength of the penalty", values="0.1 MNIST, 0.01 CIFAR, 0.005 synthetic", least=0, tune=(1e-3, 1.0)
     )
-    scaling: str = knob("paper", "reading (see above)", choices=("paper", "official"))
-    state: str = knob("scaffold", "reading of g_k (see above)", choices=("scaffold", "literal"))
+    scaling: str = knob(
+        "paper", "of α and g, as in the paper or in the authors' program", choices=("paper", "official")
+    )
+    state: str = knob("scaffold", "what g_k is, SCAFFOLD's or the paper's text", choices=("scaffold", "literal"))
     penalty: bool = knob(True, "switched off for the ablation")
     correction: bool = knob(True, "switched off for the ablation")
 

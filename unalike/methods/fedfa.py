@@ -33,13 +33,17 @@ from unalike.errors import UnalikeError
 class FedFa(Method):
     alpha: float = knob(0.5, "share of accuracy", least=0)
     beta: float = knob(0.5, "share of participation (alpha + beta = 1)", least=0)
-    client_momentum: float = knob(0.5, "γ_c")
-    server_momentum: float = knob(0.5, "γ_s")
-    server_lr: float = knob(1.0, "η_s")
+    client_momentum: float = knob(0.5, "γ_c, momentum of local steps")
+    server_momentum: float = knob(0.5, "γ_s, momentum of the server's steps")
+    server_lr: float = knob(1.0, "η_s, the server's rate")
     every: int = knob(1, "momentum steps in every so many rounds, the plain aggregate in the others", least=1)
     c: float = knob(1e-6, "stands for a share of 0", above=0, below=1)
-    weighting: str = knob("information", "reading (see above)", choices=("information", "uniform", "samples"))
-    rule: str = knob("corrected", "reading (see above)", choices=("corrected", "literal"))
+    weighting: str = knob(
+        "information", "of the clients in the aggregate", choices=("information", "uniform", "samples")
+    )
+    rule: str = knob(
+        "corrected", "the server's momentum step, as mended or as printed", choices=("corrected", "literal")
+    )
 
     name = "fedfa"
     tune = {"alpha, beta": [[a / 10, (10 - a) / 10] for a in range(11)]}

@@ -25,8 +25,10 @@ from unalike.errors import UnalikeError
 
 @dc.dataclass(frozen=True)
 class FedAvgM(Method):
-    server_lr: float = knob(1.0, "η")
-    server_momentum: float = knob(0.9, "β (0 with η = 1 is FedAvg)", least=0, below=1, tune=[0.5, 0.7, 0.9, 0.95])
+    server_lr: float = knob(1.0, "η, the server's rate")
+    server_momentum: float = knob(
+        0.9, "β, momentum (0 with η = 1 is FedAvg)", least=0, below=1, tune=[0.5, 0.7, 0.9, 0.95]
+    )
 
     name = "fedavgm"
 
@@ -41,9 +43,9 @@ class FedAvgM(Method):
 
 @dc.dataclass(frozen=True)
 class Adaptive(Method):
-    server_lr: float = knob(0.01, "η", tune=(1e-3, 1.0))
-    beta1: float = knob(0.9, "β₁", least=0, below=1)
-    beta2: float = knob(0.99, "β₂", least=0, below=1)
+    server_lr: float = knob(0.01, "η, the server's rate", tune=(1e-3, 1.0))
+    beta1: float = knob(0.9, "β₁, memory of the mean update", least=0, below=1)
+    beta2: float = knob(0.99, "β₂, memory of its square", least=0, below=1)
     tau: float = knob(1e-3, "τ, how adaptive it is (small: very)", above=0, tune=(1e-4, 1e-1))
 
     def setup(self, server: Server, everyone: Cohort) -> None:

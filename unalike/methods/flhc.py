@@ -38,8 +38,8 @@ LINKAGES: dict[str, Callable[..., np.ndarray]] = {
 
 @dc.dataclass(frozen=True)
 class FLHC(Method):
-    clusters: int = knob(2, "how many are left", least=1, tune=[2, 3, 4, 6])
-    warmup: int = knob(10, "R₀", least=0)
+    clusters: int = knob(2, "how many clusters are left", least=1, tune=[2, 3, 4, 6])
+    warmup: int = knob(10, "R₀, rounds of FedAvg before clusters are made", least=0)
     linkage: str = knob("ward", "which groups are close", choices=LINKAGES)
     metric: str = knob("l2", "distance of two updates (ward needs l2)", choices=METRICS)
 

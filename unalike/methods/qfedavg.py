@@ -27,8 +27,10 @@ FLOOR = 1e-10  # added to the loss inside powers, as in the authors' program
 @dc.dataclass(frozen=True)
 class QFedAvg(Method):
     q: float = knob(1.0, "how much large losses count", least=0, tune=(1e-2, 5.0))
-    lipschitz: float | None = knob(None, "L, None for 1/η", above=0)
-    h: str = knob("fair_flearn", "reading: the authors' or rFedAvg's", choices=("fair_flearn", "rfedavg_repo"))
+    lipschitz: float | None = knob(None, "L, the Lipschitz constant; None for 1/η", above=0)
+    h: str = knob(
+        "fair_flearn", "h_k as in the authors' program or in rFedAvg's", choices=("fair_flearn", "rfedavg_repo")
+    )
 
     name = "qfedavg"
     sends = {"delta": Field(weight="one"), "h": Field("scalar", weight="one")}

@@ -28,7 +28,9 @@ class RFedAvg(Method):
         1e-4, "λ, strength of the pull", values="1e-4 MNIST, 1e-5 CIFAR-10, 0.1 Sent140", least=0, tune=(1e-5, 1.0)
     )
     delta: str = knob("mean", "δ over all samples or over one mini-batch", choices=("mean", "batch"))
-    weights: str = knob("samples", "of the mean over clients", choices=("samples", "uniform"))
+    weights: str = knob(
+        "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
+    )
 
     name = "rfedavg"
     keeps = {"mean": Field("features")}

@@ -32,7 +32,9 @@ class RFedAvgPlus(Method):
     delta: str = knob("mean", "δ over all samples or over one mini-batch", choices=("mean", "batch"))
     noise_std: float = knob(0.0, "noise on δ, in units of clip/n_k", least=0)
     clip: float | None = knob(None, "norm to which each sample's features are cut", above=0)
-    weights: str = knob("samples", "of the mean over clients", choices=("samples", "uniform"))
+    weights: str = knob(
+        "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
+    )
 
     name = "rfedavg-plus"
     keeps = {"mean": Field("features", life="round"), "model": Field(life="round")}

@@ -28,8 +28,8 @@ from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, 
 
 @dc.dataclass(frozen=True)
 class Scaffold(Method):
-    server_lr: float = knob(1.0, "η_g", tune=(0.3, 1.5))
-    scaling: str = knob("paper", "reading (see above)", choices=("paper", "official"))
+    server_lr: float = knob(1.0, "η_g, the server's rate", tune=(0.3, 1.5))
+    scaling: str = knob("paper", "of c and c_k, as in the paper or in the programs", choices=("paper", "official"))
 
     name = "scaffold"
     keeps = {"control": Field()}

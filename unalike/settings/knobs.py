@@ -49,7 +49,7 @@ class Knob:
     @property
     def text(self) -> str:
         """The words, and the choices."""
-        return f"{self.words}: {', '.join(self.choices)}" if self.choices else self.words
+        return ": ".join(filter(None, [self.words, ", ".join(self.choices or ())]))
 
     @property
     def bounds(self) -> str:
