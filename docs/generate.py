@@ -11,12 +11,13 @@ import dataclasses as dc
 import inspect
 import re
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unalike import METHODS, Field, testing
+from unalike import METHODS, Field, Method, testing
 from unalike.cli import list as listing
 from unalike.settings import typed
 
@@ -82,12 +83,14 @@ def page(name: str, facts: dict[str, str]) -> str:
         "## Hyper-parameters",
         hyper_parameters(name),
         "## What travels",
-        declared(method.sends, ["read", "weight"], "Clients send no tensor."),
+        declared(method, method.sends, ["read", "weight"], "Clients send no tensor."),
         f"The server reads: {facts['reads'] or 'nothing'}. It sees {facts['the server sees']}.",
         measured(name, facts),
         "## What is kept",
-        declared(method.keeps, ["life"], "Clients keep nothing between rounds.", "Clients keep:"),
-        declared(method.tables, [], "The server keeps nothing for each client.", "The server keeps for each client:"),
+        declared(method, method.keeps, ["life"], "Clients keep nothing between rounds.", "Clients keep:"),
+        declared(
+            method, method.tables, [], "The server keeps nothing for each client.", "The server keeps for each client:"
+        ),
         "## Run it",
         f"```\n{command(name)}\n```",
         "[All methods](index.md) · [readings](../readings.md) · [the command line](../cli.md)",
@@ -144,38 +147,10 @@ def sentence(name: str) -> str:
     return out[:1].upper() + out[1:].rstrip(":.") + "."
 
 
-def notes(name: str) -> dict[str, str]:
-    """Hyper-parameter -> its words in the class's docstring, "a, b: words; c: words"."""
-    out = {}
-    for part in re.split(r";\s+(?![^(]*\))", " ".join(class_doc(METHODS[name]).split()).rstrip(".")):
-        names, _, words = part.partition(": ")
-        keys, each = names.split(", "), words.split(", ")
-        out.update(zip(keys, each if len(each) == len(keys) else [words] * len(keys), strict=True))
-    return out
-
-
-def by_symbol(symbol: str, text: str) -> str:
-    """A paper's values as the file gives them: "λ: 1e-4 MNIST, …." or "values: α 1e-8…1e-4, β …"."""
-    if not re.fullmatch(r"\w{1,3}", symbol):
-        return ""
-    found = re.search(rf"[.;] {symbol}: ((?:[^.]|\.\d)*)\.(?:\s|$)", text)
-    found = found or re.search(rf"values: [^.]*?\b{symbol} ([^,.\s]+)", text)
-    return found[1] if found else ""
-
-
 def hyper_parameters(name: str) -> str:
-    known = {f.name for f in fields(METHODS[name]())}
-    text, said = " ".join(module_doc(name).split()), notes(name)
     rows = []
-    for key, (hint, default) in typed.hints(METHODS[name]).items():
-        if key not in known:
-            continue
-        words = said.get(key, "")
-        papers = re.search(r"\s*\((the papers?[ :][^)]*)\)", words)  # "(the paper: 0.1 MNIST, …)"
-        words, values = (words.replace(papers[0], ""), papers[1]) if papers else (words, "")
-        values = values or by_symbol(words, text)
-        values = re.sub(r"^the papers?:? (use )?", "", values)
-        rows.append([f"`{key}`", typed.words(hint), f"`{default!r}`", words, values])
+    for key, (hint, default, knob) in typed.hints(METHODS[name]).items():
+        rows.append([f"`{key}`", typed.words(hint), f"`{default!r}`", knob.text, knob.values])
     if not rows:
         return "None."
     return table(["name", "kind", "default", "what it is", "the papers' values, where known"], rows)
@@ -189,12 +164,18 @@ def shape(field: Field) -> str:
     return " × ".join(SHAPES.get(str(p), str(p)) for p in parts)
 
 
-def declared(named: dict[str, Field], more: list[str], none: str, before: str = "With the default settings:") -> str:
+def declared(
+    method: Method, named: dict[str, Field], more: list[str], none: str, before: str = "With the default settings:"
+) -> str:
     if not named:
         return none
-    words = {"read": READS, "weight": WEIGHTS, "life": LIVES}
+    words: dict[str, Callable[[Field], str]] = {
+        "read": lambda field: READS[field.read],
+        "weight": lambda field: WEIGHTS[field.weighting(method)],
+        "life": lambda field: LIVES[field.life],
+    }
     heads = {"read": "the server reads", "weight": "weighted by", "life": "for"}
-    rows = [[f"`{n}`", shape(f), *(words[m][getattr(f, m)] for m in more)] for n, f in named.items()]
+    rows = [[f"`{n}`", shape(f), *(words[m](f) for m in more)] for n, f in named.items()]
     return f"{before}\n\n" + table(["field", "shape", *(heads[m] for m in more)], rows)
 
 

@@ -7,47 +7,37 @@ run = ua.simulate(ua.models.softmax_regression(64, 10), fed, ua.Scaffold(), roun
 
 __version__ = "0.1.0"
 
+from typing import Any
+
 from unalike import data, draws, methods, metrics, models
 from unalike import draws as random
 from unalike import training as local
 from unalike.contract import Batch, Cohort, Field, Fields, Me, Method, PerClient, Replies, Request, Server
 from unalike.data import Dataset, Federation, load, partition, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
-from unalike.methods import (
-    FLHC,
-    METHODS,
-    Centralized,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedAvgR,
-    FedDC,
-    FedDyn,
-    FedFa,
-    FedNova,
-    FedProx,
-    FedYogi,
-    LocalOnly,
-    OneShot,
-    QFedAvg,
-    RFedAvg,
-    RFedAvgPlus,
-    Scaffold,
-)
+from unalike.methods import CLASSES, METHODS
 from unalike.nn import layout
 from unalike.nn import task as model
 from unalike.run import callbacks, sampling
 from unalike.run.callbacks import JSONL, Callback, Progress, StopAt, TensorBoard
 from unalike.run.run import Run
 from unalike.run.simulate import simulate
+from unalike.settings.knobs import Knob, knob
 from unalike.training import LocalTraining
 
 __all__ = [
-    "FLHC", "JSONL", "METHODS", "Batch", "Callback", "Centralized", "Cohort", "Dataset", "Diverged", "EngineRefused",
-    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedAvgR", "FedDC", "FedDyn", "FedFa", "FedNova", "FedProx",
-    "FedYogi", "Federation", "Field", "Fields", "LocalOnly", "LocalTraining", "Me", "Method", "OneShot",
-    "PerClient", "Progress", "QFedAvg", "RFedAvg", "RFedAvgPlus", "Replies", "Request", "Run", "Scaffold", "Server",
-    "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "draws", "layout", "load", "local", "methods",
-    "metrics", "model", "models", "partition", "random", "sampling", "simulate", "synthetic",
+    "JSONL", "METHODS", "Batch", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation", "Field",
+    "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Progress", "Replies", "Request", "Run", "Server",
+    "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "draws", "knob", "layout", "load", "local", "methods",
+    "metrics", "model", "models", "partition", "random", "sampling", "simulate", "synthetic", *CLASSES,
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:  # ua.Scaffold
+    if name not in CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return CLASSES[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *CLASSES})

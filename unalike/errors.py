@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UnalikeError(Exception):
@@ -52,12 +52,16 @@ def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:
     return UnalikeError(f"There is no {what} {given!r}.{did_you_mean(str(given), options)}")
 
 
+def either(options: Sequence[str]) -> str:
+    """'a', 'b' or 'c'."""
+    return " or ".join(part for part in (", ".join(map(repr, options[:-1])), repr(options[-1])) if part)
+
+
 def one_of(owner: object, name: str, *options: str) -> None:
-    """Check an option of a method: one of a few words."""
+    """Check an option: one of a few words."""
     value = getattr(owner, name)
     if value not in options:
-        words = ", ".join(map(repr, options[:-1])) + f" or {options[-1]!r}"
-        raise UnalikeError(f"{type(owner).__name__} {name} must be {words}; got {value!r}.")
+        raise UnalikeError(f"{type(owner).__name__} {name} must be {either(options)}; got {value!r}.")
 
 
 def complain(error: BaseException, again: str = "") -> int:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unalike.contract import Method
 from unalike.data.federation import Federation
-from unalike.methods import FedAvg
+from unalike.methods.fedavg import FedAvg
 from unalike.models import CharLSTM, mlp, small_cnn, softmax_regression
 from unalike.run.run import Run
 from unalike.run.simulate import simulate

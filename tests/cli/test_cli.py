@@ -24,6 +24,7 @@ from unalike import config, core, text
 from unalike.cli import completion, demo, main, parser
 from unalike.config import flags
 from unalike.methods import METHODS
+from unalike.settings import typed
 from unalike.settings.toml import dump_toml
 
 GOOD = """
@@ -172,7 +173,7 @@ def test_interrupted_before_round_1(here, capsys, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(config, "make_data", interrupted)
+    monkeypatch.setattr(config.runner, "make_data", interrupted)
     code, out, said = do(capsys, "run run.toml --json")
     assert code == 130 and "stopped before round 1" in said
     assert json.loads(out) == {"stopped": True, "folder": None, "resume": None}
@@ -447,7 +448,7 @@ def test_a_fault_of_ours_is_one_line_and_code_1(here, capsys, monkeypatch):
     def broken(*args, **kwargs):
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr(config, "make_method", broken)
+    monkeypatch.setattr(config.checks, "make_method", broken)
     code, _, said = do(capsys, "run run.toml")
     assert code == 1 and said.count("\n") == 1 and "ZeroDivisionError: a" in said and "--debug" in said
     code, out, _ = do(capsys, "run run.toml --json")
@@ -497,7 +498,7 @@ def test_every_declared_flag_is_read_by_us_and_not_by_argparse():
 
 def test_every_general_setting_has_a_meaning():
     for table in ("local", "run"):
-        assert set(config.every(table)) == {n for t, n in config.MEANING if t == table}
+        assert set(config.every(table)) == {n for n, knob in config.described(table).items() if knob.words}
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
@@ -547,16 +548,15 @@ TEXTS = {
 
 
 KNOWN = {table: config.every(table) for table in config.TABLES}
+DESCRIBED = {table: config.described(table) for table in config.TABLES}
 
 
 def plausible(table, name, hint):
-    choices = config.CHOICES.get((table, name)) or TEXTS.get(name)
+    choices = DESCRIBED[table][name].choices or TEXTS.get(name)
     if choices:
         return st.sampled_from(list(choices))
     kinds = {bool: st.booleans(), int: st.integers(1, 60), float: st.floats(0.01, 0.4), str: st.text("abc", max_size=5)}
-    fitting = [
-        s for kind, s in kinds.items() if config.typed.fits({bool: True, int: 1, float: 0.5, str: ""}[kind], hint)
-    ]
+    fitting = [s for kind, s in kinds.items() if typed.fits({bool: True, int: 1, float: 0.5, str: ""}[kind], hint)]
     return st.one_of(*fitting) if fitting else st.lists(st.floats(0.1, 0.9), min_size=2, max_size=2)
 
 

@@ -524,9 +524,9 @@ def test_every_drawn_setting_can_be_made(name):
 
 
 def test_every_range_is_of_a_method_and_its_settings():
-    for name, ranges in tune.RANGES.items():
-        fields = METHODS[name].__dataclass_fields__
-        assert all(part in fields for names in ranges for part in names.split(", "))
+    for name, cls in METHODS.items():
+        ranges = tune.ranges({"name": name})
+        assert all(part in cls.__dataclass_fields__ for names in ranges for part in names.split(", "))
 
 
 def test_the_best_trial_is_the_first_of_the_best_that_did_not_diverge():

@@ -151,8 +151,8 @@ def _methods(words: list[str], references: bool) -> list[str]:
     for word in words:
         if words.count(word) > 1:
             raise UnalikeError(f"unalike compare: {word} is listed twice; for two settings give a list, --lr 0.1,1.")
-        if not config.is_file(word) and word not in config.METHODS:
-            raise unknown("method", word, config.METHODS)
+        if not config.is_file(word) and word not in config.NAMES["method"]:
+            raise unknown("method", word, config.NAMES["method"])
     if not references:
         if not words:
             raise UnalikeError("unalike compare: name the methods to compare (`unalike list methods`).")

@@ -26,7 +26,7 @@ from unalike.settings import typed
 KINDS: dict[str, dict[str, Any]] = {
     "methods": METHODS,
     "data": config.NAMES["data"],
-    "models": config.MODELS,
+    "models": config.NAMES["model"],
     "partitions": PARTITIONS,
     "engines": ENGINES,
 }
@@ -87,8 +87,12 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     thing = KINDS[kind][name]
     hints = {} if kind == "engines" else config.data_settings({"name": name}) if kind == "data" else typed.hints(thing)
     settings: dict[str, dict[str, Any]] = {
-        n: {"kind": typed.words(h), "default": d if show.writable(d) else None}
-        for n, (h, d) in hints.items()
+        n: {
+            "kind": typed.words(s.hint),
+            "default": s.default if show.writable(s.default) else None,
+            "words": s.knob.text,
+        }
+        for n, s in hints.items()
         if n != "name"
     }
     facts = method_facts(name) if kind == "methods" else {}
@@ -99,7 +103,8 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     knobs = [own] if kind == "methods" and not own.startswith(f"{thing.__name__}(") else []  # what dataclasses write
     print(show.prose("\n\n".join([_text(thing), *knobs])))
     if settings:
-        rows = [[n, "" if s["default"] is None else str(s["default"]), s["kind"]] for n, s in settings.items()]
+        texts = {n: ": ".join(filter(None, [s["kind"], s["words"]])) for n, s in settings.items()}
+        rows = [[n, "" if s["default"] is None else str(s["default"]), texts[n]] for n, s in settings.items()]
         print("\n" + show.table(["setting", "default", "what it is"], rows))
     if facts:
         each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ("down", "up")}

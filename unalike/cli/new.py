@@ -23,18 +23,12 @@ The equation, how it differs from FedAvg, and known traps belong here.
 
 import dataclasses
 
-from unalike import Method, UnalikeError
+from unalike import Method, knob
 
 
 @dataclasses.dataclass(frozen=True)
 class {Class}(Method):
-    """strength: how strongly a client is held to the received model; 0 is FedAvg."""
-
-    strength: float = 0.1
-
-    def __post_init__(self):
-        if not self.strength >= 0:
-            raise UnalikeError(f"{Class} strength must be at least 0; got {{self.strength!r}}.")
+    strength: float = knob(0.1, "how strongly a client is held to the received model", least=0, tune=(1e-3, 1.0))
 
     def client(self, me, s, m):
         """One client: train from the received model, its gradient plus strength·(θ − w)."""

@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show all settings and what they mean; train nothing")
     tables = {table: config.every(table) for table in config.TABLES}
     for table in config.TABLES:  # for help and completion: `flags.split` takes them out before argparse sees them
-        group = parser.add_argument_group(f"[{table}]")
+        group, knobs = parser.add_argument_group(f"[{table}]"), config.described(table)
         for name, (hint, default, owners) in tables[table].items():
             if (table in ("model", "method") and name == "file") or name == "resume":
                 continue  # --model and --method take files, --resume is above
@@ -52,8 +52,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             others = [t for t in config.TABLES if t != table and name in tables[t]]
             if others and (table, name) not in flags.SHORT.values():  # a bare name would not say which
                 flag = f"--{table}.{name.replace('_', '-')}"
-            options: dict[str, Any] = {"help": _help(table, name, hint, default, owners), "dest": f"{table}.{name}"}
-            choices = config.CHOICES.get((table, name)) or (config.NAMES.get(table) if name == "name" else None)
+            text = knobs[name].text or typed.words(hint)
+            if not knobs[name].words or (table == "method" and name != "name"):
+                text += f" ({', '.join(owners)})"
+            options: dict[str, Any] = {"help": _help(text, default), "dest": f"{table}.{name}"}
+            choices = knobs[name].choices or (config.NAMES.get(table) if name == "name" else None)
             if typed.fits(True, hint):
                 options |= {"action": "store_true"}
             else:
@@ -64,10 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                 setting.complete = shtab.DIRECTORY if name == "folder" else shtab.FILE  # type: ignore[attr-defined]
 
 
-def _help(table: str, name: str, hint: Any, default: Any, owners: list[str]) -> str:
-    text = config.MEANING.get((table, name)) or f"{typed.words(hint)} ({', '.join(owners)})"
-    choices = config.CHOICES.get((table, name))
-    text += f": {', '.join(choices)}" if choices else ""
+def _help(text: str, default: Any) -> str:
     shown = default not in (None, "") and show.writable(default)
     return f"{text} [{str(default).lower() if isinstance(default, bool) else default}]" if shown else text
 

@@ -97,8 +97,8 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
         branch = tree.add(name)
         for key, value in values.items():
             branch.add(Text(_pair(key, value)))
-        known = config.SETTINGS[name](values).items()
-        rest = [_pair(k, d).replace(" ", "") for k, (_, d) in known if k not in (*values, "resume") and writable(d)]
+        defaults = {k: s.default for k, s in config.SETTINGS[name](values).items() if k not in (*values, "resume")}
+        rest = [_pair(k, d).replace(" ", "") for k, d in defaults.items() if writable(d)]
         if rest:
             branch.add(Text("default: " + ", ".join(rest)))
     branch = tree.add("found")

@@ -238,7 +238,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
         for table in config.TABLES:
             mine, yours = here.get(table, {}), there.get(table, {})
             for name in sorted(set(mine) | set(yours)):
-                if f"{table}.{name}" in (*folder.FREE, "run.folder", "run.resume"):
+                if f"{table}.{name}" in folder.FREE:
                     continue
                 if mine.get(name) != yours.get(name):
                     raise UnalikeError(

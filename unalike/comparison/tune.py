@@ -13,37 +13,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from unalike import draws
-from unalike.config import METHODS, own_method
+from unalike.config import own_method
+from unalike.methods import METHODS
 from unalike.metrics.lines import choose
 from unalike.metrics.names import Number
 from unalike.results import evidence
+from unalike.settings.knobs import knobs
 
-# A range is (low, high); a list is what to choose from. "a, b" are two settings that are chosen together. A method of
-# one's own names its ranges in a class attribute `tune` of the same form.
+# A range is (low, high); a list is what to choose from. A method says so in its knobs; settings chosen together are in
+# a class attribute, tune = {"a, b": [[1, 2], [3, 4]]}.
 Ranges = dict[str, tuple[float, float] | list[Any]]
 LR: tuple[float, float] = (3e-3, 1.0)
-RANGES: dict[str, Ranges] = {
-    "fedprox": {"mu": (1e-3, 1.0)},
-    "scaffold": {"server_lr": (0.3, 1.5)},
-    "qfedavg": {"q": (1e-2, 5.0)},
-    "fednova": {"mu": (1e-3, 1.0)},
-    "feddyn": {"alpha": (1e-3, 1.0)},
-    "feddc": {"alpha": (1e-3, 1.0)},
-    "rfedavg": {"lam": (1e-5, 1.0)},
-    "rfedavg-plus": {"lam": (1e-5, 1.0)},
-    "fedfa": {"alpha, beta": [[a / 10, (10 - a) / 10] for a in range(11)]},
-    "fedavgr": {"trace": (1e-8, 1e-4), "frobenius": (1e-6, 1e-2), "mmd": (1e-4, 1e-1)},
-    "flhc": {"clusters": [2, 3, 4, 6]},
-    "oneshot": {"epochs": [10, 30, 100, 300]},
-    "fedavgm": {"server_momentum": [0.5, 0.7, 0.9, 0.95]},
-    **{name: {"server_lr": (1e-3, 1.0), "tau": (1e-4, 1e-1)} for name in ("fedadagrad", "fedyogi", "fedadam")},
-}
 
 
 def ranges(method: dict[str, Any]) -> Ranges:
-    """What may be tried for a [method] table, less what it sets itself."""
+    """Return what may be tried for a [method] table, less what it sets itself."""
     cls: Any = own_method(method["file"]) if "file" in method else METHODS[method["name"]]
-    known: Ranges = getattr(cls, "tune", None) or RANGES.get(method.get("name", ""), {})
+    known: Ranges = {name: knob.tune for name, knob in knobs(cls).items() if knob.tune is not None}
+    known |= getattr(cls, "tune", {})
     return {names: among for names, among in known.items() if not set(names.split(", ")) & set(method)}
 
 

@@ -105,11 +105,11 @@ def _exists(table: str, values: dict[str, Any]) -> bool:
     return name is None or (isinstance(name, str) and name in config.NAMES[table])
 
 
-def known(tables: dict[str, dict[str, Any]]) -> dict[str, config.Known]:
+def known(tables: dict[str, dict[str, Any]]) -> dict[str, typed.Known]:
     """All settings there are, for the names chosen so far."""
     out = {}
     for table in config.TABLES:
-        choose = {n: (str, None) for n in CHOOSE if n in config.every(table)} if table in config.NAMES else {}
+        choose = {n: typed.Setting(str) for n in CHOOSE if n in config.every(table)} if table in config.NAMES else {}
         settings = config.SETTINGS[table](tables[table]) if _exists_or_plain(table, tables) else {}
         out[table] = {**settings, **choose}
     return out

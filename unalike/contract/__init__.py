@@ -12,8 +12,9 @@ from unalike.contract.fields import Field, Fields, PerClient
 from unalike.contract.method import Method
 from unalike.contract.requests import Request
 from unalike.contract.server import Cohort, Message, Replies, Server
+from unalike.settings.knobs import Knob, knob
 
 __all__ = [
-    "Answer", "Batch", "Cohort", "Field", "Fields", "Me", "Message", "Method", "PerClient", "Replies", "Request",
-    "Server",
+    "Answer", "Batch", "Cohort", "Field", "Fields", "Knob", "Me", "Message", "Method", "PerClient", "Replies",
+    "Request", "Server", "knob",
 ]  # fmt: skip

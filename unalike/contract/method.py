@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -15,17 +16,38 @@ from unalike.contract.fields import Field, Fields
 from unalike.contract.requests import Request
 from unalike.contract.server import Cohort, Message, Server
 from unalike.errors import UnalikeError
+from unalike.settings.knobs import check_fields
 
 SERVER_HALF = ("setup", "round", "published", "models")
 
 
 class Method:
-    """FedAvg's shape; a method overrides what differs. Hyper-parameters are the fields of a frozen dataclass."""
+    """FedAvg's shape; a method overrides what differs.
 
+    Hyper-parameters are the fields of a frozen dataclass, each with its description (`ua.knob`), from which its bounds
+    are checked. A `__post_init__` of one's own checks relations between fields; it runs after that.
+    """
+
+    name: ClassVar[str] = ""  # on the command line, of the methods in unalike/methods
     keeps: ClassVar[dict[str, Field]] = {}
     sends: ClassVar[dict[str, Field]] = {"delta": Field()}
     tables: ClassVar[dict[str, Field]] = {}
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        relations = cls.__dict__.get("__post_init__")
+        if relations is not None:  # a frozen dataclass's own comes after what is checked for every method
+
+            @functools.wraps(relations)
+            def checked(self: Method) -> None:
+                check_fields(self, f"{type(self).__name__} ")
+                relations(self)
+
+            setattr(cls, "__post_init__", checked)  # noqa: B010 (mypy knows no other way)
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"{type(self).__name__} ")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from unalike.data import options
 from unalike.data import partition as partitions
 from unalike.data.columns import Columns, Pair, as_pair
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError, did_you_mean
+from unalike.settings.knobs import Knob
 
 CLIENTS = 10  # where neither the caller nor the data say how many
 
@@ -82,13 +84,13 @@ class Dataset:
 
     def split(
         self,
-        partition: partitions.Partition | str | None = None,
-        clients: int | None = None,
-        seed: int = 0,
-        test: float | str = 0.0,
-        validation: float = 0.0,
+        partition: Annotated[partitions.Partition | str | None, options.PARTITION] = None,
+        clients: Annotated[int | None, options.CLIENTS] = None,
+        seed: options.Seed = 0,
+        test: Annotated[float | str, options.TEST] = 0.0,
+        validation: options.Validation = 0.0,
         *,
-        drop_empty: bool = False,
+        drop_empty: Annotated[bool, Knob("leave clients without a sample out")] = False,
     ) -> Federation:
         """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from unalike.data.federation import Federation
+from unalike.data.options import Clients, Seed, Test
 from unalike.draws import check_seed
 from unalike.errors import UnalikeError
 
@@ -86,9 +87,9 @@ def fedprox(
     alpha: float = 0.0,
     beta: float = 0.0,
     iid: bool = False,
-    clients: int = 30,
-    seed: int = 0,
-    test: float = 0.2,
+    clients: Clients = 30,
+    seed: Seed = 0,
+    test: Test = 0.2,
 ) -> Federation:
     """Return `synthetic_fedprox` with a share of every client held out (papers: 0.2; the authors' program: 0.1)."""
     arrays = synthetic_fedprox(alpha, beta, iid, clients, seed)
@@ -100,13 +101,13 @@ def feddc(
     beta: float = 0.0,
     iid_solution: bool | None = None,
     iid_data: bool | None = None,
-    clients: int = 20,
+    clients: Clients = 20,
     dimension: int = 30,
     classes: int = 5,
     samples: int = 200,
     theta: float = 0.0,
-    seed: int = 0,
-    test: float = 0.0,
+    seed: Seed = 0,
+    test: Test = 0.0,
     global_test: bool = True,
 ) -> Federation:
     """Return `synthetic_feddc` as a federation. **The global test set is the training set**, as in their program.

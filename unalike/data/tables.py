@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
 from unalike.data.safety import reading
 from unalike.errors import UnalikeError, did_you_mean
+from unalike.settings.knobs import Knob
 from unalike.settings.typed import short
 
 DELIMITERS = ",;\t|"
@@ -86,17 +87,17 @@ def from_table(
 
 def table_dataset(
     source: Any,
-    label: str,
-    features: Sequence[str] | None = None,
+    label: Annotated[str, Knob("the table's column to be learned")],
+    features: Annotated[Sequence[str] | None, Knob("the table's columns to learn from; without it, all others")] = None,
     *,
-    client: str | None = None,
+    client: Annotated[str | None, Knob("the table's column that says whose row it is")] = None,
     columns: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    regression: bool = False,
+    categorical: Annotated[Sequence[str], Knob("features that are words or codes: one 0/1 feature a value")] = (),
+    regression: Annotated[bool, Knob("the label is a number, not a class")] = False,
     test: Any = None,
     name: str | None = None,
-    delimiter: str | None = None,
-    encoding: str = "utf-8-sig",
+    delimiter: Annotated[str | None, Knob("what divides the table's columns, where it is not found")] = None,
+    encoding: Annotated[str, Knob("of the table's text, such as latin-1")] = "utf-8-sig",
 ) -> Dataset:
     """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column.
 

@@ -18,14 +18,11 @@ from unalike.engines.ray import Ray
 from unalike.engines.sequential import Sequential
 from unalike.engines.workers import Workers, available_cores
 from unalike.errors import EngineRefused, unknown
+from unalike.settings.knobs import check
+from unalike.settings.typed import words
 
 ENGINES: dict[str, type[Engine]] = {e.name: e for e in (Sequential, Workers, Batched, Loopback, Ray, Flower)}
-OPTIONS = {
-    "batched": ("clients_at_once", "memory", "compile", "fast"),
-    "workers": ("workers",),
-    "flower": ("remote",),
-    "ray": ("workers", "address", "inner", "clients_at_once", "memory", "compile", "fast"),
-}
+OPTIONS = {option: setting for engine in ENGINES.values() for option, setting in engine.options().items()}
 
 
 def choose_engine(
@@ -61,11 +58,13 @@ def _choose(
 
 
 def _make(name: str, job: Job, options: dict[str, Any]) -> Engine:
-    known = {o for names in OPTIONS.values() for o in names}
-    for option in options:
-        if option not in known:
-            raise unknown("engine option", option, known)
-    return ENGINES[name](job, **{k: v for k, v in options.items() if k in OPTIONS.get(name, ())})
+    for option, value in options.items():
+        if option not in OPTIONS:
+            raise unknown("engine option", option, OPTIONS)
+        if value is not None:
+            check("", option, value, OPTIONS[option].knob, words(OPTIONS[option].hint))
+    own = ENGINES[name].options()
+    return ENGINES[name](job, **{option: value for option, value in options.items() if option in own})
 
 
 def heavy(module: nn.Module) -> tuple[bool, bool]:

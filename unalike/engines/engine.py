@@ -8,6 +8,7 @@ import numpy as np
 
 from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
+from unalike.settings.typed import Known, hints
 
 
 class Engine:
@@ -19,6 +20,11 @@ class Engine:
 
     def __init__(self, job: Job):
         self.job = job
+
+    @classmethod
+    def options(cls) -> Known:
+        """Return the options of this engine by name; one without words cannot be written into a file."""
+        return {name: setting for name, setting in hints(cls).items() if name != "job"}
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         """Run a call on these clients and yield their outcomes."""

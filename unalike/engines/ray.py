@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -34,12 +34,20 @@ from unalike.contract.call import Call, Outcome
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
 from unalike.data.remote import RemoteFederation
+from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine
+from unalike.engines.options import WorkerCount
 from unalike.engines.workers import available_cores
-from unalike.errors import UnalikeError, first_line, unknown
+from unalike.errors import UnalikeError, first_line
 from unalike.nn.numerics import numerics, one_thread
+from unalike.settings.knobs import Knob
+from unalike.settings.typed import Known
 
 INNER = ("auto", "sequential", "workers", "batched")
+Address = Annotated[
+    str | None, Knob("of a Ray cluster to join: auto, host:port or ray://host:port; else one is started")
+]
+Inner = Annotated[str, Knob("the engine that each worker of the ray engine runs", choices=INNER, noun="inner engine")]
 TRIES = 3  # how often a share is given to a new worker before its clients are blamed
 START_SECONDS = 120  # to wait for workers: a busy cluster may first have to free some cores
 KNOCK_SECONDS = 10
@@ -62,21 +70,22 @@ class Piece:
 class Ray(Engine):
     name = "ray"
 
+    @classmethod
+    def options(cls) -> Known:
+        """Return its own options, and those of the engines that its workers run."""
+        return super().options() | Batched.options()
+
     def __init__(
         self,
         job: Job,
-        workers: int | None = None,
-        address: str | None = None,
-        inner: str = "auto",
+        workers: WorkerCount = None,
+        address: Address = None,
+        inner: Inner = "auto",
         **options: Any,
     ):
         super().__init__(job)
         if not isinstance(job.states, ClientStore) or isinstance(job.data, RemoteFederation):
             raise UnalikeError("The ray engine simulates clients whose data are here: give it a Federation.")
-        if inner not in INNER:
-            raise unknown("inner engine", inner, INNER)
-        if workers is not None and (type(workers) is not int or workers < 1):
-            raise UnalikeError(f"workers must be a whole number of at least 1; got {workers!r}.")
         self.states = job.states
         self.ray = load_ray()
         self.exchanges = 0

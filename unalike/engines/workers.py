@@ -21,6 +21,7 @@ from unalike.client.job import Job
 from unalike.client.one_client import OneClient
 from unalike.contract.call import Call, Outcome
 from unalike.engines.engine import Engine
+from unalike.engines.options import WorkerCount
 from unalike.engines.sequential import one
 from unalike.nn.numerics import one_thread
 
@@ -28,7 +29,7 @@ from unalike.nn.numerics import one_thread
 class Workers(Engine):
     name = "workers"
 
-    def __init__(self, job: Job, workers: int | None = None):
+    def __init__(self, job: Job, workers: WorkerCount = None):
         super().__init__(job)
         self.workers = workers or available_cores()
         self._idle: queue.SimpleQueue[OneClient] = queue.SimpleQueue()

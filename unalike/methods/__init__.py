@@ -1,42 +1,37 @@
-"""The methods, one file each; METHODS finds them by the name used on the command line."""
+"""The methods, one file each; METHODS finds them by the name used on the command line.
+
+A method is a class in a file of this folder, made from `Method`, with a `name`: nothing else is to be edited.
+"""
+
+import importlib
+import pkgutil
+from typing import Any
 
 from unalike.contract import Method
-from unalike.methods.fedavg import FedAvg
-from unalike.methods.fedavgr import FedAvgR
-from unalike.methods.feddc import FedDC
-from unalike.methods.feddyn import FedDyn
-from unalike.methods.fedfa import FedFa
-from unalike.methods.fednova import FedNova
-from unalike.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from unalike.methods.fedprox import FedProx
-from unalike.methods.flhc import FLHC
-from unalike.methods.oneshot import OneShot
-from unalike.methods.qfedavg import QFedAvg
-from unalike.methods.reference import Centralized, LocalOnly
-from unalike.methods.rfedavg import RFedAvg
-from unalike.methods.rfedavg_plus import RFedAvgPlus
-from unalike.methods.scaffold import Scaffold
 
-METHODS: dict[str, type[Method]] = {
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "scaffold": Scaffold,
-    "qfedavg": QFedAvg,
-    "fednova": FedNova,
-    "feddyn": FedDyn,
-    "feddc": FedDC,
-    "rfedavg": RFedAvg,
-    "rfedavg-plus": RFedAvgPlus,
-    "fedfa": FedFa,
-    "fedavgr": FedAvgR,
-    "oneshot": OneShot,
-    "flhc": FLHC,
-    "fedavgm": FedAvgM,
-    "fedadagrad": FedAdagrad,
-    "fedyogi": FedYogi,
-    "fedadam": FedAdam,
-    "centralized": Centralized,
-    "local-only": LocalOnly,
-}
+# The files in the order in which lists show their methods; "*": all others.
+ORDER = (
+    "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg_plus", "fedfa",
+    "fedavgr", "oneshot", "flhc", "fedopt", "*", "reference",
+)  # fmt: skip
 
-__all__ = ["METHODS", *sorted(cls.__name__ for cls in METHODS.values())]
+
+def _named(file: str) -> dict[str, type[Method]]:
+    """Return the methods of a file by name."""
+    module = importlib.import_module(f"{__name__}.{file}")
+    classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Method)]
+    return {c.name: c for c in classes if c.__module__ == module.__name__ and "name" in vars(c)}
+
+
+_files = [module.name for module in pkgutil.iter_modules(__path__)]
+_files.sort(key=lambda file: (ORDER.index(file if file in ORDER else "*"), file))
+METHODS = {name: cls for file in _files for name, cls in _named(file).items()}
+CLASSES = {cls.__name__: cls for cls in METHODS.values()}
+
+__all__ = ["METHODS", *sorted(CLASSES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return CLASSES[name]

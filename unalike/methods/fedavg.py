@@ -13,23 +13,18 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-from unalike.contract import Cohort, Field, Method, Server
-from unalike.errors import one_of
+from unalike.contract import Cohort, Field, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
 class FedAvg(Method):
-    """weights: "samples" (n_k, as published) or "uniform"; server_lr: η_g."""
+    weights: str = knob(
+        "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
+    )
+    server_lr: float = knob(1.0, "η_g, the server's rate")
 
-    weights: str = "samples"
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        one_of(self, "weights", "samples", "uniform")
-
-    @property
-    def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"delta": Field(weight="samples" if self.weights == "samples" else "one")}
+    name = "fedavg"
+    sends = {"delta": Field(weight="weights")}
 
     def round(self, server: Server, cohort: Cohort) -> None:
         server.w = server.w + self.server_lr * cohort.call(self.client, w=server.w).mean("delta")

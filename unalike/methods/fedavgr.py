@@ -13,7 +13,7 @@ read client by client and shown to all: they are statistics of private data. Wit
 three regularisers it is FedAvg.
 
 Readings: the paper names neither the family of ρ (diagonal Gaussian; `distribution="full"`) nor |Z| (`samples`); norms
-are over the mini-batch and not squared, MMD is. Its values: α 1e-8…1e-4, β 1e-6…1e-2, γ 1e-4…1e-1.
+are over the mini-batch and not squared, MMD is.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
 from unalike.errors import UnalikeError
 
 
 @dc.dataclass(frozen=True)
 class FedAvgR(Method):
-    """trace: α; frobenius: β; mmd: γ; distribution: "diagonal" or "full"; samples: how many Z are drawn."""
+    trace: float = knob(1e-6, "α, weight of the trace norm ‖W‖_*", values="1e-8…1e-4", least=0, tune=(1e-8, 1e-4))
+    frobenius: float = knob(
+        1e-4, "β, weight of the features' Frobenius norm", values="1e-6…1e-2", least=0, tune=(1e-6, 1e-2)
+    )
+    mmd: float = knob(
+        1e-2, "γ, weight of the distance to all clients' features", values="1e-4…1e-1", least=0, tune=(1e-4, 1e-1)
+    )
+    distribution: str = knob("diagonal", "of features (variances or a covariance)", choices=("diagonal", "full"))
+    samples: int = knob(100, "how many Z are drawn", least=1)
 
-    trace: float = 1e-6
-    frobenius: float = 1e-4
-    mmd: float = 1e-2
-    distribution: str = "diagonal"
-    samples: int = 100
-
-    def __post_init__(self) -> None:
-        known = self.distribution in ("diagonal", "full")
-        if min(self.trace, self.frobenius, self.mmd) < 0 or self.samples < 1 or not known:
-            raise UnalikeError("FedAvgR needs regularisers ≥ 0, samples ≥ 1, distribution 'diagonal' or 'full'.")
+    name = "fedavgr"
 
     @property
     def tables(self) -> dict[str, Field]:  # type: ignore[override]

@@ -24,29 +24,24 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
-from unalike.errors import UnalikeError, one_of
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
 class FedDC(Method):
-    """alpha: strength of the penalty (the paper: 0.1 MNIST, 0.01 CIFAR, 0.005 synthetic); scaling: "paper" or
-    "official"; state: "scaffold" or "literal"; penalty, correction: switched off for the ablation."""
+    alpha: float = knob(
+        0.1, "strength of the penalty", values="0.1 MNIST, 0.01 CIFAR, 0.005 synthetic", least=0, tune=(1e-3, 1.0)
+    )
+    scaling: str = knob(
+        "paper", "of α and g, as in the paper or in the authors' program", choices=("paper", "official")
+    )
+    state: str = knob("scaffold", "what g_k is, SCAFFOLD's or the paper's text", choices=("scaffold", "literal"))
+    penalty: bool = knob(True, "switched off for the ablation")
+    correction: bool = knob(True, "switched off for the ablation")
 
-    alpha: float = 0.1
-    scaling: str = "paper"
-    state: str = "scaffold"
-    penalty: bool = True
-    correction: bool = True
-
+    name = "feddc"
     keeps = {"drift": Field(), "memory": Field()}
     sends = {"delta": Field(weight="one"), "memory": Field(weight="one")}
-
-    def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise UnalikeError(f"FedDC alpha must be at least 0; got {self.alpha!r}.")
-        one_of(self, "scaling", "paper", "official")
-        one_of(self, "state", "scaffold", "literal")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.drift, server.memory = torch.zeros_like(server.w), torch.zeros_like(server.w)

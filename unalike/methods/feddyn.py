@@ -20,22 +20,16 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
-from unalike.errors import UnalikeError
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
 class FedDyn(Method):
-    """alpha: strength of the regulariser (the papers use 0.01)."""
+    alpha: float = knob(0.01, "strength of the regulariser", values="0.01", least=0, tune=(1e-3, 1.0))
 
-    alpha: float = 0.01
-
+    name = "feddyn"
     keeps = {"drift": Field()}
     sends = {"delta": Field(weight="one")}
-
-    def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise UnalikeError(f"FedDyn alpha must be at least 0; got {self.alpha!r}.")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.drift = torch.zeros_like(server.w)

@@ -25,26 +25,28 @@ import math
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, PerClient, Server
-from unalike.errors import UnalikeError, one_of
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, PerClient, Server, knob
+from unalike.errors import UnalikeError
 
 
 @dc.dataclass(frozen=True)
 class FedFa(Method):
-    """alpha, beta: shares of accuracy and participation (sum 1); client_momentum, server_momentum: γ_c, γ_s;
-    server_lr: η_s; every: momentum steps in every so many rounds, the plain aggregate in the others; c: stands for a
-    share of 0; weighting, rule: readings (see above)."""
+    alpha: float = knob(0.5, "share of accuracy", least=0)
+    beta: float = knob(0.5, "share of participation (alpha + beta = 1)", least=0)
+    client_momentum: float = knob(0.5, "γ_c, momentum of local steps")
+    server_momentum: float = knob(0.5, "γ_s, momentum of the server's steps")
+    server_lr: float = knob(1.0, "η_s, the server's rate")
+    every: int = knob(1, "momentum steps in every so many rounds, the plain aggregate in the others", least=1)
+    c: float = knob(1e-6, "stands for a share of 0", above=0, below=1)
+    weighting: str = knob(
+        "information", "of the clients in the aggregate", choices=("information", "uniform", "samples")
+    )
+    rule: str = knob(
+        "corrected", "the server's momentum step, as mended or as printed", choices=("corrected", "literal")
+    )
 
-    alpha: float = 0.5
-    beta: float = 0.5
-    client_momentum: float = 0.5
-    server_momentum: float = 0.5
-    server_lr: float = 1.0
-    every: int = 1
-    c: float = 1e-6
-    weighting: str = "information"
-    rule: str = "corrected"
-
+    name = "fedfa"
+    tune = {"alpha, beta": [[a / 10, (10 - a) / 10] for a in range(11)]}
     keeps = {"taken": Field("scalar"), "delta": Field(life="round")}
 
     @property
@@ -54,14 +56,8 @@ class FedFa(Method):
         return {**(numbers if self.weighting == "information" else {}), "delta": Field(weight=weight)}
 
     def __post_init__(self) -> None:
-        if min(self.alpha, self.beta) < 0 or not math.isclose(self.alpha + self.beta, 1.0, abs_tol=1e-9):
+        if not math.isclose(self.alpha + self.beta, 1.0, abs_tol=1e-9):
             raise UnalikeError(f"FedFa alpha and beta must sum to 1; got {self.alpha!r} and {self.beta!r}.")
-        if not 0 < self.c < 1:
-            raise UnalikeError(f"FedFa c must lie between 0 and 1; got {self.c!r}.")
-        if self.every < 1:
-            raise UnalikeError(f"FedFa every must be at least 1; got {self.every!r}.")
-        one_of(self, "weighting", "information", "uniform", "samples")
-        one_of(self, "rule", "corrected", "literal")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)

@@ -20,24 +20,17 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
 from unalike.errors import UnalikeError
 
 
 @dc.dataclass(frozen=True)
 class FedNova(Method):
-    """server_momentum: momentum of the server's steps; mu: strength of the spring (FedProx's) in local training."""
+    server_momentum: float = knob(0.0, "momentum of the server's steps", least=0, below=1)
+    mu: float = knob(0.0, "strength of the spring (FedProx's) in local training", least=0, tune=(1e-3, 1.0))
 
-    server_momentum: float = 0.0
-    mu: float = 0.0
-
+    name = "fednova"
     sends = {"direction": Field(), "work": Field("scalar")}
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.server_momentum < 1:
-            raise UnalikeError(f"FedNova server_momentum must lie in [0, 1); got {self.server_momentum!r}.")
-        if not self.mu >= 0:
-            raise UnalikeError(f"FedNova mu must be at least 0; got {self.mu!r}.")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)

@@ -19,20 +19,18 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Cohort, Method, Server
+from unalike.contract import Cohort, Method, Server, knob
 from unalike.errors import UnalikeError
 
 
 @dc.dataclass(frozen=True)
 class FedAvgM(Method):
-    """server_lr: η; server_momentum: β (0 with η = 1 is FedAvg)."""
+    server_lr: float = knob(1.0, "η, the server's rate")
+    server_momentum: float = knob(
+        0.9, "β, momentum (0 with η = 1 is FedAvg)", least=0, below=1, tune=[0.5, 0.7, 0.9, 0.95]
+    )
 
-    server_lr: float = 1.0
-    server_momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.server_momentum < 1:
-            raise UnalikeError(f"FedAvgM server_momentum must lie in [0, 1); got {self.server_momentum!r}.")
+    name = "fedavgm"
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
@@ -45,16 +43,10 @@ class FedAvgM(Method):
 
 @dc.dataclass(frozen=True)
 class Adaptive(Method):
-    """server_lr: η; beta1, beta2; tau: τ, how adaptive it is (small: very)."""
-
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.tau > 0):
-            raise UnalikeError(f"{type(self).__name__}: beta1 and beta2 must lie in [0, 1), tau above 0.")
+    server_lr: float = knob(0.01, "η, the server's rate", tune=(1e-3, 1.0))
+    beta1: float = knob(0.9, "β₁, memory of the mean update", least=0, below=1)
+    beta2: float = knob(0.99, "β₂, memory of its square", least=0, below=1)
+    tau: float = knob(1e-3, "τ, how adaptive it is (small: very)", above=0, tune=(1e-4, 1e-1))
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
@@ -73,17 +65,23 @@ class Adaptive(Method):
 
 @dc.dataclass(frozen=True)
 class FedAdagrad(Adaptive):
+    name = "fedadagrad"
+
     def second(self, square: Tensor, delta: Tensor) -> Tensor:
         return square + delta.square()
 
 
 @dc.dataclass(frozen=True)
 class FedYogi(Adaptive):
+    name = "fedyogi"
+
     def second(self, square: Tensor, delta: Tensor) -> Tensor:
         return square - (1 - self.beta2) * delta.square() * torch.sign(square - delta.square())
 
 
 @dc.dataclass(frozen=True)
 class FedAdam(Adaptive):
+    name = "fedadam"
+
     def second(self, square: Tensor, delta: Tensor) -> Tensor:
         return self.beta2 * square + (1 - self.beta2) * delta.square()

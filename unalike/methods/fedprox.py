@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-from unalike.contract import Answer, Fields, Me, Method
-from unalike.errors import UnalikeError
+from unalike.contract import Answer, Fields, Me, Method, knob
 
 
 @dc.dataclass(frozen=True)
 class FedProx(Method):
-    """mu: strength of the spring."""
+    mu: float = knob(0.01, "strength of the spring", least=0, tune=(1e-3, 1.0))
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise UnalikeError(f"FedProx mu must be at least 0; got {self.mu!r}.")
+    name = "fedprox"
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, pull=self.mu, push=-self.mu * m.w).then(self.done)

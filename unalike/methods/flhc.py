@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Server
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, knob
 from unalike.errors import UnalikeError
 
 METRICS = ("l2", "l1", "cosine")
@@ -38,21 +38,15 @@ LINKAGES: dict[str, Callable[..., np.ndarray]] = {
 
 @dc.dataclass(frozen=True)
 class FLHC(Method):
-    """clusters: how many are left; warmup: R₀; linkage: "ward", "complete", "average", "single"; metric: "l2", "l1",
-    "cosine" (ward needs l2)."""
+    clusters: int = knob(2, "how many clusters are left", least=1, tune=[2, 3, 4, 6])
+    warmup: int = knob(10, "R₀, rounds of FedAvg before clusters are made", least=0)
+    linkage: str = knob("ward", "which groups are close", choices=LINKAGES)
+    metric: str = knob("l2", "distance of two updates (ward needs l2)", choices=METRICS)
 
-    clusters: int = 2
-    warmup: int = 10
-    linkage: str = "ward"
-    metric: str = "l2"
-
+    name = "flhc"
     sends = {"delta": Field(), "own": Field(read="each", weight="one")}
 
     def __post_init__(self) -> None:
-        if self.clusters < 1 or self.warmup < 0:
-            raise UnalikeError(f"FLHC needs clusters ≥ 1 and warmup ≥ 0; got {self.clusters!r} and {self.warmup!r}.")
-        if self.linkage not in LINKAGES or self.metric not in METRICS:
-            raise UnalikeError(f"FLHC linkage must be one of {tuple(LINKAGES)} and metric one of {METRICS}.")
         if self.linkage == "ward" and self.metric != "l2":
             raise UnalikeError(f"FLHC linkage='ward' needs metric='l2'; got {self.metric!r}.")
 

@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-from unalike.contract import Answer, Cohort, Fields, Me, Method, Server
-from unalike.errors import UnalikeError
+from unalike.contract import Answer, Cohort, Fields, Me, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
 class OneShot(Method):
-    """epochs: the local budget, in passes over a client's data."""
+    epochs: int = knob(300, "the local budget, in passes over a client's data", least=1, tune=[10, 30, 100, 300])
 
-    epochs: int = 300
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise UnalikeError(f"OneShot epochs must be at least 1; got {self.epochs!r}.")
+    name = "oneshot"
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, epochs=self.epochs).then(self.done)

@@ -19,28 +19,21 @@ import dataclasses as dc
 
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
-from unalike.errors import UnalikeError, one_of
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
 
 FLOOR = 1e-10  # added to the loss inside powers, as in the authors' program
 
 
 @dc.dataclass(frozen=True)
 class QFedAvg(Method):
-    """q: how much large losses count; lipschitz: L, None for 1/η; h: "fair_flearn" (the authors') or "rfedavg_repo"."""
+    q: float = knob(1.0, "how much large losses count", least=0, tune=(1e-2, 5.0))
+    lipschitz: float | None = knob(None, "L, the Lipschitz constant; None for 1/η", above=0)
+    h: str = knob(
+        "fair_flearn", "h_k as in the authors' program or in rFedAvg's", choices=("fair_flearn", "rfedavg_repo")
+    )
 
-    q: float = 1.0
-    lipschitz: float | None = None
-    h: str = "fair_flearn"
-
+    name = "qfedavg"
     sends = {"delta": Field(weight="one"), "h": Field("scalar", weight="one")}
-
-    def __post_init__(self) -> None:
-        if not self.q >= 0:
-            raise UnalikeError(f"QFedAvg q must be at least 0; got {self.q!r}.")
-        one_of(self, "h", "fair_flearn", "rfedavg_repo")
-        if self.lipschitz is not None and not self.lipschitz > 0:
-            raise UnalikeError(f"QFedAvg lipschitz must be above 0, or None; got {self.lipschitz!r}.")
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         over = "epoch" if self.h == "rfedavg_repo" else "samples"

@@ -19,6 +19,7 @@ from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
 class Centralized(Method):
     """All training data as one client's."""
 
+    name = "centralized"
     pooled = True
 
 
@@ -26,6 +27,7 @@ class Centralized(Method):
 class LocalOnly(Method):
     """Each client by itself; a client that never takes part keeps the initial model."""
 
+    name = "local-only"
     keeps = {"model": Field()}
     sends = {}
 

@@ -10,7 +10,7 @@ model; the server keeps the table of everybody's last δ and shows the participa
 
 The table is read client by client and shown to peers: no secure aggregation can hide it (rFedAvg+ needs only a sum).
 `delta="batch"` and `weights="uniform"` are the authors' program: δ from one mini-batch (they send the whole batch of
-features, of which only the mean is used), plain means over clients. λ: 1e-4 MNIST, 1e-5 CIFAR-10, 0.1 Sent140.
+features, of which only the mean is used), plain means over clients.
 """
 
 from __future__ import annotations
@@ -19,31 +19,23 @@ import dataclasses as dc
 
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server
-from unalike.errors import UnalikeError, one_of
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
 class RFedAvg(Method):
-    """lam: λ; delta: "mean" (over all samples) or "batch" (one mini-batch); weights: "samples" or "uniform"."""
+    lam: float = knob(
+        1e-4, "λ, strength of the pull", values="1e-4 MNIST, 1e-5 CIFAR-10, 0.1 Sent140", least=0, tune=(1e-5, 1.0)
+    )
+    delta: str = knob("mean", "δ over all samples or over one mini-batch", choices=("mean", "batch"))
+    weights: str = knob(
+        "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
+    )
 
-    lam: float = 1e-4
-    delta: str = "mean"
-    weights: str = "samples"
-
+    name = "rfedavg"
     keeps = {"mean": Field("features")}
     tables = {"means": Field("features")}
-
-    @property
-    def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        weight = "samples" if self.weights == "samples" else "one"
-        return {"delta": Field(weight=weight), "mean": Field("features", read="peers", weight="one")}
-
-    def __post_init__(self) -> None:
-        if not self.lam >= 0:
-            raise UnalikeError(f"RFedAvg lam must be at least 0; got {self.lam!r}.")
-        one_of(self, "delta", "mean", "batch")
-        one_of(self, "weights", "samples", "uniform")
+    sends = {"delta": Field(weight="weights"), "mean": Field("features", read="peers", weight="one")}
 
     @property
     def _over(self) -> str:

@@ -21,35 +21,26 @@ import dataclasses as dc
 
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server
-from unalike.errors import UnalikeError, one_of
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
+from unalike.errors import UnalikeError
 
 
 @dc.dataclass(frozen=True)
 class RFedAvgPlus(Method):
-    """lam: λ; include_self, delta, weights: readings (see above); noise_std, clip: noise on δ."""
+    lam: float = knob(1e-4, "λ, strength of the pull", least=0, tune=(1e-5, 1.0))
+    include_self: bool = knob(False, "whether δ^{−k} is the mean over all participants, k included")
+    delta: str = knob("mean", "δ over all samples or over one mini-batch", choices=("mean", "batch"))
+    noise_std: float = knob(0.0, "noise on δ, in units of clip/n_k", least=0)
+    clip: float | None = knob(None, "norm to which each sample's features are cut", above=0)
+    weights: str = knob(
+        "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
+    )
 
-    lam: float = 1e-4
-    include_self: bool = False
-    delta: str = "mean"
-    noise_std: float = 0.0
-    clip: float | None = None
-    weights: str = "samples"
-
+    name = "rfedavg-plus"
     keeps = {"mean": Field("features", life="round"), "model": Field(life="round")}
-
-    @property
-    def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        weight = "samples" if self.weights == "samples" else "one"
-        return {"delta": Field(weight=weight), "mean": Field("features", weight="one")}
+    sends = {"delta": Field(weight="weights"), "mean": Field("features", weight="one")}
 
     def __post_init__(self) -> None:
-        if not self.lam >= 0:
-            raise UnalikeError(f"RFedAvgPlus lam must be at least 0; got {self.lam!r}.")
-        one_of(self, "delta", "mean", "batch")
-        one_of(self, "weights", "samples", "uniform")
-        if self.noise_std < 0 or (self.clip is not None and not self.clip > 0):
-            raise UnalikeError("RFedAvgPlus noise_std must be at least 0 and clip above 0, or None.")
         if self.noise_std > 0 and self.clip is None:
             raise UnalikeError("RFedAvgPlus noise_std needs clip: without a bound on features noise protects nothing.")
 

@@ -23,22 +23,17 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
-from unalike.errors import one_of
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
 class Scaffold(Method):
-    """server_lr: η_g; scaling: "paper" or "official" (see above)."""
+    server_lr: float = knob(1.0, "η_g, the server's rate", tune=(0.3, 1.5))
+    scaling: str = knob("paper", "of c and c_k, as in the paper or in the programs", choices=("paper", "official"))
 
-    server_lr: float = 1.0
-    scaling: str = "paper"
-
+    name = "scaffold"
     keeps = {"control": Field()}
     sends = {"delta": Field(weight="one"), "control": Field(weight="one")}
-
-    def __post_init__(self) -> None:
-        one_of(self, "scaling", "paper", "official")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.control = torch.zeros_like(server.w)

@@ -37,6 +37,7 @@ def accuracy(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(-1) == y).to(logits.dtype)
 
 
+BUFFER_POLICIES = ("average", "local", "freeze")
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
 
 
@@ -62,8 +63,8 @@ class Task:
             raise UnalikeError(f"The model must be a torch.nn.Module; got {type(module).__name__}.")
         if any(nn.parameter.is_lazy(p) for p in (*module.parameters(), *module.buffers())):
             raise UnalikeError("The model has lazy layers without a shape yet: call the model once on a batch before.")
-        if buffers not in ("average", "local", "freeze"):
-            raise unknown("buffer policy", buffers, ("average", "local", "freeze"))
+        if buffers not in BUFFER_POLICIES:
+            raise unknown("buffer policy", buffers, BUFFER_POLICIES)
         self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
         self.device, self.dtype, self.precision, self.buffer_policy = (
             torch.device(device),

@@ -28,11 +28,13 @@ from typing import Any
 from unalike import config
 from unalike.errors import UnalikeError, line_of, unknown
 from unalike.metrics.lines import is_number
+from unalike.run.settings import RunSettings
+from unalike.settings.knobs import knobs
 
 Tables = dict[str, dict[str, Any]]
 
 # How it is computed, not what: kept with the result. Folders are where runs and data happen to lie.
-HOW = {"folder", "resume", "device", "precision", "engine", "deterministic", "checkpoint_every", "state_memory"}
+HOW = {name for name, knob in knobs(RunSettings).items() if knob.how}
 
 
 @dc.dataclass(frozen=True)

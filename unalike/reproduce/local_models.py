@@ -35,7 +35,7 @@ class LocalModels(Callback):
             return
         self.path = run.folder.path
         server, population = run.server, run.population
-        weighted = run.method.sends["delta"].weight == "samples"
+        weighted = run.method.sends["delta"].weighting(run.method) == "samples"
         sizes = torch.tensor(run.data.train.sizes).double() if weighted else torch.ones(population).double()
         self.weights = sizes.to(server.w.device)
         self.moved = torch.zeros(population, len(server.w), dtype=server.w.dtype, device=server.w.device)

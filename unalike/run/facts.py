@@ -13,32 +13,21 @@ from torch import Tensor
 import unalike
 from unalike.contract.method import settings
 from unalike.metrics.names import lower_ones
+from unalike.settings.knobs import knobs
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
 
 
-def facts(
-    run: Run, fingerprint: str, engine: str, engine_options: dict[str, Any], evaluate_clients: str | int
-) -> dict[str, Any]:
+def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[str, Any]:
     """Return the facts by table; fingerprint: of the data."""
     task = run.task
     start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
+    asked = {name: getattr(run.settings, name) for name, knob in knobs(run.settings).items() if knob.fact}
     participation = {"kind": type(run.sampling).__name__, **dc.asdict(run.sampling)}
     return {
         "unalike": {"version": unalike.__version__},
-        "run": {
-            "rounds": run.rounds,
-            "seed": run.seed,
-            "engine": engine,
-            "device": task.device.type,
-            "dtype": str(task.dtype).removeprefix("torch."),
-            "precision": task.precision,
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "checkpoint_every": run.checkpoint_every,
-            "evaluate_every": run.evaluate_every,
-            "evaluate_clients": evaluate_clients,
-        },
+        "run": asked | {"device": task.device.type, "deterministic": torch.are_deterministic_algorithms_enabled()},
         "engine": {
             **_plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
             "took": run.engine.name,

@@ -25,17 +25,12 @@ from torch import Tensor
 from unalike.contract.server import Server
 from unalike.errors import UnalikeError, first_line
 from unalike.files import hold, release, replace
+from unalike.run.settings import RunSettings
+from unalike.settings.knobs import knobs
 from unalike.settings.toml import dump_toml, flatten
 
 # What may differ between a run and its continuation without making it another run.
-FREE = (
-    "run.rounds",
-    "run.engine",
-    "run.device",
-    "run.deterministic",
-    "run.checkpoint_every",
-    "unalike.version",
-)
+FREE = (*(f"run.{name}" for name, knob in knobs(RunSettings).items() if knob.free), "unalike.version")
 FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
 SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
 SEGMENTS = 64  # when there are more, the smaller half becomes one

@@ -34,6 +34,7 @@ from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.round import Round
 from unalike.run.sampling import Uniform, draw, sampling
+from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
 SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
@@ -53,26 +54,15 @@ class Run:
         federation: Federation,
         method: Method,
         local: LocalTraining,
-        *,
-        rounds: int,
-        clients_per_round: Any,
-        seed: int,
-        engine: str,
+        settings: RunSettings,
         engine_options: dict[str, Any],
-        folder: str | Path | None,
-        resume: bool,
-        checkpoint_every: int,
-        evaluate_every: int,
-        evaluate_clients: str | int,
-        state_memory: int,
         recipe: dict[str, Any] | None,
     ):
         federation.check()
-        self.task, self.method, self.rounds, self.seed = task, method, rounds, seed
-        self.local = local
-        self.sampling = sampling(clients_per_round)
+        self.task, self.method, self.local, self.settings = task, method, local, settings
+        self.rounds, self.seed = settings.rounds, settings.seed
+        self.sampling = sampling(settings.clients_per_round)
         self.sampling.check(len(federation))
-        self.checkpoint_every, self.evaluate_every = checkpoint_every, evaluate_every
         fingerprint = federation.fingerprint()
         self.data = self._training = federation.to(task.device, task.dtype)
         if getattr(method, "pooled", False):
@@ -85,15 +75,15 @@ class Run:
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
-        self.evaluated_clients = choose_clients(evaluate_clients, len(self.data), seed)
+        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed)
         self._bound = task.live()
         self.folder: RunFolder | None = None
-        where = Path(folder) if folder is not None else None
-        self._assemble(engine, engine_options, where, state_memory)
+        where = Path(settings.folder) if settings.folder is not None else None
+        self._assemble(engine_options, where)
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
-            config = facts(self, fingerprint, engine, engine_options, evaluate_clients)
+            config = facts(self, fingerprint, engine_options)
             try:
-                self.folder = RunFolder(where, config, resume, recipe)
+                self.folder = RunFolder(where, config, settings.resume, recipe)
             except BaseException:
                 self.close()
                 raise
@@ -124,8 +114,8 @@ class Run:
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
-    def _assemble(self, engine: str, options: dict[str, Any], where: Path | None, memory: int) -> None:
-        task, method, local = self.task, self.method, self.local
+    def _assemble(self, options: dict[str, Any], where: Path | None) -> None:
+        task, method, local, engine = self.task, self.method, self.local, self.settings.engine
         shapes = state_shapes(method, task, local)
         files = where / "clients" if where else None
         self.clients: ClientStore | FileStates
@@ -134,7 +124,7 @@ class Run:
         elif isinstance(self.data, RemoteFederation):  # the server knows only which of the clients' rounds counted
             self.clients = ClientStore(ACKNOWLEDGED, self.population)
         else:
-            self.clients = ClientStore(shapes, self.population, task.device, memory, files)
+            self.clients = ClientStore(shapes, self.population, task.device, self.settings.state_memory, files)
         self.tables = {
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
@@ -237,11 +227,11 @@ class Run:
 
     def evaluated(self, round: int) -> bool:
         """Return whether the models are evaluated after this round (counted from 1)."""
-        return round % self.evaluate_every == 0 or round == self.rounds
+        return round % self.settings.evaluate_every == 0 or round == self.rounds
 
     def saved(self, round: int) -> bool:
         """Return whether a checkpoint follows this round (counted from 1)."""
-        return round % self.checkpoint_every == 0 or round == self.rounds
+        return round % self.settings.checkpoint_every == 0 or round == self.rounds
 
     @property
     def reason(self) -> str:

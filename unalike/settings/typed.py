@@ -10,28 +10,50 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unalike.errors import UnalikeError, did_you_mean
+from unalike.settings.knobs import NONE, Knob, knobs
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "text"}
 MANY = {bool: "truth values", int: "whole numbers", float: "numbers", str: "texts", Path: "texts"}
 SCHEMA = {bool: "boolean", int: "integer", float: "number", str: "string", Path: "string"}
 
 
-def hints(fn: Any) -> dict[str, tuple[Any, Any]]:
-    """name -> (annotation, default) of a class or a function; `inspect.Parameter.empty` where there is none."""
+class Setting(NamedTuple):
+    """What may be said of a setting: the annotation, the default, and its description."""
+
+    hint: Any
+    default: Any = None
+    knob: Knob = NONE
+
+
+Known = dict[str, Setting]
+
+
+def hints(fn: Any) -> Known:
+    """Return the settings of a class or a function by name; a default is `inspect.Parameter.empty` where there is
+    none. What a file may hold comes before the annotation."""
     try:
         plain = isinstance(fn, type) and not dc.is_dataclass(fn)
-        annotations = typing.get_type_hints(fn.__init__ if plain else fn)
+        annotations = typing.get_type_hints(fn.__init__ if plain else fn, include_extras=True)
     except Exception:  # someone's own function, annotated with names that exist nowhere
         annotations = {}
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    described = knobs(fn)
     return {
-        name: (annotations.get(name, Any), p.default)
+        name: _setting(annotations.get(name, Any), p.default, described.get(name, NONE))
         for name, p in inspect.signature(fn).parameters.items()
         if p.kind in kinds
     }
+
+
+def _setting(hint: Any, default: Any, knob: Knob) -> Setting:
+    """Take a description out of `Annotated`."""
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, *more = typing.get_args(hint)
+        knob = next((part for part in more if isinstance(part, Knob)), knob)
+    return Setting(knob.written or hint, default, knob)
 
 
 def short(value: Any) -> str:
@@ -106,7 +128,7 @@ def _unwritable(hint: Any) -> bool:
     return typing.get_origin(hint) is Callable or (hint not in SCHEMA and not typing.get_args(hint))
 
 
-def check(where: str, values: dict[str, Any], known: dict[str, tuple[Any, Any]]) -> None:
+def check(where: str, values: dict[str, Any], known: Known) -> None:
     """Every name is known and every value fits, or one line."""
     for name, value in values.items():
         if name not in known:

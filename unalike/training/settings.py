@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from unalike.errors import UnalikeError, unknown
+from unalike.settings.knobs import check_fields, knob
+from unalike.settings.typed import hints, words
 from unalike.training import augment
 from unalike.training.optimizers import OPTIMIZERS
 
@@ -20,33 +22,27 @@ Amount = float | Sequence[float] | Callable[[int, int], float]
 class LocalTraining:
     """What a client does between two messages.
 
-    epochs, steps: passes over its data, or mini-batch steps (give one of them; steps begin a new pass when one ends).
-    epochs, steps and lr are each a value, a list with one per client, or a function of (client, round).
-    batch_size: None is the full batch. shuffle=False keeps the stored order. drop_last leaves a short last batch out.
-    lr_decay: the rate of round t (from 0) is lr * lr_decay**t.
-    optimizer: "sgd", "rmsprop" or "adam", as torch.optim defines them; keep_optimizer: its state is the client's and
-      lives through the run instead of starting anew each round.
-    clip_norm: the gradient's total norm is cut to this, before weight decay is added.
-    augment: pictures are mirrored and shifted at random while training, such as "flip,crop:4".
+    epochs, steps and lr are each a value, a list with one per client, or a function of (client, round); of epochs and
+    steps one is given, and steps begin a new pass when one ends. The optimizers are as torch.optim defines them.
     """
 
-    epochs: Amount | None = None
-    steps: Amount | None = None
-    batch_size: int | None = 32
-    lr: Amount = 0.1
-    lr_decay: float = 1.0
-    optimizer: str = "sgd"
-    momentum: float = 0.0
-    nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
-    smoothing: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-    shuffle: bool = True
-    drop_last: bool = False
-    keep_optimizer: bool = False
-    augment: str | None = None
+    epochs: Amount | None = knob(None, "passes over a client's data a round (or give steps); a list: one each")
+    steps: Amount | None = knob(None, "mini-batch steps a round; a list: one a client")
+    batch_size: int | None = knob(32, 'samples a step, or "full"', above=0, written=int | str)  # None is the full batch
+    lr: Amount = knob(0.1, "learning rate; a list: one a client")
+    lr_decay: float = knob(1.0, "the rate of round t (from 0) is lr * lr_decay**t", above=0)
+    optimizer: str = knob("sgd", "how a gradient becomes a step", choices=OPTIMIZERS, noun="optimizer")
+    momentum: float = knob(0.0, "of sgd and rmsprop", least=0)
+    nesterov: bool = knob(False, "Nesterov's momentum")
+    betas: tuple[float, float] = knob((0.9, 0.999), "of adam")
+    smoothing: float = knob(0.99, "of rmsprop", least=0, most=1)
+    eps: float = knob(1e-8, "of adam and rmsprop", least=0)
+    weight_decay: float = knob(0.0, "added to the gradient, after clipping", least=0)
+    clip_norm: float | None = knob(None, "the gradient's norm is cut to this", above=0)
+    shuffle: bool = knob(True, "a new order of the samples every pass")
+    drop_last: bool = knob(False, "leave a short last batch out")
+    keep_optimizer: bool = knob(False, "a client's optimizer lives through the run")
+    augment: str | None = knob(None, "pictures mirrored and shifted while training: flip, crop:4, flip,crop:4:0.5")
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -58,28 +54,13 @@ class LocalTraining:
             if not callable(value) and (value is not None or name == "lr"):
                 count = len(value) if _listed(value) else 1
                 amount(name, value, np.arange(count), 0)
-        if not isinstance(self.optimizer, str) or self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        check_fields(self, "", KINDS)
         if self.batch_size is not None:
-            if not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1 or self.batch_size is True:
-                raise UnalikeError(f"batch_size must be a whole number above 0, or None; got {self.batch_size!r}.")
             object.__setattr__(self, "batch_size", int(self.batch_size))
-        for name in ("momentum", "weight_decay", "eps"):
-            if not _number(getattr(self, name)) or getattr(self, name) < 0:
-                raise UnalikeError(f"{name} must be a number of at least 0; got {getattr(self, name)!r}.")
-        if not _number(self.lr_decay) or self.lr_decay <= 0:
-            raise UnalikeError(f"lr_decay must be a number above 0; got {self.lr_decay!r}.")
-        if not _number(self.smoothing) or not 0 <= self.smoothing <= 1:
-            raise UnalikeError(f"smoothing must lie in [0, 1]; got {self.smoothing!r}.")
-        if self.clip_norm is not None and (not _number(self.clip_norm) or self.clip_norm <= 0):
-            raise UnalikeError(f"clip_norm must be a number above 0, or None; got {self.clip_norm!r}.")
         pair = _listed(self.betas) and len(self.betas) == 2
         if not pair or not all(_number(b) and 0 <= b < 1 for b in self.betas):
             raise UnalikeError(f"betas must be two numbers in [0, 1); got {self.betas!r}.")
         object.__setattr__(self, "betas", tuple(float(b) for b in self.betas))  # a config file gives a list
-        for name in ("nesterov", "shuffle", "drop_last", "keep_optimizer"):
-            if not isinstance(getattr(self, name), bool):
-                raise UnalikeError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         if self.nesterov and not (self.optimizer == "sgd" and self.momentum > 0):
             raise UnalikeError("nesterov=True needs optimizer='sgd' and a momentum above 0.")
         if self.momentum and self.optimizer == "adam":
@@ -130,6 +111,9 @@ class LocalTraining:
             return per.astype(np.int64) * self.epochs
         steps = amount("epochs", self.epochs, ids, max(round, 0)) * per
         return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.07 * 100 is 7.000000000000001
+
+
+KINDS = {name: words(hint) for name, (hint, *_) in hints(LocalTraining).items()} | {"batch_size": "a whole number"}
 
 
 def _number(value: object) -> bool:

@@ -10,6 +10,7 @@ import torch
 from unalike.data import formats
 from unalike.data.dataset import Dataset
 from unalike.data.fetch import Package, Route
+from unalike.data.options import Normalise
 from unalike.data.sources.common import Facts, find, found, from_leaf, images, place
 from unalike.errors import UnalikeError, unknown
 
@@ -194,7 +195,7 @@ FACTS = {
 }  # fmt: skip
 
 
-def mnist(folder: str | None = None, normalise: bool = True) -> Dataset:
+def mnist(folder: str | None = None, normalise: Normalise = True) -> Dataset:
     """MNIST: 60,000 + 10,000 handwritten digits, 28×28 grey, 10 classes; x [n, 1, 28, 28].
 
     LeCun, Cortes and Burges 1998, http://yann.lecun.com/exdb/mnist; no licence is stated. Normalised with the
@@ -204,7 +205,7 @@ def mnist(folder: str | None = None, normalise: bool = True) -> Dataset:
     return _idx("mnist", folder, normalise, 0.1307, 0.3081)
 
 
-def fashion_mnist(folder: str | None = None, normalise: bool = True) -> Dataset:
+def fashion_mnist(folder: str | None = None, normalise: Normalise = True) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 articles of clothing, 28×28 grey, 10 classes; x [n, 1, 28, 28].
 
     Xiao, Rasul and Vollgraf 2017 (arXiv:1708.07747), Zalando SE, MIT licence. Normalised with its own mean .2860 and
@@ -225,7 +226,9 @@ HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 CONSTANTS = {"feddc": FEDDC, "half": HALF}
 
 
-def cifar10(folder: str | None = None, size: int = 32, normalise: bool = True, constants: str = "feddc") -> Dataset:
+def cifar10(
+    folder: str | None = None, size: int = 32, normalise: Normalise = True, constants: str = "feddc"
+) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 colour pictures of things and animals, 10 classes; x [n, 3, size, size].
 
     Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html; no licence is stated, the report is to be cited.
@@ -243,7 +246,7 @@ def cifar10(folder: str | None = None, size: int = 32, normalise: bool = True, c
     return Dataset(x, read["y_train"], test=(x_test, read["y_test"]), classes=10, name="cifar10")
 
 
-def cifar100(folder: str | None = None, normalise: bool = True, coarse: bool = False) -> Dataset:
+def cifar100(folder: str | None = None, normalise: Normalise = True, coarse: bool = False) -> Dataset:
     """CIFAR-100: 50,000 + 10,000 colour pictures, 100 classes (20 with `coarse`); x [n, 3, 32, 32].
 
     Krizhevsky 2009, as CIFAR-10. Normalised with FedDC's means .5071/.4867/.4408 and deviations .2675/.2565/.2761.
@@ -275,7 +278,9 @@ def _resized(pixels: np.ndarray, size: int) -> np.ndarray:
     return torch.nn.functional.interpolate(x, size=(size, size), mode="bilinear", antialias=True).numpy()
 
 
-def emnist(folder: str | None = None, split: str = "letters", letters: str = "", normalise: bool = True) -> Dataset:
+def emnist(
+    folder: str | None = None, split: str = "letters", letters: str = "", normalise: Normalise = True
+) -> Dataset:
     """EMNIST: handwritten characters, 28×28 grey, upright; x [n, 1, 28, 28].
 
     Cohen, Afshar, Tapson and van Schaik 2017 (arXiv:1702.05373), from NIST's Special Database 19. `split`: letters
@@ -343,7 +348,7 @@ def femnist(folder: str | None = None) -> Dataset:
     return from_leaf("femnist", where, "writer", 62, lambda x, y: (np.asarray(x).reshape(-1, 1, 28, 28), y))
 
 
-def tiny_imagenet(folder: str | None = None, normalise: bool = True) -> Dataset:
+def tiny_imagenet(folder: str | None = None, normalise: Normalise = True) -> Dataset:
     """Tiny ImageNet: 100,000 + 10,000 colour pictures, 200 classes; x [n, 3, 64, 64].
 
     Stanford's CS231n course, from ImageNet (whose terms allow research only). The test set is the folder `val`, since

@@ -12,6 +12,7 @@ from unalike.data import formats
 from unalike.data import text as tokens
 from unalike.data.dataset import Dataset
 from unalike.data.fetch import MANIFEST, Package, Route
+from unalike.data.options import TestShare
 from unalike.data.sources.common import Facts, found, from_leaf, place
 from unalike.errors import UnalikeError
 
@@ -69,7 +70,7 @@ FACTS = {
 
 
 def shakespeare(
-    folder: str | None = None, length: int = 80, stride: int = 1, test_share: float = 0.2, least: int = 2
+    folder: str | None = None, length: int = 80, stride: int = 1, test_share: TestShare = 0.2, least: int = 2
 ) -> Dataset:
     """Shakespeare: the next character, by speaker, the natural clients; x int8 [n, length], 80 classes.
 
@@ -90,7 +91,7 @@ def shakespeare(
 
 
 def sent140(
-    folder: str | None = None, users: int = 500, words: int = 2998, length: int = 25, test_share: float = 0.1
+    folder: str | None = None, users: int = 500, words: int = 2998, length: int = 25, test_share: TestShare = 0.1
 ) -> Dataset:
     """Sent140: is a tweet glad or sad, by user, the natural clients; x int16 [n, length] tokens, 2 classes.
 
@@ -115,7 +116,7 @@ def sent140_vectors(
     folder: str | None = None,
     users: int = 500,
     words: int = 2998,
-    test_share: float = 0.1,
+    test_share: TestShare = 0.1,
 ) -> None:
     """Write the GloVe vectors of sent140's tokens as .npy, which the model tweet-lstm takes as `vectors`.
 

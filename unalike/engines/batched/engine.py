@@ -18,6 +18,7 @@ from unalike.engines.batched.captured import Exchanges
 from unalike.engines.batched.stack import Stack
 from unalike.engines.batched.step import Step, StepKind
 from unalike.engines.engine import Engine
+from unalike.engines.options import ClientsAtOnce, Compile, Fast, Memory
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.nn.numerics import one_thread
 from unalike.nn.task import FunctionalModule
@@ -29,10 +30,10 @@ class Batched(Engine):
     def __init__(
         self,
         job: Job,
-        clients_at_once: int | None = None,
-        memory: int | str | None = None,
-        compile: bool | None = None,
-        fast: bool | None = None,
+        clients_at_once: ClientsAtOnce = None,
+        memory: Memory = None,
+        compile: Compile = None,
+        fast: Fast = None,
     ):
         super().__init__(job)
         cuda = job.task.device.type == "cuda"

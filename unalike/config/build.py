@@ -1,0 +1,138 @@
+"""From the tables of a config to what a run is made of."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from unalike import draws
+from unalike.config.tables import MODEL, SPLIT
+from unalike.config.user_files import own_function, own_method, own_model
+from unalike.contract import Method
+from unalike.data.dataset import Dataset
+from unalike.data.federation import Federation
+from unalike.data.sources import FEDERATIONS, load, load_federation
+from unalike.data.tables import table_dataset
+from unalike.errors import UnalikeError, line_of, unknown
+from unalike.methods import METHODS
+from unalike.models import MODELS, build
+from unalike.nn.task import LOSSES
+from unalike.run.sampling import Bernoulli, BySize
+from unalike.settings.typed import short
+from unalike.training.settings import LocalTraining
+
+SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
+
+
+def make_data(table: dict[str, Any]) -> Federation:
+    """[data]: a name, a folder or a table, and how it is split among clients."""
+    try:
+        return _data(dict(table))
+    except (MemoryError, OverflowError, ValueError) as error:  # numpy, asked for 10**12 of something
+        raise UnalikeError(f"[data] {short(table)} is too much for this machine: {line_of(error)}.") from error
+
+
+def _data(options: dict[str, Any]) -> Federation:
+    name = options.pop("name", None)
+    if name in FEDERATIONS:
+        share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
+        seed = options.get("seed", 0)
+        if dealt == "natural":
+            return load_federation(name, **options).split_clients(validation=share, seed=seed)
+        test = options.pop("test", 0.0)
+        made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
+        pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
+        return pool.split(dealt, len(made), seed=seed, test=test, validation=share)
+    if name is None and "folder" in options:
+        fractions = {f"{k}_fraction": options.pop(k) for k in ("test", "validation") if k in options}
+        return Federation.from_folder(options.pop("folder"), **fractions, **options)
+    split = {key: options.pop(key) for key in SPLIT if key in options}
+    if name is None:
+        return _table(options, split)
+    return load(name, **options).split(**split)
+
+
+def _table(options: dict[str, Any], split: dict[str, Any]) -> Federation:
+    """A table by its client column, or pooled and dealt by a partition; `test` may be a second table."""
+    test = split.get("test")
+    if isinstance(test, str) and test != "same":
+        options["test"] = split.pop("test")
+    return table_dataset(options.pop("table"), **options).split(**split)
+
+
+def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torch.nn.Module:
+    """[model]: a name or a file, and options; what the data decide need not be said. Weights come from the seed."""
+    options = {k: v for k, v in table.items() if k not in MODEL}
+    sample = federation.train.x[0]
+    found = {
+        "features": sample.numel(),
+        "channels": sample.shape[0] if sample.dim() == 3 else None,
+        "size": sample.shape[-1] if sample.dim() == 3 else None,
+        "classes": federation.classes,
+    }
+    file, name = options.pop("file", None), options.pop("name", "linear")
+    builder = own_model(file) if file else MODELS[name]
+    taken = inspect.signature(builder).parameters
+    options = {k: v for k, v in found.items() if k in taken and v is not None} | options
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(draws.key(seed, "model") & 0xFFFFFFFF)
+        try:
+            module = builder(**options) if file else build(name, **options)
+        except UnalikeError:
+            raise
+        except Exception as error:
+            raise UnalikeError(f"{file or name} cannot be built from {options}: {line_of(error)}.") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UnalikeError(f"{file} must return a torch.nn.Module; it returned {short(module)}.")
+    return module
+
+
+def make_loss(table: dict[str, Any]) -> dict[str, Any]:
+    """loss, metrics and head of [model]; functions of one's own as "path/to/file.py:name"."""
+    out: dict[str, Any] = {k: table[k] for k in MODEL if k in table}
+    if ":" in out.get("loss", ""):
+        out["loss"] = own_function(out["loss"])
+    elif "loss" in out and out["loss"] not in LOSSES:
+        raise unknown("loss", out["loss"], LOSSES)
+    if "metrics" in out:
+        out["metrics"] = {text.rpartition(":")[2]: own_function(text) for text in out["metrics"]}
+    return out
+
+
+def make_method(table: dict[str, Any]) -> Method:
+    """[method]: a name and hyper-parameters."""
+    options = dict(table)
+    file, name = options.pop("file", None), options.pop("name", "fedavg")
+    try:
+        return (own_method(file) if file else METHODS[name])(**options)
+    except UnalikeError:
+        raise
+    except Exception as error:
+        raise UnalikeError(f"[method] {file or name} cannot be made from {options}: {line_of(error)}.") from error
+
+
+def make_local(table: dict[str, Any]) -> LocalTraining:
+    """[local]: the settings of LocalTraining."""
+    options = dict(table)
+    if options.get("batch_size") == "full":
+        options["batch_size"] = None
+    if "betas" in options:
+        options["betas"] = tuple(options["betas"])
+    return LocalTraining(**options)
+
+
+def make_sampling(value: Any) -> Any:
+    """A number or lists, as in Python, or "bernoulli:0.15" or "by-size:10"."""
+    if not isinstance(value, str):
+        return value
+    name, _, argument = value.partition(":")
+    if name not in SAMPLINGS:
+        raise unknown("sampling", name, SAMPLINGS)
+    kind, number = SAMPLINGS[name]
+    try:
+        return kind(number(argument))
+    except (ValueError, OverflowError):
+        raise UnalikeError(f"clients_per_round={value!r}: after the colon there must be a number.") from None

@@ -1,0 +1,68 @@
+"""A JSON Schema of config files, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unalike.config.tables import FACTS, NAMES, SECTIONS, SETTINGS, TABLES, described, every
+from unalike.settings import typed
+from unalike.settings.knobs import Knob
+
+
+def schema() -> dict[str, Any]:
+    """A JSON Schema of config files, for editors: which settings there are depends on the name or file chosen."""
+    tables = {table: _schema_of(table) for table in TABLES}
+    tables["run"]["required"] = ["rounds"]
+    tables["data"]["anyOf"] = [{"required": [way]} for way in ("name", "folder", "table")]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "unalike run",
+        "type": "object",
+        "properties": {**tables, FACTS: {"type": "object"}},
+        "required": ["data", "run"],
+        "additionalProperties": False,
+    }
+
+
+def _schema_of(table: str) -> dict[str, Any]:
+    properties: dict[str, dict[str, Any]] = {}
+    knobs = described(table)
+    for name, (hint, default, _) in every(table).items():
+        one = {"enum": list(NAMES[table])} if table in NAMES and name == "name" else typed.schema(hint)
+        limits = {} if _takes_files(table) else _limits(knobs[name])
+        text = {"description": knobs[name].words} if knobs[name].words else {}
+        given = {"default": default} if isinstance(default, str | int | float) else {}
+        properties[name] = (limits if "enum" in limits else one | limits) | text | given
+    if table not in NAMES:
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+    rules = [_only(table, {"name": name}, {"properties": {"name": {"const": name}}, "required": ["name"]})
+             for name in NAMES[table]]  # fmt: skip
+    if table == "data":
+        unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["table"]}]}}
+        rules.append(_only(table, {"folder": ""}, {"required": ["folder"], **unnamed}))
+        rules.append(_only(table, {"table": ""}, {"required": ["table"]}))
+        rules[-1]["then"]["required"] = ["label"]
+    else:  # the default's; a file of one's own takes what it takes
+        unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["file"]}]}}
+        rules.append(_only(table, {}, unnamed))
+    return {"type": "object", "properties": properties, "allOf": rules}
+
+
+def _takes_files(table: str) -> bool:
+    """Whether limits belong under the name chosen: a file of one's own may have a setting with others."""
+    return "file" in SECTIONS[table].others
+
+
+def _limits(knob: Knob) -> dict[str, Any]:
+    if knob.choices:
+        return {"enum": list(knob.choices)}
+    return {} if knob.least is None else {"minimum": knob.least}
+
+
+def _only(table: str, chosen: dict[str, str], when: dict[str, Any]) -> dict[str, Any]:
+    known = SETTINGS[table](chosen)
+    then: dict[str, Any] = {"propertyNames": {"enum": list(known)}}
+    limits = {name: found for name, setting in known.items() if (found := _limits(setting.knob))}
+    if limits and _takes_files(table):
+        then["properties"] = limits
+    return {"if": when, "then": then}

@@ -1,0 +1,45 @@
+"""The run that a config describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling
+from unalike.config.checks import absolute, check
+from unalike.data.federation import Federation
+from unalike.run.run import Run
+from unalike.run.simulate import simulate
+
+
+def run(
+    config: dict[str, Any],
+    callbacks: Any = (),
+    resume: bool = False,
+    federation: Federation | None = None,
+    before: Callable[[dict[str, Any]], None] = lambda tables: None,
+    **options: Any,
+) -> Run:
+    """The run that a config describes. With a federation of one's own, [data] is not looked at. `before` is given the
+    checked tables before anything is made of them; options are the engine's, where a file cannot hold them."""
+    tables = absolute(check(config if federation is None else {**config, "data": {"folder": "."}}))
+    settings = dict(tables["run"])
+    settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
+    settings["resume"] = resume or settings.get("resume", False)
+    if federation is None:
+        federation = make_data(tables["data"])
+    else:
+        tables["data"] = dict(config.get("data", {}))
+    before(tables)
+    module = make_model(tables["model"], federation, settings.get("seed", 0))
+    return simulate(
+        module,
+        federation,
+        make_method(tables["method"]),
+        local=make_local(tables["local"]),
+        callbacks=callbacks,
+        recipe=tables,
+        **make_loss(tables["model"]),
+        **settings,
+        **options,
+    )

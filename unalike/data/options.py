@@ -1,0 +1,17 @@
+"""Options of data that several functions take, each described once."""
+
+from typing import Annotated
+
+from unalike.settings.knobs import Knob
+
+PARTITION = Knob("how samples are dealt to clients: iid, dirichlet:0.1, natural (unalike list partitions)", written=str)
+CLIENTS = Knob("how many clients; of data that come with their clients, the largest", least=1)
+TEST = Knob('share of every client\'s samples held out for its own test; "same": the test set, dealt alike', least=0)
+
+Clients = Annotated[int, CLIENTS]
+Seed = Annotated[int, Knob("of the split, apart from the run's", least=0)]
+Test = Annotated[float, TEST]
+Validation = Annotated[float, Knob("share held out to choose a round by", least=0)]
+Normalise = Annotated[bool, Knob("pictures minus the mean, over the deviation; else in 0..1")]
+Scale = Annotated[bool, Knob("features to -1..1 by their ranges in the training rows")]
+TestShare = Annotated[float, Knob("of every speaker's text, or of all tweets, for the test set")]

@@ -1,0 +1,94 @@
+"""The settings of a run, each described once: `simulate`, [run] of a config file and the flags take what is here."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unalike.draws import check_seed
+from unalike.engines import ENGINES
+from unalike.errors import UnalikeError
+from unalike.nn.numerics import DTYPES, PRECISIONS
+from unalike.nn.task import BUFFER_POLICIES
+from unalike.settings import typed
+from unalike.settings.knobs import check_fields, knob, knobs
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dc.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a run is asked for, beside the model, the data, the method and its local training."""
+
+    rounds: int = knob(words="how many rounds", least=0, free=True)
+    clients_per_round: Any = knob(
+        1.0,
+        "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists",
+        written=float | str | list[list[int]],
+        fact=False,
+    )
+    buffers: str = knob(
+        "average",
+        "BatchNorm's statistics",
+        choices=BUFFER_POLICIES,
+        noun="buffer policy",
+        fact=False,
+    )
+    seed: int = knob(0, "of everything random in the run", least=0)
+    engine: str = knob(
+        "auto",
+        "who runs the clients (unalike list engines)",
+        choices=("auto", *ENGINES),
+        noun="engine",
+        free=True,
+        how=True,
+    )
+    device: str = knob("auto", "where: auto, cpu, cuda or cuda:1", free=True, how=True)
+    dtype: str = knob("float32", "of weights and data", choices=DTYPES, noun="dtype")
+    precision: str = knob(
+        "highest",
+        "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it",
+        choices=PRECISIONS,
+        noun="precision",
+        how=True,
+    )
+    deterministic: bool = knob(False, "bit-identical repeats on a GPU too", free=True, how=True)
+    folder: str | Path | None = knob(None, "where the run is written", free=True, how=True, fact=False)
+    resume: bool = knob(False, "go on where the run in the folder ended", free=True, how=True, fact=False)
+    checkpoint_every: int = knob(1, "rounds between checkpoints", least=1, free=True, how=True)
+    evaluate_every: int = knob(1, "rounds between evaluations", least=1)
+    evaluate_clients: str | int = knob("auto", "auto, all, none, or how many (the same ones each time)")
+    state_memory: int = knob(
+        2 << 30, "bytes of client state in memory; the rest is in files", least=0, free=True, how=True, fact=False
+    )
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_fields(self, "", KINDS)
+        if self.resume and self.folder is None:
+            raise UnalikeError("resume=True needs the folder of the run to continue: give folder=...")
+
+
+KINDS = {name: typed.words(s.hint) for name, s in typed.hints(RunSettings).items() if s.knob.bounds}
+
+
+def takes_settings(fn: Function) -> Function:
+    """Show the settings of a run in the signature and the docstring of a function that takes them as keywords."""
+    own = [p for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    given = [*inspect.signature(RunSettings).parameters.values()]
+    options = inspect.Parameter("engine_options", inspect.Parameter.VAR_KEYWORD, annotation="Any")
+    parameters = sorted([*own, *given], key=lambda p: p.kind)
+    lines = [f"{name}: {knob.text}" for name, knob in knobs(RunSettings).items()]
+    fn.__signature__ = inspect.Signature([*parameters, options], return_annotation="Run")  # type: ignore[attr-defined]
+    fn.__doc__ = "\n    ".join([(fn.__doc__ or "").rstrip(), *lines])
+    return fn
+
+
+def split_options(given: dict[str, Any]) -> tuple[RunSettings, dict[str, Any]]:
+    """Return the settings of a run among the keywords, and the engine's options."""
+    own = {f.name for f in dc.fields(RunSettings)}
+    settings = RunSettings(**{name: value for name, value in given.items() if name in own})
+    return settings, {name: value for name, value in given.items() if name not in own}
