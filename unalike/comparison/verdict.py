@@ -107,11 +107,7 @@ def _best(methods: Sequence[Evidence], values: Values, larger: bool = True) -> E
 
 
 def _wish(
-    methods: Sequence[Evidence],
-    base: Evidence,
-    values: Values,
-    show: Callable[[Evidence], str],
-    larger: bool = True,
+    methods: Sequence[Evidence], base: Evidence, values: Values, show: Callable[[Evidence], str], larger: bool = True
 ) -> str:
     """The best of the methods, against the baseline, and who cannot be told from it."""
     best = _best(methods, values, larger)

@@ -195,12 +195,7 @@ class Federation:
 
     @classmethod
     def from_folder(
-        cls,
-        path: str | os.PathLike,
-        *,
-        test_fraction: float = 0.0,
-        validation_fraction: float = 0.0,
-        seed: int = 0,
+        cls, path: str | os.PathLike, *, test_fraction: float = 0.0, validation_fraction: float = 0.0, seed: int = 0
     ) -> Federation:
         """Read one .npz or .safetensors file per client, in the order of the file names; the stems become the names.
 
@@ -383,9 +378,7 @@ def _parts(train: Columns, n_test: np.ndarray, n_validation: np.ndarray, seed: i
     order = np.lexsort((drawn, owners))  # grouped by client, shuffled within
     part = np.zeros(len(owners), np.int8)
     part[order] = np.where(
-        position < np.repeat(n_test, sizes),
-        1,
-        np.where(position < np.repeat(n_test + n_validation, sizes), 2, 0),
+        position < np.repeat(n_test, sizes), 1, np.where(position < np.repeat(n_test + n_validation, sizes), 2, 0)
     )
     return part
 

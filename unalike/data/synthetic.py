@@ -83,12 +83,7 @@ def synthetic_feddc(
 
 
 def fedprox(
-    alpha: float = 0.0,
-    beta: float = 0.0,
-    iid: bool = False,
-    clients: int = 30,
-    seed: int = 0,
-    test: float = 0.2,
+    alpha: float = 0.0, beta: float = 0.0, iid: bool = False, clients: int = 30, seed: int = 0, test: float = 0.2
 ) -> Federation:
     """Return `synthetic_fedprox` with a share of every client held out (papers: 0.2; the authors' program: 0.1)."""
     arrays = synthetic_fedprox(alpha, beta, iid, clients, seed)

@@ -182,10 +182,7 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     kept = {int(k) for k in thin(len(lines), points)}
     kept |= {evaluated[k] for k in thin(len(evaluated), points)}
     rows = sorted(kept)
-    x = {
-        "rounds": [lines[k]["round"] for k in rows],
-        "seconds": [round(seconds[k], 3) for k in rows],
-    }
+    x = {"rounds": [lines[k]["round"] for k in rows], "seconds": [round(seconds[k], 3) for k in rows]}
     if run.method not in REFERENCES:  # what these would send is nobody's traffic
         x["bytes"] = [sent[k] for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}

