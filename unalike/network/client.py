@@ -120,8 +120,7 @@ class Client:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
         data.check()
         self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), find_device(device)
-        self.say = say
-        self.ended = False
+        self.say, self.ended = say, False
         self._nodes: dict[str, Node] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.close = weakref.finalize(self, release, _locked(folder / "lock"))
@@ -148,14 +147,9 @@ class Client:
         """Who is here: sizes and the kind of a sample."""
         _same_version(header)
         data = self.data
-        facts = {
-            "sizes": {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS},
-            "classes": data.classes,
-            **{
-                letter: [t.is_floating_point(), list(t.shape[1:])]
-                for letter, t in (("x", data.train.x), ("y", data.train.y))
-            },
-        }
+        kind = lambda t: [t.is_floating_point(), list(t.shape[1:])]  # noqa: E731
+        sizes = {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS}
+        facts = {"sizes": sizes, "classes": data.classes, "x": kind(data.train.x), "y": kind(data.train.y)}
         self.ended = False
         return wire.encode({"kind": "reply", "version": unalike.__version__, "facts": facts}, {})
 
@@ -216,13 +210,8 @@ class Client:
         if method.pooled:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
         module = config.make_model(tables.get("model", {}), data, seed)
-        task = Task(
-            module,
-            **config.make_loss(tables.get("model", {})),
-            dtype=dtype,
-            device=self.device,
-            buffers=settings.get("buffers", "average"),
-        )
+        loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
+        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers)
         x, y = data.train.of(client)
         task.check(x[:2], y[:2])
         shapes = state_shapes(method, task, local)
@@ -283,12 +272,9 @@ def _locked(file: Path) -> int | None:
 
 
 ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {
-    "hello": Client._hello,
-    "plan": Client._plan,
-    "request": Client._request,
-    "evaluate": Client._evaluate,
+    "hello": Client._hello, "plan": Client._plan, "request": Client._request, "evaluate": Client._evaluate,
     "end": Client._end,
-}
+}  # fmt: skip
 
 
 def attend(link: ClientLink, client: Client, once: bool = False, poll: float = 0.2) -> None:
