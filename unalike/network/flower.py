@@ -90,6 +90,28 @@ def _stub() -> Fab:
 # ---------------------------------------------------------------- what both ends share
 
 
+def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: float) -> Message:
+    """Return a message with all its objects, up to a limit of bytes and of time."""
+    total = 0
+
+    def counted(object_id: str) -> bytes:
+        nonlocal total
+        data = ask(object_id)
+        total += len(data)
+        if total > MAX_MESSAGE:
+            raise transfer.ObjectPullError(object_id, f"the message has more than {MAX_MESSAGE} bytes.")
+        return data
+
+    ids = [node.object_id for node in objects.iterate_object_tree(tree)]
+    limit = max(seconds, 1.0)
+    found = transfer.pull_objects(ids, counted, initial_backoff=FIRST_WAIT, backoff_cap=1.0, max_time=limit)
+    message = transfer.inflate_object_from_contents(message_id, found)
+    if not isinstance(message, Message):
+        raise UnalikeError("A message has a record that is none of ours.")
+    message.metadata.__dict__["_message_id"] = message_id
+    return message
+
+
 class _End:
     """An end of Flower's network: messages go through `_http`, as `_node`, in pieces."""
 
@@ -100,26 +122,10 @@ class _End:
         """Make one request of Flower's and return its answer."""
         raise NotImplementedError
 
-    def _fetch(self, tree: Any, run: int, message_id: str, seconds: float) -> Message:
-        """Return a message with all its objects, up to a limit of bytes and of time, and confirm that it has come."""
-        pull = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
-        get, total = calls.make_pull_object_fn_protobuf(pull, self._node, run), 0
-
-        def counted(object_id: str) -> bytes:
-            nonlocal total
-            data = get(object_id)
-            total += len(data)
-            if total > MAX_MESSAGE:
-                raise transfer.ObjectPullError(object_id, f"the message has more than {MAX_MESSAGE} bytes.")
-            return data
-
-        ids = [node.object_id for node in objects.iterate_object_tree(tree)]
-        limit = max(seconds, 1.0)
-        found = transfer.pull_objects(ids, counted, initial_backoff=FIRST_WAIT, backoff_cap=1.0, max_time=limit)
-        message = transfer.inflate_object_from_contents(message_id, found)
-        if not isinstance(message, Message):
-            raise UnalikeError("A message has a record that is none of ours.")
-        message.metadata.__dict__["_message_id"] = message_id
+    def _take(self, tree: Any, run: int, message_id: str, seconds: float) -> Message:
+        """Fetch a message and confirm that it has come."""
+        get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
+        message = _fetch(tree, message_id, calls.make_pull_object_fn_protobuf(get, self._node, run), seconds)
         confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
         calls.make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
         return message
@@ -255,7 +261,7 @@ class FlowerServer(_End):
 
     def _received(self, proto: Any, tree: Any, seconds: float) -> bytes | Lost:
         try:
-            return answer_of(self._fetch(tree, self._task.run.run_id, proto.metadata.message_id, seconds))
+            return answer_of(self._take(tree, self._task.run.run_id, proto.metadata.message_id, seconds))
         except UnalikeError as error:
             return Lost(str(error))
         except Exception as error:  # whatever Flower's decoding makes of bytes that lie
@@ -359,7 +365,7 @@ class FlowerClient(_End):
             return None
         about = message_from_proto(found.messages_list[0]).metadata
         try:
-            message = self._fetch(found.message_object_trees[0], about.run_id, about.message_id, about.ttl)
+            message = self._take(found.message_object_trees[0], about.run_id, about.message_id, about.ttl)
         except Away:
             raise
         except Exception as error:  # whatever Flower's decoding makes of bytes that lie
