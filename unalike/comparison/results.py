@@ -53,9 +53,8 @@ def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
     """A word of doubt where the round was chosen on few samples."""
     if samples is None or samples >= FEW_SAMPLES or not any(e.validation for e in found):
         return []
-    return [
-        f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
-    ]
+    few = f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
+    return [few]
 
 
 def conclude(
@@ -70,16 +69,9 @@ def conclude(
         shown = [o for arm in plain for o in made[arm.label]]
         score = evidence.score_of(shown) or SCORES[0]
         others = evidence.others_of(shown, score)
+        kinds = {arm.label: evidence.traits(config.make_method(arm.tables["method"])) for arm in mine}
         found = [
-            evidence.gather(
-                arm.label,
-                arm.method,
-                made[arm.label],
-                score,
-                evidence.traits(config.make_method(arm.tables["method"])),
-                arm.reference,
-                others,
-            )
+            evidence.gather(arm.label, arm.method, made[arm.label], score, kinds[arm.label], arm.reference, others)
             for arm in mine
         ]
         out.append(_case(name, found, made, score, target, mine[0].validation))
@@ -204,10 +196,7 @@ def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]
 
 def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[str, Any]) -> dict[str, Any]:
     """comparison.json, .csv and .md; gives back what the first holds."""
-    lines: list[str] = []
-    for case in cases:
-        head = [f"{case.name}:"] if case.name else []
-        lines += [*head, *case.lines]
+    lines = [line for case in cases for line in ([f"{case.name}:"] if case.name else []) + case.lines]
     lines += facts.get("notes", [])
     table = [({"data": case.name} if case.name else {}) | row for case in cases for row in rows(case)]
     content = {
@@ -267,22 +256,19 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         # what a reference line would send is nobody's traffic
         none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
         values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]
-        out.writerow(
-            [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, ""), *values, job.folder.name]
-        )
+        head = [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, "")]
+        out.writerow([*head, *values, job.folder.name])
     return file.getvalue()
 
 
 def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
-    out = [f"# {facts['title']}", "", f"    {facts['command']}", ""]
-    out += [f"{facts['settings']}", ""]
+    out = [f"# {facts['title']}", "", f"    {facts['command']}", "", f"{facts['settings']}", ""]
     out += [f"- {note}" for note in facts.get("notes", [])]
     for case in cases:
         out += ["", f"## {case.name}"] if case.name else []
         table = rows(case)
         titles = list(table[0])
-        out += ["", f"| {' | '.join(titles)} |"]
-        out += [f"|{'|'.join('---' for _ in titles)}|"]
+        out += ["", f"| {' | '.join(titles)} |", f"|{'|'.join('---' for _ in titles)}|"]
         out += [f"| {' | '.join(row[title].replace('|', chr(92) + '|') for title in titles)} |" for row in table]
         out += ["", *(f"- **{wish}**:{rest}" for wish, _, rest in (line.partition(":") for line in case.lines))]
     return "\n".join(out) + "\n"
