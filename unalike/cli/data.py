@@ -32,7 +32,7 @@ from unalike.data.federation import Federation
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import expected
 from unalike.errors import UnalikeError, unknown
-from unalike.files import replacing
+from unalike.files import complaining, replacing
 from unalike.text import size
 
 SHADES = " ░▒▓█"  # of a client's samples: none, up to 1/4, 1/2, 3/4, more
@@ -108,7 +108,7 @@ def _get(args: argparse.Namespace) -> int:
             raise UnalikeError(f"{name} in {fetch.cache()}: {problem}; fetch it with `unalike data get {name}`.")
         place = fetch.get(package)
         if args.folder:
-            place = _copy(package, place, Path(args.folder) / name)
+            place = _copy(place, Path(args.folder) / name)
         total = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
         done.append({"name": name, "folder": str(place), "bytes": total})
     # not a table: a path that is folded cannot be copied
@@ -116,16 +116,14 @@ def _get(args: argparse.Namespace) -> int:
     return show.answer(args, {"data": done}, "\n".join(lines))
 
 
-def _copy(package: fetch.Package, source: Path, target: Path) -> Path:
+def _copy(source: Path, target: Path) -> Path:
     """A copy to carry elsewhere, whole or not at all."""
-    try:
+    with complaining(f"{target} cannot be written"):
         if target.exists():
             raise UnalikeError(f"{target} exists already: give another --folder, or remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target, uuid.uuid4().hex[:8]) as new:
             shutil.copytree(source, new, ignore=shutil.ignore_patterns(fetch.MANIFEST))
-    except OSError as error:
-        raise UnalikeError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 

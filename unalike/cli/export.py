@@ -16,6 +16,7 @@ import shtab
 
 from unalike.cli import show
 from unalike.errors import UnalikeError
+from unalike.files import complaining
 
 KINDS = {
     "csv": "the rounds as CSV",
@@ -43,12 +44,10 @@ def main(args: argparse.Namespace) -> int:
     file = Path(args.out) if args.out else folder / f"{stem}.{args.kind}"
     if args.clients and args.kind in export.MODELS:
         raise UnalikeError("unalike export: --clients is for tables: --csv or --parquet.")
-    try:
+    with complaining(f"{file} cannot be written"):
         if args.kind in export.TABLES:
             table = (export.clients if args.clients else export.rounds)([folder])
             export.TABLES[args.kind](table, file)
         else:
             export.MODELS[args.kind](folder, file)
-    except OSError as error:
-        raise UnalikeError(f"{file} cannot be written: {error.strerror or error}.") from error
     return show.written(args, "file", file)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses as dc
 import functools
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,12 +12,11 @@ from typing import Any
 from unalike import config
 from unalike.comparison.jobs import Arm, Job, Tuned
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
-from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
 from unalike.results.evidence import SCORES, Evidence, Outcome, places
-from unalike.text import listed, size, span
+from unalike.text import csv_text, listed, size, span
 
 NOTHING = "–"
 FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
@@ -206,13 +203,11 @@ def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[
         "cases": [_plain(case) for case in cases],
         "runs": [job.folder.name for job in jobs],
     }
-    try:
+    with complaining(f"The comparison cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
         replace(folder / "comparison.csv", _csv(cases, jobs).encode())
         replace(folder / "comparison.md", _markdown(cases, facts).encode())
-    except OSError as error:
-        raise UnalikeError(f"The comparison cannot be written to {folder}: {error.strerror or error}.") from error
     return content
 
 
@@ -241,9 +236,9 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     numbers = ("final", "selected", "selected_round", "validation", "own", "worst", "variance")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"])
+    out: list[list[Any]] = [
+        ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"]
+    ]
     found = {(case.name, e.label): e for case in cases for e in case.found}
     for job in jobs:
         e = found[job.arm.case, job.arm.label]
@@ -257,8 +252,8 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
         values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]
         head = [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, "")]
-        out.writerow([*head, *values, job.folder.name])
-    return file.getvalue()
+        out.append([*head, *values, job.folder.name])
+    return csv_text(out)
 
 
 def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:

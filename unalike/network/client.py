@@ -70,26 +70,28 @@ class Rules:
         """The plan's tables with files that are this client's own, or an error if there is one it was not given."""
         there = {file.name: file for file in self.files}
 
-        def own(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {k: own(v) for k, v in value.items()}
-            if isinstance(value, list):
-                return [own(v) for v in value]
-            if not config.is_file(value):
-                return value
-            name, _, thing = value.rpartition(":")
+        def own(name: str, thing: str) -> str:
             if name not in there:
-                raise UnalikeError(f"The run wants {value}; this client was not given {name} (--file).")
+                raise UnalikeError(f"The run wants {name}:{thing}; this client was not given {name} (--file).")
             if digest(there[name]) != plan["files"].get(name):
                 raise UnalikeError(f"The run's {name} is not this client's {name}: give both the same file.")
             return f"{there[name].resolve()}:{thing}"
 
-        tables = own(plan["tables"])
+        tables = with_files(plan["tables"], own)
         method = tables.get("method", {})
         name = method.get("name", "fedavg")
         if "file" not in method and self.methods is not None and name not in self.methods:
             raise UnalikeError(f"The run is of {name!r}; this client runs {', '.join(self.methods)} only (--methods).")
         return tables
+
+
+def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
+    """Return tables, or a value of theirs, with `other(file, thing)` in place of every "file.py:thing"."""
+    if isinstance(value, dict):
+        return {k: with_files(v, other) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_files(v, other) for v in value]
+    return other(*value.rpartition(":")[::2]) if config.is_file(value) else value
 
 
 def digest(file: Path) -> str:

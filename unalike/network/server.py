@@ -23,7 +23,7 @@ from unalike.data.federation import SPLITS
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.network.client import PLANNED, digest
+from unalike.network.client import PLANNED, digest, with_files
 from unalike.network.link import Lost, ServerLink
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
@@ -182,20 +182,13 @@ def _portable(tables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Tables that name files by their last name alone, and what is in those files."""
     files: dict[str, str] = {}
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        if not config.is_file(value):
-            return value
-        path, _, thing = value.rpartition(":")
+    def bare(path: str, thing: str) -> str:
         name, content = Path(path).name, digest(Path(path))
         if files.setdefault(name, content) != content:
             raise UnalikeError(f"Two files of this run are called {name}: give them different names.")
         return f"{name}:{thing}"
 
-    return plain(tables), files
+    return with_files(tables, bare), files
 
 
 def _zeros(is_float: bool, shape: list[int]) -> torch.Tensor:

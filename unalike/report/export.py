@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import warnings
@@ -19,6 +17,7 @@ from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
 from unalike.run.folder import join_values
+from unalike.text import csv_text
 
 Table = dict[str, list[Any]]
 
@@ -66,11 +65,8 @@ def _inert(cell: Any) -> Any:
 
 def write_csv(table: Table, file: Path) -> None:
     """A header and a line a row; what is not known is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
-    replace(file, text.getvalue().encode())
+    rows = ([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
+    replace(file, csv_text([table, *rows]).encode())
 
 
 def write_parquet(table: Table, file: Path) -> None:

@@ -3,8 +3,6 @@ without the runs."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections import Counter
@@ -13,15 +11,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.metrics.names import of
 from unalike.reproduce import choose, measure
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
 from unalike.reproduce.results import BINS, Result, Results
 from unalike.results import stats
-from unalike.text import span
+from unalike.text import csv_text, span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
@@ -166,9 +163,7 @@ def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
         sections.append(_section(check, docs))
     page = docs / f"{paper.id}.md"
     _write(page, "\n\n".join(sections) + "\n")
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    _write(docs / f"{paper.id}.csv", out.getvalue())
+    _write(docs / f"{paper.id}.csv", csv_text(rows))
     return page
 
 
@@ -278,11 +273,9 @@ def came_out(notes: Path) -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    try:
+    with complaining(f"Cannot write to {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, content.encode())
-    except OSError as error:
-        raise UnalikeError(f"Cannot write to {path}: {error.strerror or error}.") from error
 
 
 # ---------------------------------------------------------------- curves

@@ -25,7 +25,7 @@ import torch
 
 import unalike
 from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.metrics.lines import is_number, thin, traffic
 from unalike.metrics.names import of
 from unalike.reproduce.define import Job, plain
@@ -56,11 +56,9 @@ class Results:
 
     def add(self, name: str, result: Result) -> None:
         """Written under a new name and renamed: it is there as a whole or not at all."""
-        try:
+        with complaining(f"Cannot write to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
-        except OSError as error:
-            raise UnalikeError(f"Cannot write to {self.folder}: {error.strerror or error}.") from error
         self.found[result["key"]] = result
 
 
