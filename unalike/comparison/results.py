@@ -236,9 +236,8 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     numbers = ("final", "selected", "selected_round", "validation", "own", "worst", "variance")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
-    out: list[list[Any]] = [
-        ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"]
-    ]
+    titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"]
+    out: list[list[Any]] = [titles]
     found = {(case.name, e.label): e for case in cases for e in case.found}
     for job in jobs:
         e = found[job.arm.case, job.arm.label]
