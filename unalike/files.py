@@ -10,6 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from unalike.errors import UnalikeError
+
+
+@contextmanager
+def complaining(what: str) -> Iterator[None]:
+    """Turn a failure to write in this block into one line, `what` and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UnalikeError(f"{what}: {error.strerror or error}.") from error
+
 
 def replace(path: Path, data: bytes, sync: bool = True, mark: str = "new") -> None:
     """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from unalike.errors import UnalikeError
 
@@ -27,6 +30,13 @@ def span(seconds: float) -> str:
     if minutes < 100:
         return f"{minutes} min"
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{minutes // 1440:,} days"
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
 
 
 def listed(parts: Sequence[str]) -> str:

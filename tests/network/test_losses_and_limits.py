@@ -52,11 +52,11 @@ def test_a_message_that_is_too_long_is_not_taken(monkeypatch):
     for name in ("_run_id", "_task_id", "_node_id"):  # Message() reads them
         monkeypatch.setattr(TaskIdentity, name, 1)
     message = flower.Message(app.content((b"x" * 500, b"y" * 500)), 1, "train")
-    objects = {name: thing.deflate() for name, thing in flower.get_all_nested_objects(message).items()}
-    tree, name = flower.get_object_tree(message), message.object_id
+    objects = {name: thing.deflate() for name, thing in flower.objects.get_all_nested_objects(message).items()}
+    tree, name = flower.objects.get_object_tree(message), message.object_id
     whole = sum(map(len, objects.values()))
     monkeypatch.setattr(flower, "MAX_MESSAGE", whole)
     assert app.parts_of(flower._fetch(tree, name, objects.get, 5.0).content) == [b"x" * 500, b"y" * 500]
     monkeypatch.setattr(flower, "MAX_MESSAGE", whole - 1)
-    with pytest.raises(flower.ObjectPullError, match=f"more than {whole - 1} bytes"):
+    with pytest.raises(flower.transfer.ObjectPullError, match=f"more than {whole - 1} bytes"):
         flower._fetch(tree, name, objects.get, 5.0)

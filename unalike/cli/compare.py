@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import shlex
 import sys
@@ -55,9 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", default=str(SEEDS), metavar="N", help="how many, or which: 3, or 0,1,2 [3]")
     parser.add_argument("--tune", type=int, metavar="N", help="try N settings of each method first, on validation data")
     parser.add_argument("--tune-rounds", type=int, metavar="N", help="rounds of such a trial [half of the rounds]")
-    parser.add_argument(
-        "--target", type=float, metavar="X", help="score to count rounds and bytes to [95 %% of FedAvg's]"
-    )
+    target = "score to count rounds and bytes to [95 %% of FedAvg's]"
+    parser.add_argument("--target", type=float, metavar="X", help=target)
     parser.add_argument("--no-references", action="store_true", help="leave out centralized, local-only and FedAvg")
     parser.add_argument("--dry-run", action="store_true", help="check everything and show what would be run")
 
@@ -201,10 +201,8 @@ def _source(data: dict[str, Any]) -> str:
 
 
 def _command(args: argparse.Namespace) -> str:
-    words = ["unalike", "compare", *args.methods]
-    for name, text in args.settings:
-        words += [f"--{name}"] + ([] if text is None else [text])
-    words += ["--seeds", args.seeds]
+    settings = [[f"--{name}"] if text is None else [f"--{name}", text] for name, text in args.settings]
+    words = ["unalike", "compare", *args.methods, *itertools.chain(*settings), "--seeds", args.seeds]
     words += ["--tune", str(args.tune)] if args.tune else []
     words += ["--tune-rounds", str(args.tune_rounds)] if args.tune_rounds else []
     words += ["--target", f"{args.target:g}"] if args.target is not None else []
@@ -225,12 +223,9 @@ def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
     steps = values("local", "steps")
     work = f"{steps} steps" if steps else f"{values('local', 'epochs', 1)} epochs"
     share, clients = values("run", "clients_per_round"), values("data", "clients")
+    data = [_source(arms[0].tables["data"]), values("data", "partition"), clients and f"{clients} clients"]
     parts = [
-        ", ".join(
-            filter(
-                None, [_source(arms[0].tables["data"]), values("data", "partition"), clients and f"{clients} clients"]
-            )
-        ),
+        ", ".join(filter(None, data)),
         values("model", "name") or values("model", "file") or "linear",
         f"{values('run', 'rounds')} rounds of {'all' if share == '1.0' else share} clients",
         f"{work} in batches of {values('local', 'batch_size', 32)}, lr {values('local', 'lr', 0.1)}",
@@ -245,14 +240,11 @@ def _dry(
     planned = jobs.plan(arms, seeds, folder)
     jobs.check_folders(planned)
     trials = (args.tune or 0) * len(arms)
-    if args.json:
-        plan = [{"label": job.arm.label, "seed": job.seed, "folder": str(job.folder)} for job in planned]
-        show.document({"folder": str(folder), "runs": plan, "trials": trials, **facts})
-        return 0
-    print(show.prose(facts["settings"]))
-    print(show.table([], [[job.arm.label, job.arm.case, str(job.seed), show.near(job.folder)] for job in planned]))
-    print(f"{len(planned)} runs" + (f" after {trials} trials" if trials else ""))
-    return 0
+    plan = [{"label": job.arm.label, "seed": job.seed, "folder": str(job.folder)} for job in planned]
+    table = show.table([], [[job.arm.label, job.arm.case, str(job.seed), show.near(job.folder)] for job in planned])
+    count = f"{len(planned)} runs" + (f" after {trials} trials" if trials else "")
+    content = {"folder": str(folder), "runs": plan, "trials": trials, **facts}
+    return show.answer(args, content, "\n".join([show.prose(facts["settings"]), table, count]))
 
 
 def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:

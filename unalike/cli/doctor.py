@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    gpus = range(torch.cuda.device_count())
     compiler = shutil.which("g++") or shutil.which("clang++")
     facts: dict[str, Any] = {
         "unalike": unalike.__version__,
@@ -33,17 +34,14 @@ def main(args: argparse.Namespace) -> int:
         "cores": available_cores(),
         "PyTorch threads": torch.get_num_threads(),
         "C++ compiler": compiler or "none: compile = true will run eagerly on a CPU",
-        "devices": ", ".join(_devices()),
+        "devices": ", ".join(["cpu", *(f"cuda:{k} {torch.cuda.get_device_name(k)}" for k in gpus)]),
     }
     found = [] if args.no_probe else probe()
-    if args.json:
-        show.document({**facts, "probe": found})
-        return 0
-    print(show.table([], [[k, str(v)] for k, v in facts.items()]))
+    text = show.table([], [[k, str(v)] for k, v in facts.items()])
     if found:
         rows = [[p["workload"], f"{p['milliseconds']:.1f} ms", p["engine"]] for p in found]
-        print("\n" + show.table(["speed of FedAvg", "a round", "engine"], rows))
-    return 0
+        text += "\n\n" + show.table(["speed of FedAvg", "a round", "engine"], rows)
+    return show.answer(args, {**facts, "probe": found}, text)
 
 
 def _version(name: str) -> str:
@@ -51,11 +49,6 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _devices() -> list[str]:
-    names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    return ["cpu", *(f"cuda:{k} {name}" for k, name in enumerate(names))]
 
 
 def probe(seconds: float = 5.0) -> list[dict[str, Any]]:

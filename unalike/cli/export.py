@@ -16,18 +16,21 @@ import shtab
 
 from unalike.cli import show
 from unalike.errors import UnalikeError
-from unalike.text import size
+from unalike.files import complaining
+
+KINDS = {
+    "csv": "the rounds as CSV",
+    "parquet": "the rounds as parquet",
+    "safetensors": "the model's weights by name",
+    "onnx": "the model as ONNX",
+}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     folder = parser.add_argument("folder", metavar="FOLDER", help="a run's folder; for tables also one that holds runs")
     kinds = parser.add_mutually_exclusive_group(required=True)
-    kinds.add_argument("--csv", dest="kind", action="store_const", const="csv", help="the rounds as CSV")
-    kinds.add_argument("--parquet", dest="kind", action="store_const", const="parquet", help="the rounds as parquet")
-    kinds.add_argument(
-        "--safetensors", dest="kind", action="store_const", const="safetensors", help="the model's weights by name"
-    )
-    kinds.add_argument("--onnx", dest="kind", action="store_const", const="onnx", help="the model as ONNX")
+    for kind, text in KINDS.items():
+        kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=text)
     parser.add_argument("--clients", action="store_true", help="a row a round and client instead of a row a round")
     out = parser.add_argument("--out", metavar="FILE", help="default: in the folder")
     folder.complete, out.complete = shtab.DIRECTORY, shtab.FILE  # type: ignore[attr-defined]
@@ -41,16 +44,10 @@ def main(args: argparse.Namespace) -> int:
     file = Path(args.out) if args.out else folder / f"{stem}.{args.kind}"
     if args.clients and args.kind in export.MODELS:
         raise UnalikeError("unalike export: --clients is for tables: --csv or --parquet.")
-    try:
+    with complaining(f"{file} cannot be written"):
         if args.kind in export.TABLES:
             table = (export.clients if args.clients else export.rounds)([folder])
             export.TABLES[args.kind](table, file)
         else:
             export.MODELS[args.kind](folder, file)
-    except OSError as error:
-        raise UnalikeError(f"{file} cannot be written: {error.strerror or error}.") from error
-    if args.json:
-        show.document({"file": str(file), "bytes": file.stat().st_size})
-    else:
-        print(f"written to {show.near(file)} ({size(file.stat().st_size)})")
-    return 0
+    return show.written(args, "file", file)

@@ -36,8 +36,4 @@ def main(args: argparse.Namespace) -> int:
     else:
         made = {"key": str(path), "public": str(keys.make_node(path))}
         text = f"keep {made['key']} here; give {made['public']} to whoever runs the server"
-    if args.json:
-        show.document(made)
-    else:
-        print(text)
-    return 0
+    return show.answer(args, made, text)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import typing
 from typing import Any
 
 from unalike import config
@@ -54,10 +53,11 @@ def main(args: argparse.Namespace) -> int:
                 raise unknown(kind.removesuffix("s"), args.name, KINDS[kind])
             return _detail(kind, args.name, args.json)
         kinds = {kind: KINDS[kind]}
+    texts = {kind: {n: summary(thing) for n, thing in names.items()} for kind, names in kinds.items()}
     if args.json:
-        show.document({kind: {n: summary(thing) for n, thing in names.items()} for kind, names in kinds.items()})
+        show.document(texts)
         return 0
-    print("\n\n".join(show.table([], _lines(names), kind) for kind, names in kinds.items()))
+    print("\n\n".join(show.table([], _lines(names), kind) for kind, names in texts.items()))
     if list(kinds) == ["methods"]:
         columns = ["method", "down", "up", "server sees", "method reads"]
         facts = {name: method_facts(name) for name in METHODS}
@@ -66,16 +66,15 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(names: dict[str, Any]) -> list[list[str]]:
+def _lines(texts: dict[str, str]) -> list[list[str]]:
     """A name and what it is; a file with several methods speaks once."""
-    texts = {name: summary(thing) for name, thing in names.items()}
     first = {text: name for name, text in reversed(texts.items())}
     return [[name, text if first[text] == name else f"see {first[text]}"] for name, text in texts.items()]
 
 
 def summary(thing: Any) -> str:
     """The first sentences of a thing's documentation: of its file for a method, which carries the paper."""
-    return (_text(thing)).split("\n\n")[0].replace("\n", " ")
+    return _text(thing).split("\n\n")[0].replace("\n", " ")
 
 
 def _text(thing: Any) -> str:
@@ -118,8 +117,8 @@ def method_facts(name: str) -> dict[str, str]:
     from unalike import testing
 
     method = METHODS[name]()
-    read = {how: [n for n, f in method.sends.items() if f.read == how] for how in typing.get_args(_READS)}
     words = {"sum": "sums of", "each": "every client's", "peers": "every client's, shown to others,"}
+    read = {how: [n for n, f in method.sends.items() if f.read == how] for how in words}
     run = testing.run(method, "mlp", rounds=1, engine="sequential")
     line = run.history[0]
     vector = 4 * run.task.layout.size * line["clients"]
@@ -132,6 +131,3 @@ def method_facts(name: str) -> dict[str, str]:
         "clients keep": ", ".join(method.keeps) or "nothing",
         "server keeps of each": ", ".join(method.tables) or "nothing",
     }
-
-
-_READS = typing.Literal["sum", "each", "peers"]

@@ -25,9 +25,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, metavar="N", help="how many clients")
     run.arguments(parser)
     parser.usage = "unalike local-federation N [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--deadline SECONDS]"
-    parser.add_argument(
-        "--deadline", type=float, default=serve.DEFAULTS["deadline"], metavar="SECONDS", help="for an exchange [600]"
-    )
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for an exchange [600]")
+    parser.set_defaults(deadline=serve.DEFAULTS["deadline"])
 
 
 def main(args: argparse.Namespace) -> int:
@@ -42,14 +41,12 @@ def main(args: argparse.Namespace) -> int:
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
     serve.answer_signals()
-    return run.conduct(
-        args,
-        settings,
-        lambda live, resume: one_machine.run(
-            settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say
-        ),
-        serve.command(args, ["local-federation", args.number], {"deadline": serve.DEFAULTS["deadline"]}),
-    )
+    command = serve.command(args, ["local-federation", args.number], {"deadline": serve.DEFAULTS["deadline"]})
+
+    def go(live: Any, resume: bool) -> Any:
+        return one_machine.run(settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say)
+
+    return run.conduct(args, settings, go, command)
 
 
 def _clients(tables: dict[str, dict[str, Any]], number: int) -> None:

@@ -71,8 +71,5 @@ def main(args: argparse.Namespace) -> int:
         file.write_text(text.format(**words), encoding="utf-8")
     test = f"python -m pytest test_{name}.py"
     run = f"unalike run --data digits --method {name}.py:{words['Class']} --rounds 10"
-    if args.json:
-        show.document({"files": [str(file) for file in files], "test": test, "run": run})
-    elif not args.quiet:
-        print(f"written:  {name}.py and test_{name}.py\ntest it:  {test}\nrun it:   {run}")
-    return 0
+    text = "" if args.quiet else f"written:  {name}.py and test_{name}.py\ntest it:  {test}\nrun it:   {run}"
+    return show.answer(args, {"files": [str(file) for file in files], "test": test, "run": run}, text)

@@ -14,7 +14,6 @@ import argparse
 import shtab
 
 from unalike.cli import show
-from unalike.text import size
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +31,4 @@ def main(args: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(file.resolve().as_uri())
-    if args.json:
-        show.document({"report": str(file), "bytes": file.stat().st_size})
-    else:
-        print(f"written to {show.near(file)} ({size(file.stat().st_size)})")
-    return 0
+    return show.written(args, "report", file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -107,11 +108,10 @@ class Scoreboard(Watch):
         table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
         for title in ("method", self.what, "", "now", "last round, mean"):
             table.add_column(Text(title, style="bold"), no_wrap=True)
-        total: dict[str, int] = {}
+        mine: dict[str, list[int]] = {}  # rounds of each of its runs
         for job in self.jobs:
-            total[job.arm.label] = total.get(job.arm.label, 0) + job.rounds
-        counts = {label: sum(job.arm.label == label for job in self.jobs) for label in total}
-        for label in list(total)[:MOST]:
+            mine.setdefault(job.arm.label, []).append(job.rounds)
+        for label, rounds in itertools.islice(mine.items(), MOST):
             scores = self.scores.get(label, [])
             known = [s for s in scores if s is not None]
             bad = len(scores) - len(known)
@@ -119,8 +119,8 @@ class Scoreboard(Watch):
             mean += f"  {bad} diverged" if bad else ""
             table.add_row(
                 Text(label),
-                f"{len(scores)}/{counts[label]}",
-                ProgressBar(total=total[label], completed=self.rounds.get(label, 0), width=16),
+                f"{len(scores)}/{len(rounds)}",
+                ProgressBar(total=sum(rounds), completed=self.rounds.get(label, 0), width=16),
                 _figure(self.now[label]) if label in self.now else "",
                 mean,
             )

@@ -79,24 +79,12 @@ def main(args: argparse.Namespace) -> int:
 
     def go(live: Any, resume: bool) -> Any:
         live.say(f"waiting for {len(public)} clients on {args.host}:{args.port}")
-        with (
-            one_machine.scratch() as folder,
-            one_machine.serving(folder, Path(args.keys), public, one_machine.listen(args.host, args.port)) as (
-                link,
-                processes,
-            ),
-        ):
+        door, own = one_machine.listen(args.host, args.port), Path(args.keys)
+        with one_machine.scratch() as folder, one_machine.serving(folder, own, public, door) as (link, processes):
             return server.run(
-                {**settings, "data": {}},
-                link,
-                public,
-                deadline=args.deadline,
-                wait=args.wait,
-                test=None if test is None else (test.x, test.y),
-                callbacks=[live],
-                resume=resume,
-                say=live.say,
+                {**settings, "data": {}}, link, public, deadline=args.deadline, wait=args.wait,
+                test=None if test is None else (test.x, test.y), callbacks=[live], resume=resume, say=live.say,
                 check=processes.check,
-            )
+            )  # fmt: skip
 
     return run.conduct(args, settings, go, command(args, ["serve", "--keys", args.keys], DEFAULTS))

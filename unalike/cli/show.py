@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
@@ -53,6 +54,21 @@ def document(content: Any) -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     print(json.dumps(plain(content), default=str))
+
+
+def answer(args: argparse.Namespace, content: Any, text: str) -> int:
+    """Print the result of a command, as its one JSON document or as text; return the exit code 0."""
+    if args.json:
+        document(content)
+    elif text:
+        print(text)
+    return 0
+
+
+def written(args: argparse.Namespace, kind: str, file: Path) -> int:
+    """Answer that a file was written; `kind` is its key in JSON."""
+    bytes = file.stat().st_size
+    return answer(args, {kind: str(file), "bytes": bytes}, f"written to {near(file)} ({size(bytes)})")
 
 
 # ---------------------------------------------------------------- results

@@ -84,10 +84,7 @@ def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> l
         if dot and table not in config.TABLES:
             if table == _label(method):
                 out.append((f"method.{setting}", text))
-        elif dot and table == "method":
-            if bare in mine or bare not in others:
-                out.append((name, text))
-        elif dot or name in flags.SHORT or bare in mine or bare not in others:
+        elif bare in mine or bare not in others or (table != "method" if dot else name in flags.SHORT):
             out.append((name, text))
     return out
 
@@ -117,10 +114,8 @@ def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> d
             placed = [flags.place(name, part, tables) for part in parts]
         except UnalikeError:
             continue  # no list of values: what is wrong with it is said when it is read as one
-        if any(
-            isinstance(value, list) and not part.startswith("[")
-            for (*_, value), part in zip(placed, parts, strict=True)
-        ):
+        values = [value for *_, value in placed]
+        if any(isinstance(v, list) and not part.startswith("[") for v, part in zip(values, parts, strict=True)):
             continue  # one value that is a list, such as --hidden 32,16
         if len(set(parts)) < len(parts):
             raise UnalikeError(f"unalike run: --{name} {','.join(parts)} has a value twice.")

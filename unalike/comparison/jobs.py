@@ -17,8 +17,7 @@ import numpy as np
 
 from unalike import config, report
 from unalike.comparison import tune
-from unalike.data.columns import Columns
-from unalike.data.federation import Federation
+from unalike.data import Columns, Federation
 from unalike.data.tables import remarks
 from unalike.errors import Diverged, UnalikeError
 from unalike.metrics.names import from_facts
@@ -139,13 +138,9 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
 def held_out(table: dict[str, Any]) -> tuple[dict[str, Any], Federation]:
     """[data] with the shares it needs, and the federation: clients' own test samples and validation samples are held
     out where neither the data nor the settings say otherwise."""
-    fed = config.make_data(table)
-    known = config.data_settings(table)
-    shares = {
-        name: share
-        for name, share, there in (("test", TEST, fed.test), ("validation", VALIDATION, fed.validation))
-        if there is None and name not in table and name in known
-    }
+    fed, known = config.make_data(table), config.data_settings(table)
+    free = [name for name in known if name not in table and name not in fed.splits]
+    shares = {name: share for name, share in (("test", TEST), ("validation", VALIDATION)) if name in free}
     return ({**table, **shares}, config.make_data({**table, **shares})) if shares else (dict(table), fed)
 
 
@@ -153,13 +148,11 @@ def _check_labels(fed: Federation) -> None:
     y = fed.train.y.cpu().numpy()
     if len(y) and (y == y[0]).all():
         raise UnalikeError(f"The label is {y[0]} in every sample: nothing to learn.")
-    if fed.classes is not None and len(y) > 2:
-        distinct = len(np.unique(y))
-        if distinct == len(y):
-            raise UnalikeError(
-                f"The data have {distinct} different labels in {distinct} samples: labels must be classes that "
-                "repeat; give floats for regression."
-            )
+    if fed.classes is not None and len(np.unique(y)) == len(y) > 2:
+        raise UnalikeError(
+            f"The data have {len(y)} different labels in {len(y)} samples: labels must be classes that "
+            "repeat; give floats for regression."
+        )
 
 
 def _float_classes(table: dict[str, Any], fed: Federation) -> list[str]:
@@ -238,9 +231,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
         for table in config.TABLES:
             mine, yours = here.get(table, {}), there.get(table, {})
             for name in sorted(set(mine) | set(yours)):
-                if f"{table}.{name}" in folder.FREE:
-                    continue
-                if mine.get(name) != yours.get(name):
+                if f"{table}.{name}" not in folder.FREE and mine.get(name) != yours.get(name):
                     raise UnalikeError(
                         f"{job.folder} holds another run: there {table}.{name} is {yours.get(name)!r}, here "
                         f"{mine.get(name)!r}. Choose another --folder."
@@ -333,15 +324,14 @@ def tuned(
 ) -> tuple[list[Arm], dict[str, Tuned]]:
     """The arms with the settings that validation data chose among `count` trials each, and what was tried."""
     changes = {arm.name: tune.trials(arm.tables["method"], arm.free_rate, count, seed) for arm in arms}
-    jobs = []
-    for case in dict.fromkeys(arm.case for arm in arms):
-        for arm in (a for a in arms if a.case == case):
-            for k, change in enumerate(changes[arm.name]):
-                where = folder / "tune" / f"{arm.name}-{k:03d}"
-                tables = with_seed(_changed(arm.tables, change), seed)
-                config.make_method(tables["method"])  # a drawn value that is refused is said before anything is run
-                run = {**tables["run"], "rounds": rounds, "folder": str(where)}
-                jobs.append(Job(dc.replace(arm, name=f"{arm.name} {k}"), seed, where, {**tables, "run": run}))
+    jobs, cases = [], [arm.case for arm in arms]
+    for arm in sorted(arms, key=lambda arm: cases.index(arm.case)):
+        for k, change in enumerate(changes[arm.name]):
+            where = folder / "tune" / f"{arm.name}-{k:03d}"
+            tables = with_seed(_changed(arm.tables, change), seed)
+            config.make_method(tables["method"])  # a drawn value that is refused is said before anything is run
+            run = {**tables["run"], "rounds": rounds, "folder": str(where)}
+            jobs.append(Job(dc.replace(arm, name=f"{arm.name} {k}"), seed, where, {**tables, "run": run}))
     check_folders(jobs)
     watch.begin(jobs, "trials")
     outcomes = make(jobs, watch)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses as dc
 import functools
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,12 +12,11 @@ from typing import Any
 from unalike import config
 from unalike.comparison.jobs import Arm, Job, Tuned
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
-from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
 from unalike.results.evidence import SCORES, Evidence, Outcome, places
-from unalike.text import listed, size, span
+from unalike.text import csv_text, listed, size, span
 
 NOTHING = "–"
 FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
@@ -53,9 +50,8 @@ def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
     """A word of doubt where the round was chosen on few samples."""
     if samples is None or samples >= FEW_SAMPLES or not any(e.validation for e in found):
         return []
-    return [
-        f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
-    ]
+    few = f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
+    return [few]
 
 
 def conclude(
@@ -70,16 +66,9 @@ def conclude(
         shown = [o for arm in plain for o in made[arm.label]]
         score = evidence.score_of(shown) or SCORES[0]
         others = evidence.others_of(shown, score)
+        kinds = {arm.label: evidence.traits(config.make_method(arm.tables["method"])) for arm in mine}
         found = [
-            evidence.gather(
-                arm.label,
-                arm.method,
-                made[arm.label],
-                score,
-                evidence.traits(config.make_method(arm.tables["method"])),
-                arm.reference,
-                others,
-            )
+            evidence.gather(arm.label, arm.method, made[arm.label], score, kinds[arm.label], arm.reference, others)
             for arm in mine
         ]
         out.append(_case(name, found, made, score, target, mine[0].validation))
@@ -204,10 +193,7 @@ def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]
 
 def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[str, Any]) -> dict[str, Any]:
     """comparison.json, .csv and .md; gives back what the first holds."""
-    lines: list[str] = []
-    for case in cases:
-        head = [f"{case.name}:"] if case.name else []
-        lines += [*head, *case.lines]
+    lines = [line for case in cases for line in ([f"{case.name}:"] if case.name else []) + case.lines]
     lines += facts.get("notes", [])
     table = [({"data": case.name} if case.name else {}) | row for case in cases for row in rows(case)]
     content = {
@@ -217,13 +203,11 @@ def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[
         "cases": [_plain(case) for case in cases],
         "runs": [job.folder.name for job in jobs],
     }
-    try:
+    with complaining(f"The comparison cannot be written to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         replace(folder / "comparison.json", (json.dumps(content, indent=1) + "\n").encode())
         replace(folder / "comparison.csv", _csv(cases, jobs).encode())
         replace(folder / "comparison.md", _markdown(cases, facts).encode())
-    except OSError as error:
-        raise UnalikeError(f"The comparison cannot be written to {folder}: {error.strerror or error}.") from error
     return content
 
 
@@ -252,9 +236,8 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     numbers = ("final", "selected", "selected_round", "validation", "own", "worst", "variance")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"])
+    titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"]
+    out: list[list[Any]] = [titles]
     found = {(case.name, e.label): e for case in cases for e in case.found}
     for job in jobs:
         e = found[job.arm.case, job.arm.label]
@@ -267,22 +250,19 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         # what a reference line would send is nobody's traffic
         none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
         values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]
-        out.writerow(
-            [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, ""), *values, job.folder.name]
-        )
-    return file.getvalue()
+        head = [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, "")]
+        out.append([*head, *values, job.folder.name])
+    return csv_text(out)
 
 
 def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
-    out = [f"# {facts['title']}", "", f"    {facts['command']}", ""]
-    out += [f"{facts['settings']}", ""]
+    out = [f"# {facts['title']}", "", f"    {facts['command']}", "", f"{facts['settings']}", ""]
     out += [f"- {note}" for note in facts.get("notes", [])]
     for case in cases:
         out += ["", f"## {case.name}"] if case.name else []
         table = rows(case)
         titles = list(table[0])
-        out += ["", f"| {' | '.join(titles)} |"]
-        out += [f"|{'|'.join('---' for _ in titles)}|"]
+        out += ["", f"| {' | '.join(titles)} |", f"|{'|'.join('---' for _ in titles)}|"]
         out += [f"| {' | '.join(row[title].replace('|', chr(92) + '|') for title in titles)} |" for row in table]
         out += ["", *(f"- **{wish}**:{rest}" for wish, _, rest in (line.partition(":") for line in case.lines))]
     return "\n".join(out) + "\n"

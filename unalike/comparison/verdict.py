@@ -89,11 +89,8 @@ def _sure(seeds: int) -> str:
 
 
 def _diverged(found: Sequence[Evidence]) -> list[str]:
-    parts = [
-        f"{e.label} in {len(e.diverged)} of {len(e.seeds)} seeds (round {min(e.diverged.values())})"
-        for e in found
-        if e.diverged
-    ]
+    bad = [e for e in found if e.diverged]
+    parts = [f"{e.label} in {len(e.diverged)} of {len(e.seeds)} seeds (round {min(e.diverged.values())})" for e in bad]
     return [f"Diverged: {listed(parts)}; left out of what follows. A smaller --lr may help."] if parts else []
 
 
@@ -107,32 +104,23 @@ def _best(methods: Sequence[Evidence], values: Values, larger: bool = True) -> E
 
 
 def _wish(
-    methods: Sequence[Evidence],
-    base: Evidence,
-    values: Values,
-    show: Callable[[Evidence], str],
-    larger: bool = True,
+    methods: Sequence[Evidence], base: Evidence, values: Values, show: Callable[[Evidence], str], larger: bool = True
 ) -> str:
     """The best of the methods, against the baseline, and who cannot be told from it."""
     best = _best(methods, values, larger)
     if best is base:
-        text = f"{base.label}, {show(base)}; no other is ahead."
-        return text + _near(methods, best, values, larger, skip=())
+        return f"{base.label}, {show(base)}; no other is ahead." + _near(methods, best, values, larger, skip=())
     test = against(methods, base, values, larger)[best.label]
     both = f"{best.label} has {show(best)}, {base.label} {show(base)}"
     if test.word == "untested":
         return f"{both} (one seed: untested)."
-    if test.word == "within noise":
-        if _always(best, base, values, larger):
-            text = f"{best.label} leads in every seed, {show(best)} against {base.label}'s {show(base)}, but "
-            text += f"{len(base.seeds)} seeds do not show it ({_numbers(test)})."
-        else:
-            text = f"no clear winner; {both}, within noise ({_numbers(test)})."
-        return text + _near(methods, best, values, larger, skip=(base,))
-    if test.word.startswith("weakly"):
-        text = f"{best.label}, weakly: {show(best)} against {base.label}'s {show(base)} ({_numbers(test)})."
+    scores, numbers = f"{show(best)} against {base.label}'s {show(base)}", _numbers(test)
+    if test.word != "within noise":
+        text = f"{best.label}, {'weakly: ' if test.word.startswith('weakly') else ''}{scores} ({numbers})."
+    elif _always(best, base, values, larger):
+        text = f"{best.label} leads in every seed, {scores}, but {len(base.seeds)} seeds do not show it ({numbers})."
     else:
-        text = f"{best.label}, {show(best)} against {base.label}'s {show(base)} ({_numbers(test)})."
+        text = f"no clear winner; {both}, within noise ({numbers})."
     return text + _near(methods, best, values, larger, skip=(base,))
 
 
@@ -190,10 +178,10 @@ def _worst(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     if not all(len(m.variance) == len(m.seeds) for m in methods):
         return title
     even = _best(methods, lambda e: e.variance, larger=False)
+    if even is base or not _always(even, base, lambda e: e.variance, larger=False):
+        return title
     values = f"variance over clients {stats.mean(even.variance):.0f} pp², {base.label} {stats.mean(base.variance):.0f}"
-    evener = even is not base and _always(even, base, lambda e: e.variance, larger=False)
-    evenest = f" Most even: {even.label} ({values})." if evener else ""
-    return title + evenest
+    return f"{title} Most even: {even.label} ({values})."
 
 
 def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: float | None) -> list[str]:
@@ -222,9 +210,8 @@ def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: 
             text = _wish(reached, base, values, show, larger=False)
         else:
             best = _best(reached, values, larger=False)
-            text = f"{best.label}, {show(best)}" + (
-                "." if best is base else f"; {base.label} does not always reach it."
-            )
+            end = "." if best is base else f"; {base.label} does not always reach it."
+            text = f"{best.label}, {show(best)}{end}"
         lines.append(f"Fewest {title} to {where}: {text}")
     lines[0] += rest
     return lines
@@ -232,9 +219,8 @@ def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: 
 
 def cost(method: Evidence) -> tuple[float, ...]:
     """How much a method asks for, the simple ones first: reads clients one by one, keeps state with them, bytes."""
-    kind = method.traits
-    rarely = bool(kind.each or kind.peers)
-    return (float(rarely), float(bool(kind.state)), float(sum(method.bytes)), float(method.method != "fedavg"))
+    keeps, other = bool(method.traits.state), method.method != "fedavg"
+    return (float(_singly(method)), float(keeps), float(sum(method.bytes)), float(other))
 
 
 def _clear(methods: Sequence[Evidence], base: Evidence, score: Number) -> tuple[Evidence, Evidence] | None:
@@ -268,12 +254,9 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
         return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap}, in every seed."
     best, simplest = clear
     gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
-    also = (
-        ""
-        if best is simplest
-        else f" {best.label} has the best {score.metric}, not clearly better than {simplest.label}'s."
-    )
-    return f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}.{also}"
+    short = f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}."
+    also = f" {best.label} has the best {score.metric}, not clearly better than {simplest.label}'s."
+    return short if best is simplest else short + also
 
 
 def _simplest(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
@@ -288,7 +271,7 @@ def _simplest(methods: Sequence[Evidence], base: Evidence, score: Number) -> str
         return f"{title}{base.label}; nothing is clearly better than it with this evidence.{more}"
     best, simplest = clear
     why = [] if simplest.traits.state else ["keeps nothing on clients"]
-    why += [] if simplest.traits.each or simplest.traits.peers else ["reads sums only"]
+    why += [] if _singly(simplest) else ["reads sums only"]
     near = ""
     if simplest is not best:
         test = stats.paired(simplest.selected, best.selected)
@@ -360,11 +343,8 @@ def _doubt(word: str, first: Evidence, second: Evidence, score: Number) -> str:
         return ", weakly shown"
     if word != "within noise":
         return ""
-    return (
-        " in every seed, yet not shown"
-        if _always(first, second, lambda e: e.selected, score.larger)
-        else ", within noise"
-    )
+    always = _always(first, second, lambda e: e.selected, score.larger)
+    return " in every seed, yet not shown" if always else ", within noise"
 
 
 def _little(methods: Sequence[Evidence], best: Evidence, pooled: Evidence, score: Number) -> bool:

@@ -17,7 +17,6 @@ FORMAT = "unalike-columns-1"  # of a folder of mapped columns, and of a fingerpr
 CHUNK_BYTES = 16 << 20  # how much of a column is looked at in one go
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-Signature = tuple[tuple[bool, torch.Size], tuple[bool, torch.Size]]
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:
@@ -62,21 +61,15 @@ def as_pair(x: Any, y: Any, what: str) -> Pair:
     return x, y.to(torch.int64)
 
 
-def signature(x: torch.Tensor, y: torch.Tensor) -> Signature:
-    """Return what all clients and splits share: float or not, and the shape, of a sample and of a label."""
-    return (x.dtype.is_floating_point, x.shape[1:]), (y.dtype.is_floating_point, y.shape[1:])
-
-
-def agree(got: Signature, must: Signature, what: str, other: str) -> None:
-    """Raise where two signatures differ; `what` and `other` name their owners."""
-    if got == must:
-        return
-    letter, one, two = next((c, g, m) for c, g, m in zip("xy", got, must, strict=True) if g != m)
-    words = [f"{'float' if is_float else 'integer'} {list(shape)}" for is_float, shape in (one, two)]
-    raise UnalikeError(
-        f"{what} has {letter} {words[0]} per sample and {other} {words[1]}: they must be equal; "
-        "prepare both in the same way."
-    )
+def agree(got: Pair, must: Pair, what: str, other: str) -> None:
+    """Raise where the samples or labels of two pairs differ in kind or shape; `what` and `other` name their owners."""
+    for letter, pair in zip("xy", zip(got, must, strict=True), strict=True):
+        one, two = (f"{'float' if t.is_floating_point() else 'integer'} {list(t.shape[1:])}" for t in pair)
+        if one != two:
+            raise UnalikeError(
+                f"{what} has {letter} {one} per sample and {other} {two}: they must be equal; "
+                "prepare both in the same way."
+            )
 
 
 def offsets_of(sizes: Any) -> np.ndarray:
@@ -146,7 +139,7 @@ def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> 
     `called` names the clients in messages; None, with `like`, is a client without rows.
     """
     xs, ys, sizes = [], [], np.zeros(len(parts), np.int64)
-    expected = None if like is None else signature(like.x, like.y)
+    expected = None if like is None else (like.x, like.y)
     first = "the training split"
     for k, part in enumerate(parts):
         if part is None and like is not None:
@@ -156,10 +149,9 @@ def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> 
         x, y = as_pair(part[0], part[1], called[k])
         if not len(x):
             continue
-        own = signature(x, y)
         if expected is None:
-            expected, first = own, called[k]
-        agree(own, expected, called[k], first)
+            expected, first = (x, y), called[k]
+        agree((x, y), expected, called[k], first)
         xs.append(x)
         ys.append(y)
         sizes[k] = len(x)

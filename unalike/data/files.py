@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, signature, stack
+from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, stack
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
 INDEX = "columns.json"
@@ -76,7 +76,7 @@ def _read_global_test(file: Path, train: Columns) -> Pair:
     if set(content) != {"x", "y"}:
         raise UnalikeError(f"{file} has the keys {', '.join(sorted(content))}: it must have x and y only.")
     pair = content["x"], content["y"]
-    agree(signature(*pair), signature(train.x, train.y), str(file), "the clients")
+    agree(pair, (train.x, train.y), str(file), "the clients")
     return pair
 
 

@@ -25,21 +25,10 @@ from unalike.data.safety import Shell, open_tar, opened, reading, restricted_loa
 from unalike.errors import UnalikeError
 
 __all__ = [
-    "read_cifar_binary",
-    "read_cifar_png",
-    "read_cifar_python",
-    "read_csv_labels",
-    "read_hapt",
-    "read_idx",
-    "read_image_folder",
-    "read_leaf",
-    "read_libsvm",
-    "read_mat",
-    "read_png",
-    "read_sent140_csv",
-    "restricted_load",
+    "read_cifar_binary", "read_cifar_png", "read_cifar_python", "read_csv_labels", "read_hapt", "read_idx",
+    "read_image_folder", "read_leaf", "read_libsvm", "read_mat", "read_png", "read_sent140_csv", "restricted_load",
     "safe_extract",
-]
+]  # fmt: skip
 
 File = str | os.PathLike
 Arrays = dict[str, np.ndarray]
@@ -156,14 +145,12 @@ def _integers(file: Path) -> np.ndarray:
 
 def _cifar(parts: dict[str, list[np.ndarray]]) -> Arrays:
     """Batches of [images, labels, coarse labels] put together, labels checked."""
-    hundred = "train" in parts
-    tests = ("test_batch", "test")
     arrays = {}
     for part in ("train", "test"):
-        chosen = [batch for name, batch in parts.items() if (name in tests) == (part == "test")]
+        chosen = [batch for name, batch in parts.items() if name.startswith("test") == (part == "test")]
         for word, pieces in zip(("x", "y", "coarse"), zip(*chosen, strict=True), strict=False):
             arrays[f"{word}_{part}"] = np.concatenate(pieces)
-    for word, classes in (("y", 100 if hundred else 10), ("coarse", 20)):
+    for word, classes in (("y", 100 if "train" in parts else 10), ("coarse", 20)):
         for part in ("train", "test"):
             values = arrays.get(f"{word}_{part}", np.zeros(0, np.int64))
             if values.size and not 0 <= values.min() <= values.max() < classes:
@@ -188,7 +175,7 @@ def _members(path: File, sets: Sequence[Sequence[str]]) -> dict[str, bytes]:
                 if name in wanted and member.isreg() and member.size <= MEMBER_LIMIT:
                     found[name] = cast("IO[bytes]", tar.extractfile(member)).read()
         for names in sets:
-            if all(name in found for name in names):
+            if found.keys() >= set(names):
                 return {name: found[name] for name in names}
     raise UnalikeError(f"{path} lacks the files of CIFAR: it must hold {' or '.join(', '.join(n) for n in sets)}.")
 
@@ -215,8 +202,7 @@ def read_png(path: File) -> np.ndarray:
             raise ValueError("it is not an 8-bit grey or RGB image without interlacing; Pillow can read it")
         channels = PNG_CHANNELS[colour]
         size = height * (width * channels + 1)
-        unpacker = zlib.decompressobj()
-        raw = unpacker.decompress(b"".join(packed), size + 1)
+        raw = zlib.decompressobj().decompress(b"".join(packed), size + 1)
         if not size or len(raw) != size:
             raise ValueError(f"it has {len(raw)} bytes of pixels for a header that says {size}")
         rows = np.frombuffer(raw, np.uint8).reshape(height, -1)
@@ -255,14 +241,10 @@ def _row_in_order(row: np.ndarray, above: np.ndarray, average: bool) -> list[lis
     corner = done[0]
     for pixel, up in zip(row.tolist(), above.tolist(), strict=True):
         left = done[-1]
-        guess = _averages(left, up) if average else _paeth(left, up, corner)
+        guess = [(a + b) // 2 for a, b in zip(left, up, strict=True)] if average else _paeth(left, up, corner)
         done.append([(p + g) & 255 for p, g in zip(pixel, guess, strict=True)])
         corner = up
     return done[1:]
-
-
-def _averages(left: list[int], up: list[int]) -> list[int]:
-    return [(a + b) // 2 for a, b in zip(left, up, strict=True)]
 
 
 def _paeth(left: list[int], up: list[int], corner: list[int]) -> list[int]:
@@ -318,11 +300,7 @@ def read_leaf(folder: File) -> dict[str, Any]:
     """
     folder = Path(folder)
     with reading(folder, "folder of LEAF JSON files"):
-        users: list[str] = []
-        counts: list[int] = []
-        tests: list[bool] = []
-        xs: list[Any] = []
-        ys: list[Any] = []
+        parts: list[tuple[str, int, bool, Any, Any]] = []
         for file, test in _leaf_files(folder):
             with reading(file, "LEAF JSON file"):
                 content = json.loads(file.read_bytes())
@@ -330,19 +308,13 @@ def read_leaf(folder: File) -> dict[str, Any]:
                     data = content["user_data"][user]
                     if not len(data["x"]) == len(data["y"]) == samples:
                         raise ValueError(f"user {user!r} has {len(data['x'])} x and {len(data['y'])} y of {samples}")
-                    users.append(str(user))
-                    counts.append(samples)
-                    tests.append(test)
-                    xs.append(_packed(data["x"], np.float32))
-                    ys.append(_packed(data["y"], np.int64))
-        if not sum(counts):
+                    x, y = _packed(data["x"], np.float32), _packed(data["y"], np.int64)
+                    parts.append((str(user), samples, test, x, y))
+        if not sum(samples for _, samples, *_ in parts):
             raise ValueError("it holds no samples")
-        return {
-            "x": _joined(xs),
-            "y": _joined(ys),
-            "user": np.repeat(np.array(users), counts),
-            "test": np.repeat(np.array(tests), counts),
-        }
+        users, counts, tests, xs, ys = zip(*parts, strict=True)
+        each = {"user": np.repeat(np.array(users), counts), "test": np.repeat(np.array(tests), counts)}
+        return {"x": _joined(xs), "y": _joined(ys), **each}
 
 
 def _leaf_files(folder: Path) -> list[tuple[Path, bool]]:
@@ -373,7 +345,7 @@ def _packed(values: list[Any], kind: type) -> Any:
     return values
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: Sequence[Any]) -> Any:
     parts = [part for part in parts if len(part)]
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
@@ -458,7 +430,7 @@ def read_csv_labels(path: File) -> tuple[np.ndarray, np.ndarray]:
     with reading(path, "CSV of numbers"), opened(path) as raw:
         lines = raw.read().decode("ascii").splitlines()
         first = lines[0].split(",") if lines else []
-        header = first == [str(i) for i in range(len(first))] or not _is_number(first[0])
+        header = first == [str(i) for i in range(len(first))] or as_number(first[0]) is None
         lines = [line for line in lines[header:] if line.strip()]
         values = np.loadtxt(lines, np.float64, delimiter=",", ndmin=2) if lines else np.zeros((0, 0))
         if values.shape[0] < 1 or values.shape[1] < 2:
@@ -468,12 +440,12 @@ def read_csv_labels(path: File) -> tuple[np.ndarray, np.ndarray]:
         return values[:, 1:].astype(np.float32), values[:, 0].copy()
 
 
-def _is_number(text: str) -> bool:
+def as_number(text: str) -> float | None:
+    """Return the number that a text is, None where it is none."""
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 # ---- folders of images

@@ -209,20 +209,18 @@ def _plain(value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
         if value.value.dtype.hasobject:
             value.value.reshape(-1)[:] = [_plain(item, seen) for item in value.value.reshape(-1)]
         return value.value
-    if isinstance(value, Shell):
-        seen[id(value)] = (value, value)
-        value.state = _plain(value.state, seen)
-    elif isinstance(value, list):
-        seen[id(value)] = (value, value)
-        value[:] = [_plain(item, seen) for item in value]
-    elif isinstance(value, dict):
-        seen[id(value)] = (value, value)
-        for key, item in value.items():
-            value[key] = _plain(item, seen)
-    elif isinstance(value, tuple):
+    if isinstance(value, tuple):
         new = tuple(_plain(item, seen) for item in value)
         seen[id(value)] = (value, new)
         return new
+    if isinstance(value, (Shell, list, dict)):
+        seen[id(value)] = (value, value)
+    if isinstance(value, Shell):
+        value.state = _plain(value.state, seen)
+    elif isinstance(value, list):
+        value[:] = [_plain(item, seen) for item in value]
+    elif isinstance(value, dict):
+        value |= {key: _plain(item, seen) for key, item in value.items()}
     return value
 
 
@@ -258,10 +256,7 @@ def open_tar(path: str | os.PathLike) -> Iterator[tarfile.TarFile]:
 
 
 def safe_extract(
-    archive: str | os.PathLike,
-    folder: str | os.PathLike,
-    limit_bytes: int = 8 << 30,
-    limit_files: int = 500_000,
+    archive: str | os.PathLike, folder: str | os.PathLike, limit_bytes: int = 8 << 30, limit_files: int = 500_000
 ) -> list[Path]:
     """Unpack a tar (also gzip, bzip2, xz) or zip into a new folder; gives the files.
 

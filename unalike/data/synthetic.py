@@ -7,14 +7,18 @@ are standard deviations. The functions `synthetic_*` give raw arrays, `fedprox` 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from unalike.data.federation import Federation
 from unalike.data.options import Clients, Seed, Test
+from unalike.data.partition.tools import count
 from unalike.draws import check_seed
 from unalike.errors import UnalikeError
 
 Arrays = list[tuple[np.ndarray, np.ndarray]]
+Labeller = tuple[np.ndarray, np.ndarray]  # weights [dimension, classes] and bias [classes]
 
 
 def synthetic_fedprox(alpha: float, beta: float, iid: bool = False, clients: int = 30, seed: int = 0) -> Arrays:
@@ -28,18 +32,13 @@ def synthetic_fedprox(alpha: float, beta: float, iid: bool = False, clients: int
     random = _random(alpha, beta, clients, seed)
     dimension, classes = 60, 10
     sizes = random.lognormal(4, 2, clients).astype(int) + 50
-    means = np.zeros((clients, dimension))
     if iid:
         shared = _labeller(random, 0.0, dimension, classes)
-    else:
-        labeller_means = random.normal(0, alpha, clients)
-        input_means = random.normal(0, beta, clients)
-        means = np.stack([random.normal(centre, 1, dimension) for centre in input_means])
-    arrays = []
-    for k in range(clients):
-        labeller = shared if iid else _labeller(random, labeller_means[k], dimension, classes)
-        arrays.append(_samples(random, means[k], int(sizes[k]), labeller))
-    return arrays
+        return _clients(random, sizes, np.zeros((clients, dimension)), [shared] * clients)
+    labeller_means = random.normal(0, alpha, clients)
+    input_means = random.normal(0, beta, clients)
+    means = np.stack([random.normal(centre, 1, dimension) for centre in input_means])
+    return _clients(random, sizes, means, (_labeller(random, mean, dimension, classes) for mean in labeller_means))
 
 
 def synthetic_feddc(
@@ -63,7 +62,7 @@ def synthetic_feddc(
     """
     random = _random(alpha, beta, clients, seed)
     for word, value in (("dimension", dimension), ("classes", classes), ("samples", samples)):
-        _whole(word, value)
+        count(word, value)
     _spread("theta", theta)
     iid_solution = alpha == 0 if iid_solution is None else iid_solution
     iid_data = beta == 0 if iid_data is None else iid_data
@@ -76,20 +75,12 @@ def synthetic_feddc(
     shared = _labeller(random, labeller_means[0], dimension, classes)  # drawn always, as they do
     if iid_solution:
         shared = _labeller(random, 0.0, dimension, classes)
-    arrays = []
-    for k in range(clients):
-        labeller = shared if iid_solution else _labeller(random, labeller_means[k], dimension, classes)
-        arrays.append(_samples(random, means[k], int(sizes[k]), labeller))
-    return arrays
+        return _clients(random, sizes, means, [shared] * clients)
+    return _clients(random, sizes, means, (_labeller(random, mean, dimension, classes) for mean in labeller_means))
 
 
 def fedprox(
-    alpha: float = 0.0,
-    beta: float = 0.0,
-    iid: bool = False,
-    clients: Clients = 30,
-    seed: Seed = 0,
-    test: Test = 0.2,
+    alpha: float = 0.0, beta: float = 0.0, iid: bool = False, clients: Clients = 30, seed: Seed = 0, test: Test = 0.2
 ) -> Federation:
     """Return `synthetic_fedprox` with a share of every client held out (papers: 0.2; the authors' program: 0.1)."""
     arrays = synthetic_fedprox(alpha, beta, iid, clients, seed)
@@ -123,34 +114,32 @@ def feddc(
     return fed.replace(global_test=(seen.x, seen.y))
 
 
-def _labeller(
-    random: np.random.RandomState, mean: float, dimension: int, classes: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _labeller(random: np.random.RandomState, mean: float, dimension: int, classes: int) -> Labeller:
     return random.normal(mean, 1, (dimension, classes)), random.normal(mean, 1, classes)
 
 
-def _samples(
-    random: np.random.RandomState, mean: np.ndarray, n: int, labeller: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw n samples of N(mean, Σ) and their labels; Σ is diagonal: multivariate_normal without its SVD."""
-    deviation = np.arange(1, len(mean) + 1) ** -0.6
-    x = mean + random.standard_normal((n, len(mean))) * deviation
-    weight, bias = labeller
-    return x, (x @ weight + bias).argmax(1)
+def _clients(
+    random: np.random.RandomState, sizes: np.ndarray, means: np.ndarray, labellers: Iterable[Labeller]
+) -> Arrays:
+    """Draw each client's samples of N(mean, Σ) and label them; a client's labeller is drawn just before its samples.
+
+    Σ is diagonal: multivariate_normal without its SVD.
+    """
+    deviation = np.arange(1, means.shape[1] + 1) ** -0.6
+    arrays = []
+    for mean, size, (weight, bias) in zip(means, sizes, labellers, strict=True):
+        x = mean + random.standard_normal((int(size), len(mean))) * deviation
+        arrays.append((x, (x @ weight + bias).argmax(1)))
+    return arrays
 
 
 def _random(alpha: float, beta: float, clients: int, seed: int) -> np.random.RandomState:
     _spread("alpha", alpha)
     _spread("beta", beta)
-    _whole("clients", clients)
+    count("clients", clients)
     return np.random.RandomState(check_seed(seed, bits=32))
 
 
 def _spread(word: str, value: float) -> None:
     if not isinstance(value, (int, float)) or not 0 <= value < np.inf:
         raise UnalikeError(f"{word}={value!r} must be a finite number of 0 or more: it is a standard deviation.")
-
-
-def _whole(word: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise UnalikeError(f"{word}={value!r} must be a whole number of 1 or more.")

@@ -22,6 +22,7 @@ import numpy as np
 
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
+from unalike.data.formats import as_number
 from unalike.data.safety import reading
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings.knobs import Knob
@@ -68,17 +69,10 @@ def from_table(
     `test` is a share to hold out of every client (0.2), or a second table for the global test set.
     """
     share = test if isinstance(test, (int, float)) else 0.0
-    data: Any = table_dataset(
-        source,
-        label,
-        features,
-        client=client,
-        categorical=categorical,
-        regression=regression,
-        test=None if isinstance(test, (int, float)) else test,
-        delimiter=delimiter,
-        encoding=encoding,
-    )
+    data = table_dataset(
+        source, label, features, client=client, categorical=categorical, regression=regression,
+        test=None if isinstance(test, (int, float)) else test, delimiter=delimiter, encoding=encoding,
+    )  # fmt: skip
     fed = data.split()
     for line in remarks(fed):
         warnings.warn(line, stacklevel=2)
@@ -120,16 +114,12 @@ def table_dataset(
         there = [name for name in kept if name in raw.names]  # a test table need not say whose row it is
         second = read_table(raw, label, table.features, columns=there, like=table, **options)
         beside = {"test": (second.x, second.y), "test_columns": second.columns}
+    name = name or (Path(source).stem if isinstance(source, (str, os.PathLike)) else "table")
+    classes = None if table.label_names is None else len(table.label_names)
     return Dataset(
-        table.x,
-        table.y,
-        classes=None if table.label_names is None else len(table.label_names),
-        name=name or (Path(source).stem if isinstance(source, (str, os.PathLike)) else "table"),
-        columns=table.columns,
-        natural=client,
-        label_names=table.label_names,
-        **beside,
-    )
+        table.x, table.y, classes=classes, name=name, columns=table.columns, natural=client,
+        label_names=table.label_names, **beside,
+    )  # fmt: skip
 
 
 def from_huggingface(
@@ -170,15 +160,13 @@ def read_table(
     columns: Sequence[str] = (),
     categorical: Sequence[str] = (),
     regression: bool = False,
-    delimiter: str | None = None,
-    encoding: str = "utf-8-sig",
     like: Table | None = None,
 ) -> Table:
     """Features, labels and further columns of a table, checked. `like` is a table whose codes are to be used."""
     for word, given in (("features", features), ("categorical", categorical), ("columns", columns)):
         if isinstance(given, str):
             raise UnalikeError(f"{word}={given!r} must be a list of column names: write [{given!r}].")
-    raw = source if isinstance(source, (_Csv, _Frame)) else _opened(source, delimiter, encoding)
+    raw = source if isinstance(source, (_Csv, _Frame)) else _opened(source, None, "utf-8-sig")
     _check_names(raw, [label, *columns, *(features or []), *categorical])
     if label in columns:
         raise UnalikeError(f"The column {label!r} is the label and also kept as a column: name another.")
@@ -206,19 +194,12 @@ def read_table(
 
 def remarks(fed: Federation) -> list[str]:
     """What is worth knowing of the clients before methods are compared: those with one sample, or one class."""
-    lines: list[str] = []
-    _remark(lines, fed, fed.sizes == 1, "one sample", "nothing of theirs can be held out for a test")
+    kinds = [(fed.sizes == 1, "one sample", "nothing of theirs can be held out for a test")]
     if fed.classes is not None:
         single = (fed.label_counts() > 0).sum(1) == 1
-        _remark(lines, fed, single & (fed.sizes > 1), "samples of one class", "their own accuracy says little")
-    return lines
-
-
-def _remark(lines: list[str], fed: Federation, which: np.ndarray, what: str, hence: str) -> None:
-    if which.any():
-        found = np.flatnonzero(which)
-        some = ", ".join(fed.client_name(int(k)) for k in found[:3]) + (", …" if len(found) > 3 else "")
-        lines.append(f"{len(found)} of {len(fed)} clients have {what} ({some}): {hence}.")
+        kinds.append((single & (fed.sizes > 1), "samples of one class", "their own accuracy says little"))
+    found = [(np.flatnonzero(which), what, hence) for which, what, hence in kinds if which.any()]
+    return [f"{len(k)} of {len(fed)} clients have {what} ({fed.some_names(k)}): {hence}." for k, what, hence in found]
 
 
 # ---- what a column means
@@ -232,17 +213,16 @@ def _labels(
     values, codes = _coded(raw, label, texts, None if like is None else like.label_names)
     if like is not None:
         return codes, values
-    endless = next((value for value in values if (n := _number(value)) is not None and not math.isfinite(n)), None)
+    numbers = {value: number for value in values if (number := as_number(value)) is not None}
+    endless = next((value for value, number in numbers.items() if not math.isfinite(number)), None)
     if endless is not None:
         place = raw.place(texts.index(endless))
         raise UnalikeError(
             f"The label column {label!r} of {raw.what} has {endless} in {place}: fill it in or remove the row."
         )
-    fractions = [value for value in values if _number(value) is not None and not _number(value).is_integer()]  # type: ignore[union-attr]
+    fractions = [f"has fractions such as {value}" for value, number in numbers.items() if not number.is_integer()]
     if fractions or len(values) == len(texts) > 2:
-        why = (
-            f"has fractions such as {fractions[0]}" if fractions else f"has another value in each of {len(texts)} rows"
-        )
+        why = fractions[0] if fractions else f"has another value in each of {len(texts)} rows"
         raise UnalikeError(
             f"The label column {label!r} of {raw.what} {why}: it looks like a regression target or a row's own number; "
             "set `regression`, or name the column of classes."
@@ -273,11 +253,9 @@ def _numbered(texts: list[str]) -> tuple[list[str], np.ndarray]:
     first: dict[str, int] = {}
     codes = np.array([first.setdefault(text, len(first)) for text in texts], np.int64)
     values = list(first)
-    numbers = [_number(value) for value in values]
-    if all(number is not None for number in numbers):
-        order = sorted(range(len(values)), key=lambda i: (numbers[i], values[i]))
-    else:
-        order = sorted(range(len(values)), key=values.__getitem__)
+    numbers = [as_number(value) for value in values]
+    all_numbers = None not in numbers
+    order = sorted(range(len(values)), key=lambda i: (numbers[i] if all_numbers else 0.0, values[i]))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return [values[i] for i in order], rank[codes]
@@ -285,18 +263,8 @@ def _numbered(texts: list[str]) -> tuple[list[str], np.ndarray]:
 
 def _whole_or_text(texts: list[str]) -> np.ndarray:
     """Whole numbers where all are, so that client 2 comes before client 10; else text. '007' is text."""
-    if all(
-        str(int(text)) == text if text.removeprefix("-").isdecimal() and len(text) < 19 else False for text in texts
-    ):
-        return np.array(texts, np.int64)
-    return np.array(texts)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    whole = all(text.removeprefix("-").isdecimal() and len(text) < 19 and str(int(text)) == text for text in texts)
+    return np.array(texts, np.int64) if whole else np.array(texts)
 
 
 def _as_numbers(raw: _Csv | _Frame, name: str, values: Any, role: str) -> np.ndarray:
@@ -345,10 +313,8 @@ def _missing(value: Any) -> bool:
 
 def _filled(raw: _Csv | _Frame, name: str, texts: list[str]) -> list[str]:
     if not all(texts):
-        row = texts.index("")
-        raise UnalikeError(
-            f"The column {name!r} of {raw.what} is empty in {raw.place(row)}: fill it in or remove the row."
-        )
+        place = raw.place(texts.index(""))
+        raise UnalikeError(f"The column {name!r} of {raw.what} is empty in {place}: fill it in or remove the row.")
     return texts
 
 
@@ -430,9 +396,8 @@ class _Csv:
     def read(self, numbers: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
         with self._reading():
             columns = self._at_once(numbers, texts) or self._row_by_row(numbers, texts)
-        return {name: columns[name] for name in numbers}, {
-            name: _filled(self, name, [text.strip() for text in columns[name]]) for name in texts
-        }
+        filled = {name: _filled(self, name, [text.strip() for text in columns[name]]) for name in texts}
+        return {name: columns[name] for name in numbers}, filled
 
     def _at_once(self, numbers: Sequence[str], texts: Sequence[str]) -> dict[str, Any] | None:
         """Every column by name, or None where anything is not as it should be."""
@@ -490,14 +455,12 @@ class _Frame:
         if hasattr(values, "to_numpy"):
             return values.to_numpy()
         values = list(values)
+        pictures = values and hasattr(values[0], "getbands")  # Pillow's
         try:
-            if values and hasattr(values[0], "getbands"):  # a Pillow image
-                return np.stack([_pixels(image) for image in values])
-            return np.asarray(values)
+            return np.stack([_pixels(image) for image in values]) if pictures else np.asarray(values)
         except ValueError:
-            raise UnalikeError(
-                f"The column {name!r} of {self.what} has rows of unequal shape: make them equal."
-            ) from None
+            unequal = f"The column {name!r} of {self.what} has rows of unequal shape: make them equal."
+            raise UnalikeError(unequal) from None
 
     def read(self, numbers: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
         columns = {name: self.column(name) for name in [*numbers, *texts]}

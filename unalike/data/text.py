@@ -169,11 +169,7 @@ def windows(tokens: np.ndarray, length: int = 80, stride: int = 1) -> tuple[np.n
 
 
 def speaker_windows(
-    speakers: Mapping[str, str],
-    test: float = 0.2,
-    length: int = 80,
-    stride: int = 1,
-    least: int = 2,
+    speakers: Mapping[str, str], test: float = 0.2, length: int = 80, stride: int = 1, least: int = 2
 ) -> dict[str, np.ndarray]:
     """Windows of each speaker's text: x_train, y_train, speaker_train, and the same with _test.
 

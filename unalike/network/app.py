@@ -23,10 +23,8 @@ from unalike.network.link import Lost, Parts
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read at import; else every exit may wait for the network
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-for _name in (
-    "NO_PROXY",
-    "no_proxy",
-):  # a proxy is of no use on loopback; which of the two counts depends on the reader
+# a proxy is of no use on loopback; which of the two counts depends on the reader
+for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1", "localhost", "::1")))
 
 with warnings.catch_warnings():
@@ -114,14 +112,12 @@ def server_app() -> ServerApp:
         end = time.monotonic() + deadline
         while len(nodes := sorted(grid.get_node_ids())) < count:
             if time.monotonic() > end:
-                raise UnalikeError(
-                    f"There are {len(nodes)} nodes after {deadline:g} s, and nodes={count} were asked for."
-                )
+                few = f"There are {len(nodes)} nodes after {deadline:g} s, and nodes={count} were asked for."
+                raise UnalikeError(few)
             time.sleep(0.3)
         keys = {f"node-{node}": str(node).encode() for node in nodes}
-        server.run(
-            config.read_tables(str(settings["config"])), GridLink(grid, nodes), keys, deadline=deadline, say=print
-        )
+        tables = config.read_tables(str(settings["config"]))
+        server.run(tables, GridLink(grid, nodes), keys, deadline=deadline, say=print)
 
     return app
 

@@ -69,26 +69,28 @@ class Rules:
         """The plan's tables with files that are this client's own, or an error if there is one it was not given."""
         there = {file.name: file for file in self.files}
 
-        def own(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {k: own(v) for k, v in value.items()}
-            if isinstance(value, list):
-                return [own(v) for v in value]
-            if not config.is_file(value):
-                return value
-            name, _, thing = value.rpartition(":")
+        def own(name: str, thing: str) -> str:
             if name not in there:
-                raise UnalikeError(f"The run wants {value}; this client was not given {name} (--file).")
+                raise UnalikeError(f"The run wants {name}:{thing}; this client was not given {name} (--file).")
             if digest(there[name]) != plan["files"].get(name):
                 raise UnalikeError(f"The run's {name} is not this client's {name}: give both the same file.")
             return f"{there[name].resolve()}:{thing}"
 
-        tables = own(plan["tables"])
+        tables = with_files(plan["tables"], own)
         method = tables.get("method", {})
         name = method.get("name", "fedavg")
         if "file" not in method and self.methods is not None and name not in self.methods:
             raise UnalikeError(f"The run is of {name!r}; this client runs {', '.join(self.methods)} only (--methods).")
         return tables
+
+
+def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
+    """Return tables, or a value of theirs, with `other(file, thing)` in place of every "file.py:thing"."""
+    if isinstance(value, dict):
+        return {k: with_files(v, other) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_files(v, other) for v in value]
+    return other(*value.rpartition(":")[::2]) if config.is_file(value) else value
 
 
 def digest(file: Path) -> str:
@@ -119,8 +121,7 @@ class Client:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
         data.check()
         self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), find_device(device)
-        self.say = say
-        self.ended = False
+        self.say, self.ended = say, False
         self._nodes: dict[str, Node] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.close = weakref.finalize(self, release, _locked(folder / "lock"))
@@ -147,14 +148,9 @@ class Client:
         """Who is here: sizes and the kind of a sample."""
         _same_version(header)
         data = self.data
-        facts = {
-            "sizes": {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS},
-            "classes": data.classes,
-            **{
-                letter: [t.is_floating_point(), list(t.shape[1:])]
-                for letter, t in (("x", data.train.x), ("y", data.train.y))
-            },
-        }
+        kind = lambda t: [t.is_floating_point(), list(t.shape[1:])]  # noqa: E731
+        sizes = {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS}
+        facts = {"sizes": sizes, "classes": data.classes, "x": kind(data.train.x), "y": kind(data.train.y)}
         self.ended = False
         return wire.encode({"kind": "reply", "version": unalike.__version__, "facts": facts}, {})
 
@@ -215,13 +211,8 @@ class Client:
         if method.pooled:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
         module = config.make_model(tables.get("model", {}), data, seed)
-        task = Task(
-            module,
-            **config.make_loss(tables.get("model", {})),
-            dtype=dtype,
-            device=self.device,
-            buffers=settings.get("buffers", "average"),
-        )
+        loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
+        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers)
         x, y = data.train.of(client)
         task.check(x[:2], y[:2])
         shapes = state_shapes(method, task, local)
@@ -282,12 +273,9 @@ def _locked(file: Path) -> int | None:
 
 
 ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {
-    "hello": Client._hello,
-    "plan": Client._plan,
-    "request": Client._request,
-    "evaluate": Client._evaluate,
+    "hello": Client._hello, "plan": Client._plan, "request": Client._request, "evaluate": Client._evaluate,
     "end": Client._end,
-}
+}  # fmt: skip
 
 
 def attend(link: ClientLink, client: Client, once: bool = False, poll: float = 0.2) -> None:

@@ -37,44 +37,16 @@ with warnings.catch_warnings():
     from flwr.app import Message
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, user_config_to_proto
+    from flwr.proto import fleet_pb2 as fleet
+    from flwr.proto import runtime_pb2 as runtime
     from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
-    from flwr.proto.fleet_pb2 import (
-        ActivateNodeRequest,
-        DeactivateNodeRequest,
-        PullMessagesRequest,
-        PushMessagesRequest,
-    )
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
     from flwr.proto.node_pb2 import Node
-    from flwr.proto.runtime_pb2 import (
-        AcquireTaskRequest,
-        GetNodesRequest,
-        PullAppMessagesRequest,
-        PullTaskInputRequest,
-        PushAppMessagesRequest,
-        PushTaskOutputRequest,
-        SendTaskHeartbeatRequest,
-    )
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
-    from flwr.supercore.inflatable.inflatable_object import (
-        get_all_nested_objects,
-        get_object_tree,
-        iterate_object_tree,
-        no_object_id_recompute,
-    )
-    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-        make_confirm_message_received_fn_protobuf,
-        make_pull_object_fn_protobuf,
-        make_push_object_fn_protobuf,
-    )
-    from flwr.supercore.inflatable.inflatable_utils import (
-        ObjectPullError,
-        ObjectPushError,
-        inflate_object_from_contents,
-        pull_objects,
-        push_objects,
-    )
+    from flwr.supercore.inflatable import inflatable_object as objects
+    from flwr.supercore.inflatable import inflatable_protobuf_utils as calls
+    from flwr.supercore.inflatable import inflatable_utils as transfer
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.runtime import RuntimeHttpClient
@@ -115,11 +87,11 @@ def _stub() -> Fab:
     return Fab(hashlib.sha256(data).hexdigest(), data, {})
 
 
-# ---------------------------------------------------------------- bytes in Flower's messages
+# ---------------------------------------------------------------- what both ends share
 
 
 def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: float) -> Message:
-    """All objects of a message, up to a limit of bytes and of time."""
+    """Return a message with all its objects, up to a limit of bytes and of time."""
     total = 0
 
     def counted(object_id: str) -> bytes:
@@ -127,16 +99,52 @@ def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: flo
         data = ask(object_id)
         total += len(data)
         if total > MAX_MESSAGE:
-            raise ObjectPullError(object_id, f"the message has more than {MAX_MESSAGE} bytes.")
+            raise transfer.ObjectPullError(object_id, f"the message has more than {MAX_MESSAGE} bytes.")
         return data
 
-    ids = [node.object_id for node in iterate_object_tree(tree)]
-    objects = pull_objects(ids, counted, initial_backoff=FIRST_WAIT, backoff_cap=1.0, max_time=max(seconds, 1.0))
-    message = inflate_object_from_contents(message_id, objects)
+    ids = [node.object_id for node in objects.iterate_object_tree(tree)]
+    limit = max(seconds, 1.0)
+    found = transfer.pull_objects(ids, counted, initial_backoff=FIRST_WAIT, backoff_cap=1.0, max_time=limit)
+    message = transfer.inflate_object_from_contents(message_id, found)
     if not isinstance(message, Message):
         raise UnalikeError("A message has a record that is none of ours.")
     message.metadata.__dict__["_message_id"] = message_id
     return message
+
+
+class _End:
+    """An end of Flower's network: messages go through `_http`, as `_node`, in pieces."""
+
+    _http: Any
+    _node: Any
+
+    def _ask(self, fn: Callable[[Any], Any], request: Any) -> Any:
+        """Make one request of Flower's and return its answer."""
+        raise NotImplementedError
+
+    def _take(self, tree: Any, run: int, message_id: str, seconds: float) -> Message:
+        """Fetch a message and confirm that it has come."""
+        get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
+        message = _fetch(tree, message_id, calls.make_pull_object_fn_protobuf(get, self._node, run), seconds)
+        confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
+        calls.make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
+        return message
+
+    def _push(self, messages: list[Message], request: type, run: int, **more: Any) -> Any:
+        """Send messages, and those of their objects that the SuperLink does not have; return its answer."""
+        with objects.no_object_id_recompute():
+            nested: dict[str, Any] = {}
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                nested.update(objects.get_all_nested_objects(message))
+            heads = [message_to_proto(remove_content_from_message(message)) for message in messages]
+            trees = [objects.get_object_tree(message) for message in messages]
+            asked = request(messages_list=heads, message_object_trees=trees, **more)
+            pushed = self._ask(self._http.PushMessages, asked)
+            put = lambda request: self._ask(self._http.PushObject, request)  # noqa: E731
+            push = calls.make_push_object_fn_protobuf(put, self._node, run, pushed.session_id)
+            transfer.push_objects(nested, push, object_ids_to_push=set(pushed.objects_to_push))
+        return pushed
 
 
 class _Secret:
@@ -191,7 +199,7 @@ def _call(
 # ---------------------------------------------------------------- the server's end
 
 
-class FlowerServer:
+class FlowerServer(_End):
     """The server's end of Flower's network: admits the registered keys, opens a run, exchanges messages.
 
     address, ca, secret: of the SuperLink's inner door; keys: the clients' public keys, by which they are numbered.
@@ -203,18 +211,20 @@ class FlowerServer:
         door = _Secret(secret)
         self._open = lambda kind, *more: kind.from_server_address(address, False, ca, [door, *more])
         with self._open(ControlHttpClient, RuntimeVersionHttpInterceptor(component_name="flwr CLI")) as control:
-            self._ids = [self._register(control, key) for key in keys]
+            public = [public_key_to_bytes(load_ssh_public_key(key)) for key in keys]  # type: ignore[arg-type]
+            register = [RegisterNodeRequest(public_key=key) for key in public]
+            self._ids = [int(self._ask(control.RegisterNode, request).node_id) for request in register]
             self._numbers = {node: number for number, node in enumerate(self._ids)}
             start = StartRunRequest(fab=fab_to_proto(_stub()), override_config=user_config_to_proto({}))
             self._ask(control.StartRun, start)
         with self._open(RuntimeHttpClient, RuntimeVersionHttpInterceptor(component_name="SuperExec")) as queue:
-            task = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
+            task = runtime.AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
             while not (token := self._ask(queue.AcquireTask, task).token):
                 time.sleep(poll)
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
         self._http = self._open(RuntimeHttpClient, version, RuntimeTokenHttpInterceptor(token))
         threading.Thread(target=self._beats, daemon=True).start()
-        self._task = self._ask(self._http.PullTaskInput, PullTaskInputRequest())
+        self._task = self._ask(self._http.PullTaskInput, runtime.PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = self._task.task_id, self._task.run.run_id  # Message() reads them
         TaskIdentity.node_id = self._task.context.node_id
 
@@ -224,27 +234,24 @@ class FlowerServer:
         except (Refused, Away) as error:
             raise UnalikeError(f"Flower's SuperLink does not do what it should: {error}") from None
 
-    def _register(self, control: Any, key: bytes) -> int:
-        public = public_key_to_bytes(load_ssh_public_key(key))  # type: ignore[arg-type]
-        return int(self._ask(control.RegisterNode, RegisterNodeRequest(public_key=public)).node_id)
-
     def _beats(self) -> None:
         while not self._stop.is_set():
             with contextlib.suppress(httpx.HTTPError):  # a later call of ours says it better
-                self._http.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+                self._http.SendTaskHeartbeat(runtime.SendTaskHeartbeatRequest())
             self._stop.wait(BEAT)
 
     def online(self) -> set[int]:
-        there = self._ask(self._http.GetNodes, GetNodesRequest()).nodes
+        there = self._ask(self._http.GetNodes, runtime.GetNodesRequest()).nodes
         return {self._numbers[n.node_id] for n in there if n.node_id in self._numbers}
 
     def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
         end = time.monotonic() + seconds
         asked = {k: Message(content(parts), self._ids[k], "train", ttl=seconds) for k, parts in requests.items()}
-        waiting = dict(zip(self._push(list(asked.values())), asked, strict=True))
+        pushed = self._push([*asked.values()], runtime.PushAppMessagesRequest, self._task.run.run_id)
+        waiting = dict(zip(pushed.message_ids, asked, strict=True))
         waiting.pop("", None)
         while waiting and (left := end - time.monotonic()) > 0:
-            found = self._ask(self._http.PullMessages, PullAppMessagesRequest(message_ids=list(waiting)))
+            found = self._ask(self._http.PullMessages, runtime.PullAppMessagesRequest(message_ids=list(waiting)))
             for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 client = waiting.pop(proto.metadata.reply_to_message_id, None)
                 if client is not None:
@@ -252,33 +259,9 @@ class FlowerServer:
             if waiting:
                 time.sleep(self._poll)
 
-    def _push(self, messages: list[Message]) -> list[str]:
-        with no_object_id_recompute():
-            objects: dict[str, Any] = {}
-            for message in messages:
-                message.metadata.__dict__["_message_id"] = message.object_id
-                objects.update(get_all_nested_objects(message))
-            pushed = self._ask(
-                self._http.PushMessages,
-                PushAppMessagesRequest(
-                    messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
-                    message_object_trees=[get_object_tree(m) for m in messages],
-                ),
-            )
-            run = self._task.run.run_id
-            put = lambda request: self._ask(self._http.PushObject, request)  # noqa: E731
-            push = make_push_object_fn_protobuf(put, self._node, run, pushed.session_id)
-            push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
-        return list(pushed.message_ids)
-
     def _received(self, proto: Any, tree: Any, seconds: float) -> bytes | Lost:
-        run, message_id = self._task.run.run_id, proto.metadata.message_id
-        get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
         try:
-            message = _fetch(tree, message_id, make_pull_object_fn_protobuf(get, self._node, run), seconds)
-            confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
-            make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
-            return answer_of(message)
+            return answer_of(self._take(tree, self._task.run.run_id, proto.metadata.message_id, seconds))
         except UnalikeError as error:
             return Lost(str(error))
         except Exception as error:  # whatever Flower's decoding makes of bytes that lie
@@ -289,14 +272,15 @@ class FlowerServer:
         self._stop.set()
         status, why = ("completed", "") if done else ("failed", "left early")
         with contextlib.suppress(httpx.HTTPError):  # it may be gone
-            self._http.PushTaskOutput(PushTaskOutputRequest(context=self._task.context, sub_status=status, details=why))
+            end = runtime.PushTaskOutputRequest(context=self._task.context, sub_status=status, details=why)
+            self._http.PushTaskOutput(end)
         self._http.close()
 
 
 # ---------------------------------------------------------------- a client's end
 
 
-class FlowerClient:
+class FlowerClient(_End):
     """A client's end of Flower's network.
 
     address, ca: of the SuperLink's outer door; key: the private key's file; memory: a file for the name that the
@@ -331,7 +315,7 @@ class FlowerClient:
 
     def join(self) -> None:
         end = time.monotonic() + self._patience
-        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
+        request = fleet.ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
         waiting = lambda reason: self._say(f"waiting for {self._address} ({reason})")  # noqa: E731
         self._say(f"joining {self._address}")
         refused = False
@@ -362,7 +346,7 @@ class FlowerClient:
         """A client that was killed is thought to be there for two more beats, and would not be let in: say goodbye for
         it. Who has its key and its folder is its successor."""
         with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
-            self._http.DeactivateNode(DeactivateNodeRequest(node_id=int(self._memory.read_text())))
+            self._http.DeactivateNode(fleet.DeactivateNodeRequest(node_id=int(self._memory.read_text())))
 
     def _beats(self) -> None:
         while not self._stop.wait(BEAT * 0.4):
@@ -376,17 +360,12 @@ class FlowerClient:
             raise Away(f"The server does not know this client now ({error}).") from None
 
     def receive(self) -> Parts | None:
-        found = self._ask(self._http.PullMessages, PullMessagesRequest(node=self._node))
+        found = self._ask(self._http.PullMessages, fleet.PullMessagesRequest(node=self._node))
         if not found.messages_list:
             return None
-        head = message_from_proto(found.messages_list[0])
-        run, message_id = head.metadata.run_id, head.metadata.message_id
-        get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
-        pull = make_pull_object_fn_protobuf(get, self._node, run)
+        about = message_from_proto(found.messages_list[0]).metadata
         try:
-            message = _fetch(found.message_object_trees[0], message_id, pull, head.metadata.ttl)
-            confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
-            make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
+            message = self._take(found.message_object_trees[0], about.run_id, about.message_id, about.ttl)
         except Away:
             raise
         except Exception as error:  # whatever Flower's decoding makes of bytes that lie
@@ -399,29 +378,15 @@ class FlowerClient:
 
     def reply(self, answer: bytes) -> None:
         assert self._asked is not None
-        reply = Message(content([answer]), reply_to=self._asked)
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        run = reply.metadata.run_id
-        with no_object_id_recompute():
-            pushed = self._ask(
-                self._http.PushMessages,
-                PushMessagesRequest(
-                    node=self._node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[0.0],
-                ),
-            )
-            put = lambda request: self._ask(self._http.PushObject, request)  # noqa: E731
-            push = make_push_object_fn_protobuf(put, self._node, run, pushed.session_id)
-            with contextlib.suppress(ObjectPushError):  # too late: the server has closed the exchange
-                push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
+        reply, more = Message(content([answer]), reply_to=self._asked), {"clientapp_runtime_list": [0.0]}
+        with contextlib.suppress(transfer.ObjectPushError):  # too late: the server has closed the exchange
+            self._push([reply], fleet.PushMessagesRequest, reply.metadata.run_id, node=self._node, **more)
 
     def leave(self) -> None:
         self._stop.set()
         if self._node is not None:
             with contextlib.suppress(httpx.HTTPError):
-                self._http.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+                self._http.DeactivateNode(fleet.DeactivateNodeRequest(node_id=self._node.node_id))
         self._http.close()
 
 
@@ -452,19 +417,13 @@ async def _superlink(outer: socket.socket, inner: socket.socket, tls: dict[str, 
         from flwr.superlink.main import create_app
     secret = os.environ.pop(SECRET).encode()
     app = create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
-    doors = {
-        "inner": _door(
-            app, lambda path, headers: hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), secret)
-        ),
-        "outer": _door(app, lambda path, headers: path.startswith("/v1/fleet/")),
-    }
+    known = lambda path, headers: hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), secret)  # noqa: E731
+    doors = {"inner": _door(app, known), "outer": _door(app, lambda path, headers: path.startswith("/v1/fleet/"))}
     quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "timeout_graceful_shutdown": 1}
-    servers = {
-        name: uvicorn.Server(
-            uvicorn.Config(door, lifespan="on" if name == "inner" else "off", **tls[name], **quiet)  # type: ignore[arg-type]
-        )
-        for name, door in doors.items()
-    }
+    servers = {}
+    for name, door in doors.items():
+        options: dict[str, Any] = {"lifespan": "on" if name == "inner" else "off", **tls[name], **quiet}
+        servers[name] = uvicorn.Server(uvicorn.Config(door, **options))
     tasks = [asyncio.create_task(servers["inner"].serve(sockets=[inner]))]
     while not servers["inner"].started and not tasks[0].done():
         await asyncio.sleep(0.02)

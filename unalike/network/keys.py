@@ -51,25 +51,19 @@ def make_server(folder: Path, hosts: list[str]) -> None:
     ca, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca_id = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
     ca_certificate = certificate(
-        "federation CA",
-        ca.public_key(),
-        ca,
-        3650,
+        "federation CA", ca.public_key(), ca, 3650,
         (x509.BasicConstraints(ca=True, path_length=0), True),
         (usage(key_cert_sign=True, crl_sign=True), True),
         (ca_id, False),
-    )
+    )  # fmt: skip
     server_certificate = certificate(
-        "federation server",
-        server.public_key(),
-        ca,
-        825,
+        "federation server", server.public_key(), ca, 825,
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (usage(digital_signature=True), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
         (x509.SubjectAlternativeName([named(h) for h in dict.fromkeys((*hosts, *ALWAYS))]), False),
         (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), False),
-    )
+    )  # fmt: skip
     private = lambda key: key.private_bytes(ser.Encoding.PEM, ser.PrivateFormat.PKCS8, ser.NoEncryption())  # noqa: E731
     _save(folder / "ca.key", private(ca), secret=True)
     _save(folder / "ca.crt", ca_certificate)

@@ -66,15 +66,11 @@ class Superlink:
         with outer, listen(LOCAL, 0) as inner:  # the child has its own copies
             self.address = f"{LOCAL}:{inner.getsockname()[1]}"
             doors = outer.fileno(), inner.fileno()
+            words = [*doors, certificates, folder / "inner", folder]
             processes.start(
-                "superlink",
-                ["unalike.network.flower", *map(str, doors), str(certificates), str(folder / "inner"), str(folder)],
-                doors,
-                FLWR_HOME=str(folder / "flwr"),
-                FLWR_TELEMETRY_ENABLED="0",
-                FLWR_DISABLE_UPDATE_CHECK="1",
-                UNALIKE_ADMIN_SECRET=self.secret,
-            )
+                "superlink", ["unalike.network.flower", *map(str, words)], doors, FLWR_HOME=str(folder / "flwr"),
+                FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", UNALIKE_ADMIN_SECRET=self.secret,
+            )  # fmt: skip
 
     def link(self, public: Mapping[str, bytes]) -> Any:
         """The server's end, for clients with these public keys."""
@@ -172,17 +168,13 @@ class Local:
 
     def start(self, name: str) -> None:
         """The process of one client; its state is where an earlier one left it."""
-        home = self.homes / name
-        self.processes.start(
-            name,
-            [
-                *("unalike.network.join", self.address, "--ca", str(self.folder / "outer" / "ca.crt")),
-                *("--key", str(home / "key"), "--data", str(self.folder / f"{name}.safetensors")),
-                *("--state", str(home / "state")),
-                *("--device", "cpu", "--wait", "60", "--repeatable"),
-            ],
-            OMP_NUM_THREADS="1",
-        )
+        home, folder = self.homes / name, self.folder
+        words = [
+            "unalike.network.join", self.address, "--ca", folder / "outer" / "ca.crt", "--key", home / "key",
+            "--data", folder / f"{name}.safetensors", "--state", home / "state",
+            "--device", "cpu", "--wait", "60", "--repeatable",
+        ]  # fmt: skip
+        self.processes.start(name, [*map(str, words)], OMP_NUM_THREADS="1")
 
 
 @contextlib.contextmanager
@@ -230,18 +222,10 @@ def run(
     kept = Path(where) / KEPT if begun else None
     with federation(data, kept) as (local, link):
         return server.run(
-            tables,
-            link,
-            local.public,
-            deadline=deadline,
-            wait=60.0,
-            test=data.global_test,
-            classes=data.classes,
-            callbacks=callbacks if begun else [Keep(local), *callbacks],
-            resume=resume,
-            say=say,
+            tables, link, local.public, deadline=deadline, wait=60.0, test=data.global_test, classes=data.classes,
+            callbacks=callbacks if begun else [Keep(local), *callbacks], resume=resume, say=say,
             check=local.processes.check,
-        )
+        )  # fmt: skip
 
 
 def write_client(data: Federation, client: int, file: Path) -> None:

@@ -54,14 +54,10 @@ class Processes:
         log = self.folder / f"{name}.log"
         with open(log, "ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=handles,
+                [sys.executable, "-m", *arguments], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                start_new_session=True, pass_fds=handles,
                 env={**os.environ, LIFELINE: "1", "PYTHONUNBUFFERED": "1", **environment},
-            )
+            )  # fmt: skip
         self._running[name] = process
         return process
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from unalike.data.federation import SPLITS
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.network.client import PLANNED, digest
+from unalike.network.client import PLANNED, digest, with_files
 from unalike.network.link import Lost, ServerLink
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
@@ -87,42 +88,22 @@ class Clients:
                     f"{self.names[k]} has samples {_kind(fact)}, and {self.names[0]} {_kind(facts[0])}: prepare all in "
                     "the same way."
                 )
-        like = tuple(
-            torch.zeros(1, *shape, dtype=torch.float32 if is_float else torch.int64)
-            for is_float, shape in (facts[0]["x"], facts[0]["y"])
-        )
+        like = _zeros(*facts[0]["x"]), _zeros(*facts[0]["y"])
         seen = [f["classes"] for f in facts if f["classes"] is not None]
         sizes = {name: np.array([f["sizes"][name] for f in facts]) for name in SPLITS}
         if test is not None and seen:
             seen.append(int(torch.as_tensor(test[1]).max()) + 1)
-        return RemoteFederation.from_sizes(
-            sizes,
-            like,  # type: ignore[arg-type]
-            keys=keys,
-            classes=max(*seen, classes or 0) if seen else None,
-            names=self.names,
-            global_test=test,
-        )
+        most = max(*seen, classes or 0) if seen else None
+        return RemoteFederation.from_sizes(sizes, like, keys=keys, classes=most, names=self.names, global_test=test)
 
     def _facts(self, client: int, facts: Any) -> dict[str, Any]:
-        whole = lambda v: type(v) is int and 0 <= v < 1 << 48  # noqa: E731
-        kind = lambda v: (  # noqa: E731
-            isinstance(v, list)
-            and len(v) == 2
-            and type(v[0]) is bool
-            and isinstance(v[1], list)
-            and len(v[1]) <= 8
-            and all(whole(n) for n in v[1])
-            and np.prod([float(n) for n in v[1]]) < 1 << 31
-        )
         ok = (
             isinstance(facts, dict)
             and isinstance(facts.get("sizes"), dict)
-            and all(whole(facts["sizes"].get(name)) for name in SPLITS)
+            and all(_whole(facts["sizes"].get(name)) for name in SPLITS)
             and facts["sizes"]["train"] > 0
-            and kind(facts.get("x"))
-            and kind(facts.get("y"))
-            and (facts.get("classes") is None or (whole(facts["classes"]) and facts["classes"] < 1 << 31))
+            and all(_is_kind(facts.get(letter)) for letter in "xy")
+            and (facts.get("classes") is None or (_whole(facts["classes"]) and facts["classes"] < 1 << 31))
         )
         if not ok:
             raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
@@ -188,13 +169,9 @@ def run(
     clients.wait(wait, check)
     data = clients.federation(marks, test, classes)
     done = config.run(
-        {**tables, "run": {**settings, "engine": "flower"}},
-        callbacks=callbacks,
-        resume=resume,
-        federation=data,
-        before=lambda checked: clients.plan(checked, data, marks),
-        remote=clients,
-    )
+        {**tables, "run": {**settings, "engine": "flower"}}, callbacks=callbacks, resume=resume, federation=data,
+        before=lambda checked: clients.plan(checked, data, marks), remote=clients,
+    )  # fmt: skip
     clients.end(done)
     if lost := [line["lost"] for line in done.history if "lost" in line]:
         say(f"clients lost: {sum(lost)}, in {len(lost)} of {len(done.history)} rounds")
@@ -205,20 +182,29 @@ def _portable(tables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Tables that name files by their last name alone, and what is in those files."""
     files: dict[str, str] = {}
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(v) for v in value]
-        if not config.is_file(value):
-            return value
-        path, _, thing = value.rpartition(":")
+    def bare(path: str, thing: str) -> str:
         name, content = Path(path).name, digest(Path(path))
         if files.setdefault(name, content) != content:
             raise UnalikeError(f"Two files of this run are called {name}: give them different names.")
         return f"{name}:{thing}"
 
-    return plain(tables), files
+    return with_files(tables, bare), files
+
+
+def _zeros(is_float: bool, shape: list[int]) -> torch.Tensor:
+    return torch.zeros(1, *shape, dtype=torch.float32 if is_float else torch.int64)
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 48
+
+
+def _is_kind(value: Any) -> bool:
+    """Whether this says of a sample or a label if it is of floats, and its shape, which is not too large."""
+    if not isinstance(value, list) or [type(part) for part in value] != [bool, list]:
+        return False
+    shape = value[1]
+    return len(shape) <= 8 and all(map(_whole, shape)) and math.prod(map(float, shape)) < 1 << 31
 
 
 def _kind(fact: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.report import page, read
 from unalike.report.record import Record
 
@@ -34,11 +34,9 @@ def write(
         homes = {given[0]} if len(given) == 1 else {run.resolve().parent for run in runs}
         comparison = read.comparison(homes.pop() / COMPARISON) if len(homes) == 1 else None
     text = page.html(read.read(runs), comparison or {})
-    try:
+    with complaining(f"The report cannot be written to {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         replace(target, text.encode())
-    except OSError as error:
-        raise UnalikeError(f"The report cannot be written to {target}: {error.strerror or error}.") from error
     return target
 
 

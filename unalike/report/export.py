@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import warnings
@@ -19,17 +17,14 @@ from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
 from unalike.run.folder import join_values
+from unalike.text import csv_text
 
 Table = dict[str, list[Any]]
 
 
 def rounds(folders: list[Path]) -> Table:
     """A row a round: run, method, seed, and every number of rounds.jsonl, with drift where it was recorded."""
-    rows = []
-    for run in map(RunFiles, find(folders)):
-        who = {"run": run.path.name, "method": run.method, "seed": run.seed}
-        rows += [{**who, **line} for line in run.lines]
-    return _columns(rows)
+    return _columns([{**_who(run), **line} for run in map(RunFiles, find(folders)) for line in run.lines])
 
 
 def clients(folders: list[Path]) -> Table:
@@ -40,17 +35,20 @@ def clients(folders: list[Path]) -> Table:
         names = run.who.get("name") or [None] * len(ids)
         for line in run.record.values():
             values = {k: record.unpack(v) for k, v in line.items() if isinstance(v, str) and k != "features"}
-            who = {"run": run.path.name, "method": run.method, "seed": run.seed, "round": line["round"]}
             for k, client in enumerate(ids):
                 numbers = {name: float(column[k]) for name, column in values.items() if column[k] == column[k]}
-                whose = {"client": client, "name": names[k], "samples": run.who["samples"][k]}
-                rows += [{**who, **whose, **numbers}] if numbers else []
+                whose = {"round": line["round"], "client": client, "name": names[k], "samples": run.who["samples"][k]}
+                rows += [{**_who(run), **whose, **numbers}] if numbers else []
     if not rows:
         raise UnalikeError(
             f"{folders[0]} has no records of single clients: run it with callbacks=[unalike.report.Record()] and give "
             "clients a test share."
         )
     return _columns(rows)
+
+
+def _who(run: RunFiles) -> dict[str, Any]:
+    return {"run": run.path.name, "method": run.method, "seed": run.seed}
 
 
 def _columns(rows: list[dict[str, Any]]) -> Table:
@@ -67,11 +65,8 @@ def _inert(cell: Any) -> Any:
 
 def write_csv(table: Table, file: Path) -> None:
     """A header and a line a row; what is not known is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
-    replace(file, text.getvalue().encode())
+    rows = ([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
+    replace(file, csv_text([table, *rows]).encode())
 
 
 def write_parquet(table: Table, file: Path) -> None:
@@ -140,21 +135,13 @@ def write_onnx(folder: Path, file: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's own, about its own
-            batch = torch.export.Dim("batch")
             program = torch.onnx.export(
-                module,
-                (sample,),
-                dynamo=True,
-                input_names=["x"],
-                output_names=["output"],
-                dynamic_shapes=({0: batch},),
-                verbose=False,
-            )
+                module, (sample,), dynamo=True, input_names=["x"], output_names=["output"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False,
+            )  # fmt: skip
             assert program is not None
             replace(file, program.model_proto.SerializeToString())
-    except UnalikeError:
-        raise
-    except OSError:
+    except (UnalikeError, OSError):
         raise
     except Exception as error:
         raise UnalikeError(f"PyTorch cannot write this model as ONNX: {first_line(error)}") from error

@@ -57,21 +57,20 @@ def read(folders: list[Path]) -> dict[str, Any]:
     points = max(20, min(CURVE_POINTS, CURVE_NUMBERS // (len(begun) * max(1, len(keys)))))
     share = HISTORY_BYTES // len(begun)
     clients: list[dict[str, Any]] = []
-    out = []
-    for run in begun:
-        first = next(g for g in groups if run in g["members"])["members"][0] is run
-        out.append(
-            {
-                "folder": run.path.name,
-                "seed": run.seed,
-                "rounds": run.lines[-1]["round"],
-                "asked": run.facts.get("run", {}).get("rounds"),
-                **_curves(run, keys, points),
-                "clients": _place(clients, _clients(run)),
-                **_values(run, share),
-                "features": _features(run) if first and run.who.get("client") else [],
-            }
-        )
+    firsts = [group["members"][0] for group in groups]
+    out = [
+        {
+            "folder": run.path.name,
+            "seed": run.seed,
+            "rounds": run.lines[-1]["round"],
+            "asked": run.facts.get("run", {}).get("rounds"),
+            **_curves(run, keys, points),
+            "clients": _place(clients, _clients(run)),
+            **_values(run, share),
+            "features": _features(run) if run in firsts and run.who.get("client") else [],
+        }
+        for run in begun
+    ]
     return {
         **_headline(begun, groups),
         "metrics": [_metric(names.of(key, numbers)) for key in keys],
@@ -127,10 +126,8 @@ class RunFiles:
 
     def settings(self) -> dict[str, Any]:
         """All settings, flat, less those that make no other run of it."""
-        recipe: dict[str, Any] = {
-            t: self.config[t] for t in ("data", "model") if "facts" in self.config and t in self.config
-        }
-        flat = flatten(self.facts) | flatten(recipe)
+        recipe: list[str] = ["data", "model"] if "facts" in self.config else []
+        flat = flatten(self.facts) | flatten({t: self.config[t] for t in recipe if t in self.config})
         return {k: v for k, v in flat.items() if not k.startswith("unalike.")}
 
     def identity(self) -> str:
@@ -182,10 +179,7 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     kept = {int(k) for k in thin(len(lines), points)}
     kept |= {evaluated[k] for k in thin(len(evaluated), points)}
     rows = sorted(kept)
-    x = {
-        "rounds": [lines[k]["round"] for k in rows],
-        "seconds": [round(seconds[k], 3) for k in rows],
-    }
+    x = {"rounds": [lines[k]["round"] for k in rows], "seconds": [round(seconds[k], 3) for k in rows]}
     if run.method not in REFERENCES:  # what these would send is nobody's traffic
         x["bytes"] = [sent[k] for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
@@ -194,9 +188,7 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
 
 def _short(value: Any, digits: int = 5) -> float | None:
     """Five digits of a number; what is none, or infinite, is left out."""
-    if not is_finite(value):
-        return None
-    return float(f"{value:.{digits}g}")
+    return float(f"{value:.{digits}g}") if is_finite(value) else None
 
 
 # ---------------------------------------------------------------- clients
@@ -215,14 +207,8 @@ def _clients(run: RunFiles) -> dict[str, Any] | None:
             rest = counts.sum(1) - counts[:, order].sum(1)
             counts, classes = np.column_stack([counts[:, order], rest]), [*(classes[k] for k in order), "all others"]
         labels = counts.tolist()
-    return {
-        "population": who.get("population"),
-        "ids": who["client"],
-        "names": who.get("name"),
-        "samples": who.get("samples"),
-        "labels": labels,
-        "classes": classes,
-    }
+    known = {"population": who.get("population"), "ids": who["client"], "names": who.get("name")}
+    return {**known, "samples": who.get("samples"), "labels": labels, "classes": classes}
 
 
 def _place(known: list[dict[str, Any]], new: dict[str, Any] | None) -> int | None:
@@ -236,34 +222,29 @@ def _place(known: list[dict[str, Any]], new: dict[str, Any] | None) -> int | Non
 
 def _values(run: RunFiles, budget: int) -> dict[str, Any]:
     """Every client's number after the last evaluated round, and over the rounds."""
-    last = run.lines[-1]["round"]
+    last, nothing = run.lines[-1]["round"], {"score": None, "values": None, "history": None}
     lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("loss"), str)]
     if not lines or not run.who.get("client"):
-        return {"score": None, "values": None, "history": None}
+        return nothing
     found = [k for k, v in lines[-1].items() if isinstance(v, str) and k != "features"]
     name = "accuracy" if "accuracy" in found else next((n for n in found if n != "loss"), "loss")
     count = len(run.who["client"])
     rows = [(line["round"], record.unpack(line[name])) for line in lines if isinstance(line.get(name), str)]
     rows = [(t, v) for t, v in rows if len(v) == count]
     if not rows:
-        return {"score": None, "values": None, "history": None}
+        return nothing
     kept = [rows[k] for k in thin(len(rows), min(HISTORY_ROUNDS, budget // count))]
     table = np.stack([v for _, v in kept]).astype(np.float64)
     table[~np.isfinite(table)] = np.nan
     known = table[~np.isnan(table)]
     low, high = (0.0, 1.0) if name == "accuracy" else (float(known.min(initial=0)), float(known.max(initial=1)))
     steps = np.where(np.isnan(table), 255, np.round((table - low) / ((high - low) or 1) * 254)).astype(np.uint8)
+    packed = base64.b64encode(steps.tobytes()).decode()
     return {
         "score": name,
         "better": "higher" if run.metrics.get(name, name != "loss") else "lower",
         "values": [_short(float(v)) for v in rows[-1][1]],
-        "history": {
-            "rounds": [t for t, _ in kept],
-            "of": len(rows),
-            "low": low,
-            "high": high,
-            "bytes": base64.b64encode(steps.tobytes()).decode(),
-        },
+        "history": {"rounds": [t for t, _ in kept], "of": len(rows), "low": low, "high": high, "bytes": packed},
     }
 
 
@@ -280,14 +261,10 @@ def _features(run: RunFiles) -> list[dict[str, Any]]:
         if reference is not None and reference.shape == points.shape:
             points = points * np.where((points * reference).sum(0) < 0, -1, 1)
         reference = points
-        pictures.append(
-            {
-                "round": line["round"],
-                "places": line["places"],
-                "points": [_short(v, 4) for v in points.ravel()],
-                "explained": [_short(v, 3) for v in line["explained"]],
-            }
-        )
+        numbers = [_short(v, 4) for v in points.ravel()]
+        explained = [_short(v, 3) for v in line["explained"]]
+        picture = {"round": line["round"], "places": line["places"], "points": numbers, "explained": explained}
+        pictures.append(picture)
     pictures.reverse()
     for picture in pictures[1:]:
         if picture["places"] == pictures[0]["places"]:
@@ -325,13 +302,8 @@ def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, A
     data = str(settings.get("data.name") or (path.stem if "data.table" in settings else path.name))
     methods = dict.fromkeys(g["members"][0].method for g in groups)
     methods = {name: None for name in methods if name not in REFERENCES} or methods
-    who = (
-        f"{len(methods)} methods"
-        if len(methods) > 1
-        else groups[0]["label"]
-        if len(groups) == 1
-        else next(iter(methods))
-    )
+    single = groups[0]["label"] if len(groups) == 1 else next(iter(methods))
+    who = f"{len(methods)} methods" if len(methods) > 1 else single
     seeds = max(len(g["members"]) for g in groups)
     clients, samples = (facts.get("data", {}).get(name) for name in ("clients", "samples"))
     size = settings.get("model.parameters")

@@ -22,12 +22,12 @@ from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.metrics.drift import Drift
+from unalike.metrics.lines import thin
 from unalike.run.callbacks import Callback
 from unalike.run.folder import read_rounds
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
-from unalike.metrics.lines import thin
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
 MOST_CLIENTS = 2000
@@ -93,27 +93,16 @@ def _whom(run: Run) -> np.ndarray:
     ids = np.arange(len(run.data))
     if len(ids) > MOST_CLIENTS and len(run.evaluated_clients):
         ids = run.evaluated_clients
-    return _some(ids, MOST_CLIENTS)
-
-
-def _some(ids: np.ndarray, most: int) -> np.ndarray:
-    """At most so many, evenly spaced."""
-    return ids[thin(len(ids), most)]
+    return ids[thin(len(ids), MOST_CLIENTS)]
 
 
 def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
-    data = run.data
-    labels = None
+    data, labels = run.data, None
     if data.classes is not None:
         labels = [np.bincount(data.train.of(k)[1].cpu().numpy(), minlength=data.classes).tolist() for k in ids]
-    return {
-        "population": len(data),
-        "client": ids.tolist(),
-        "name": [data.names[k] for k in ids] if data.names else None,
-        "samples": data.train.sizes[ids].tolist(),
-        "labels": labels,
-        "label_names": data.label_names,
-    }
+    names = [data.names[k] for k in ids] if data.names else None
+    who = {"population": len(data), "client": ids.tolist(), "name": names, "samples": data.train.sizes[ids].tolist()}
+    return {**who, "labels": labels, "label_names": data.label_names}
 
 
 def _field(run: Run) -> str | None:
@@ -130,7 +119,8 @@ def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
     """
     vector = next(iter(run.vectors().values()), None)
     columns, task = run.data.train, run.task
-    places = _some(np.flatnonzero(columns.sizes[recorded]), MOST_POINTS)
+    places = np.flatnonzero(columns.sizes[recorded])
+    places = places[thin(len(places), MOST_POINTS)]
     ids = recorded[places]
     if vector is None or len(ids) < 3:
         return {}

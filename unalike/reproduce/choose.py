@@ -70,8 +70,7 @@ def _put(tables: Tables, places: list[str], values: list[Any]) -> None:
 
 def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
     """What cross-validation prefers for this row; found once, and kept among the results."""
-    there = known(paper, row, queue.results)
-    if there is not None:
+    if (there := known(paper, row, queue.results)) is not None:
         return there
     folds, rounds = paper.choices["folds"], paper.choices["rounds"]
     choice: dict[str, Any] = {"key": identity(paper, row), "paper": paper.id, "choice": row.id, "steps": []}
@@ -100,16 +99,9 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
         found = queue.runs(jobs, data, lambda job: f"choosing for {row.id}: {job.method}", _score)
         scores = [_mean([found[job.key] for job in same]) for same in tried]
         best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)  # the first of equals
-        chosen = step["values"][best]
-        choice["steps"].append(
-            {
-                "set": places,
-                "give": step["give"],
-                "values": step["values"],
-                "scores": scores,
-                "chosen": chosen if isinstance(step["set"], list) else [chosen],
-            }
-        )
+        chosen = step["values"][best] if isinstance(step["set"], list) else [step["values"][best]]
+        trial = {"set": places, "give": step["give"], "values": step["values"], "scores": scores, "chosen": chosen}
+        choice["steps"].append(trial)
     queue.results.add(f"choice-{row.id}-{choice['key']}", choice)
     return choice
 

@@ -82,15 +82,14 @@ def _again(args: argparse.Namespace) -> None:
         except (OSError, ValueError):
             raise UnalikeError(f"There is nothing to go on with in {args.folder}: name a paper.") from None
         for name in KEPT:
-            if not getattr(args, name) or name in ("results",):
+            if not getattr(args, name) or name == "results":
                 setattr(args, name, last[name])
     elif not args.quick and not args.full:
         raise UnalikeError("unalike reproduce: --resume with a paper needs --quick or --full too, or no paper at all.")
 
 
 def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
-    place = Path(args.results) / paper
-    return Results(place / ("quick" if quick else "results"))
+    return Results(Path(args.results) / paper / ("quick" if quick else "results"))
 
 
 def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
@@ -103,7 +102,7 @@ def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
 def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list[Row]]]) -> int:
     began = time.monotonic()
     clock = Clock(parse_budget(args.budget) if args.budget else None)
-    machine = {k: v for k, v in ((k, getattr(args, k)) for k in ("device", "engine", "precision")) if v}
+    machine = {k: v for k in ("device", "engine", "precision") if (v := getattr(args, k))}
     results = _results(args, paper.id, args.quick)
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,10 +149,8 @@ def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row]
             choice = choose.choose(paper, row, queue) if table.choose else None
         except NoData:
             continue
-        for seed in _seeds(args, table):
-            for method in table.methods:
-                tables = choose.settings(paper, row, method, choice)
-                jobs.append(paper.job(row, method, seed, tables))
+        settings = {method: choose.settings(paper, row, method, choice) for method in table.methods}
+        jobs += [paper.job(row, m, seed, tables) for seed in _seeds(args, table) for m, tables in settings.items()]
     queue.make([*{job.key: job for job in jobs}.values()], table.timed)
 
 
@@ -169,9 +166,7 @@ def _folders(given: list[str]) -> dict[str, str]:
 
 def _report(found: pages.Found, queue: Queue) -> Path | None:
     """The runs of a table that lie here, as one page, with the table on top."""
-    jobs = [
-        found.job(row, method, seed) for row in found.rows for method in found.table.methods for seed in found.seeds
-    ]
+    jobs = [job for row in found.rows for method in found.table.methods for job in found.jobs(row, method)]
     folders = {place: None for job in jobs if job and (place := queue.place(job)).is_dir()}
     if not folders:
         return None
@@ -209,13 +204,8 @@ def _list(args: argparse.Namespace) -> int:
         for table, rows in define.chosen(paper, args.table, ()):
             found = pages.Found(paper, table, rows, _seeds(args, table), results)
             runs = len(rows) * len(table.methods) * len(found.seeds)
-            out[name]["tables"][table.id] = {
-                "title": table.title,
-                "methods": table.methods,
-                "rows": [row.id for row in rows],
-                "runs": runs,
-                "done": runs - found.missing()[0],
-            }
+            facts = {"title": table.title, "methods": table.methods, "rows": [row.id for row in rows]}
+            out[name]["tables"][table.id] = {**facts, "runs": runs, "done": runs - found.missing()[0]}
     if args.json:
         print(json.dumps(out))
         return 0
@@ -230,11 +220,10 @@ def _list(args: argparse.Namespace) -> int:
 
 def _pages(args: argparse.Namespace) -> int:
     docs = Path(args.docs)
-    papers = []
-    for name in define.names():
-        paper, results, quick = define.paper(name), _results(args, name, quick=False), _results(args, name, quick=True)
-        pages.write(paper, results, quick, docs)
-        papers.append((paper, results, quick))
+    both = [(name, _results(args, name, quick=False), _results(args, name, quick=True)) for name in define.names()]
+    papers = [(define.paper(name), results, quick) for name, results, quick in both]
+    for paper in papers:
+        pages.write(*paper, docs)
     page = pages.index(papers, docs)
     if not args.quiet:
         print(f"{len(papers)} papers in {docs}; begin with {page}")

@@ -158,15 +158,9 @@ class Paper:
 
     def settings(self, row: Row, method: str) -> Tables:
         """The config of this row with this method, without a seed."""
-        brought = self.methods[method]
-        layers = [
-            self.tree.get("base", {}),
-            *row.parts,
-            brought,
-            *(p.get("only", {}).get(method, {}) for p in row.parts),
-        ]
+        only = [part.get("only", {}).get(method, {}) for part in row.parts]
         tables: Tables = {name: {} for name in config.TABLES}
-        for layer in layers:
+        for layer in (self.tree.get("base", {}), *row.parts, self.methods[method], *only):
             for name in config.TABLES:
                 tables[name] |= layer.get(name, {})
         for table, setting, value in (change for part in row.parts for change in part.get("sweep", ())):
@@ -213,10 +207,8 @@ def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[T
     """The tables and rows that were asked for; a row may be a pattern, as cifar10-*."""
     if table is not None and table not in paper.tables:
         raise unknown(f"table of {paper.id}", table, paper.tables)
-    tables = [paper.tables[table]] if table else [*paper.tables.values()]
-    patterns = [*rows]
-    out = []
-    for one in tables:
+    patterns, out = [*rows], []
+    for one in [paper.tables[table]] if table else paper.tables.values():
         for pattern in patterns:
             if not fnmatch.filter([row.id for row in one.rows], pattern):
                 raise unknown(f"row of {paper.id} {one.id}", pattern, [row.id for row in one.rows])

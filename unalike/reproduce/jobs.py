@@ -102,9 +102,8 @@ class Queue:
         local_models: bool = False,
         centroids: bool = False,
     ):
-        self.centroids = centroids
-        self.folder, self.results, self.clock = folder, results, clock
-        self.machine, self.data_folders, self.quiet, self.local_models = machine, data_folders, quiet, local_models
+        self.folder, self.results, self.clock, self.machine = folder, results, clock, machine
+        self.data_folders, self.quiet, self.local_models, self.centroids = data_folders, quiet, local_models, centroids
         self._table: dict[str, Any] | None = None
         self._data: Federation | None = None
         self.made = self._ended = 0
@@ -150,7 +149,8 @@ class Queue:
                 waiting = waiting[1:]
                 continue
             group = [other for other in waiting if kinds[other.key] == kinds[job.key]]
-            group = group[: max(1, STACK_BYTES // _bytes(fed))]
+            a_run = 2 * fed.train.x.nbytes + 1  # bytes that a stack takes for a run: its data, and once more in it
+            group = group[: max(1, STACK_BYTES // a_run)]
             if len(group) > 1 and not self._stacks(job, fed):
                 group = [job]
             made = {job.key for job in group}
@@ -175,9 +175,8 @@ class Queue:
     def _stacks(self, job: Job, fed: Federation) -> bool:
         """Whether a stack of several runs gains: the model is tiny, and of a kind that is fast in stacks."""
         tables, sizes = self.placed(job), fed.train.sizes
-        if tables["run"].get("engine", "auto") not in ("auto", "batched"):
-            return False
-        if sizes.max() > SKEWED * sizes.mean():  # for most of the steps only the largest clients are at work
+        skewed = sizes.max() > SKEWED * sizes.mean()  # for most of the steps only the largest clients are at work
+        if skewed or tables["run"].get("engine", "auto") not in ("auto", "batched"):
             return False
         model = config.make_model(config.check(tables)["model"], fed, 0)
         return not any(heavy(model)) and sum(p.numel() for p in model.parameters()) <= TINY
@@ -200,12 +199,9 @@ class Queue:
 
     def placed(self, job: Job) -> dict[str, dict[str, Any]]:
         """A job's settings on this machine."""
-        data = dict(job.tables["data"])
-        name = data.get("name", "")
-        if name in self.data_folders:
-            data["folder"] = self.data_folders[name]
-        run = {**job.tables["run"], **self.machine, "folder": str(self.place(job))}
-        return {**job.tables, "data": data, "run": run}
+        data, run = job.tables["data"], {**job.tables["run"], **self.machine, "folder": str(self.place(job))}
+        folder = self.data_folders.get(data.get("name", ""))
+        return {**job.tables, "data": {**data, "folder": folder} if folder is not None else dict(data), "run": run}
 
     def place(self, job: Job) -> Path:
         """A run's folder, found by its key whatever row it was made for; in another precision it is another run."""
@@ -258,11 +254,6 @@ def _kind(job: Job) -> str:
     for table, setting in LOOSE.items():
         tables.get(table, {}).pop(setting, None)
     return json.dumps([job.row, job.method, tables], sort_keys=True)
-
-
-def _bytes(fed: Federation) -> int:
-    """What a stack takes for a run: its data, once more, and both together."""
-    return 2 * fed.train.x.nbytes + 1
 
 
 def _which(jobs: Sequence[Job]) -> str:

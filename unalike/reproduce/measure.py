@@ -17,6 +17,7 @@ from unalike.run.sampling import sampling
 NOT_AT_HAND = "the paper's number is not at hand"
 # How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.
 NEAR = {"%": (0.5, 2.0), "pp²": (0.10, 0.30), "rounds": (0.10, 0.30), "bytes": (0.0, 0.01), "s": (0.10, 0.30)}
+Value = Callable[[Result, str, float | None], float | None]  # of a result, a key and the target
 
 
 @dc.dataclass(frozen=True)
@@ -28,35 +29,18 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        if self.how in UNITS:
-            return UNITS[self.how]
-        unit = of(self.key).unit
-        return {"percent": "%", "pp²": "pp²"}.get(unit, "")
+        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²"}.get(of(self.key).unit, "")
 
     @property
     def words(self) -> str:
-        return HOW[self.how].format(of(self.key).words)
+        return HOW[self.how][0].format(of(self.key).words)
 
     def of(self, result: Result, target: float | None) -> float | None:
         """The number; None where the run has none (it diverged, or never reached the target)."""
         if result.get("diverged"):
             return None
-        value = VALUES[self.how](result, self.key, target)
+        value = HOW[self.how][2](result, self.key, target)
         return value * 100 if value is not None and self.unit == "%" else value
-
-
-UNITS = {"rounds-to": "rounds", "seconds": "s", "delta-down": "bytes", "delta-up": "bytes"}
-HOW = {
-    "final": "{}, last round",
-    "best": "{}, best round on the test set (as the paper does)",
-    "last5": "{}, mean of the last 5 rounds",
-    "last10": "{}, mean of the last 10 rounds",
-    "at": "round {}",
-    "rounds-to": "rounds until the target",
-    "seconds": "seconds a round (median)",
-    "delta-down": "bytes a client receives beyond the model",
-    "delta-up": "bytes a client sends beyond the model",
-}
 
 
 def _first(result: Result, key: str, target: float | None) -> float | None:
@@ -72,20 +56,25 @@ def _at(result: Result, key: str, target: float | None) -> float | None:
     return result.get("start", {}).get(name) if round == "0" else numbers.get(int(round))
 
 
-def _beyond(way: str) -> Callable[[Result, str, float | None], float | None]:
+def _best(result: Result, key: str, target: float | None) -> float | None:
+    return result["records"][key][-1][1] if result["records"].get(key) else None
+
+
+def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
 
-VALUES: dict[str, Callable[[Result, str, float | None], float | None]] = {
-    "final": lambda r, key, target: r["final"].get(key),
-    "best": lambda r, key, target: r["records"][key][-1][1] if r["records"].get(key) else None,
-    "last5": lambda r, key, target: r["last5"].get(key, [None])[0],
-    "last10": lambda r, key, target: r["last10"].get(key, [None])[0],
-    "at": _at,
-    "rounds-to": _first,
-    "seconds": lambda r, key, target: r["seconds_median"],
-    "delta-down": _beyond("down"),
-    "delta-up": _beyond("up"),
+# how: in words, its unit ("" is that of the number), its value
+HOW: dict[str, tuple[str, str, Value]] = {
+    "final": ("{}, last round", "", lambda r, key, target: r["final"].get(key)),
+    "best": ("{}, best round on the test set (as the paper does)", "", _best),
+    "last5": ("{}, mean of the last 5 rounds", "", lambda r, key, target: r["last5"].get(key, [None])[0]),
+    "last10": ("{}, mean of the last 10 rounds", "", lambda r, key, target: r["last10"].get(key, [None])[0]),
+    "at": ("round {}", "", _at),
+    "rounds-to": ("rounds until the target", "rounds", _first),
+    "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
+    "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
+    "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
 
 
@@ -121,10 +110,8 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        if not self.done:
-            return "not run"
-        if self.paper is None:
-            return NOT_AT_HAND
+        if not self.done or self.paper is None:
+            return NOT_AT_HAND if self.done else "not run"
         if self.difference is None:
             return "does not"
         one, two = NEAR.get(self.measure.unit, (0.05, 0.2))

@@ -3,8 +3,7 @@ without the runs."""
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -12,15 +11,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.metrics.names import of
 from unalike.reproduce import choose, measure
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
 from unalike.reproduce.results import BINS, Result, Results
 from unalike.results import stats
-from unalike.text import span
+from unalike.text import csv_text, span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
@@ -48,11 +46,13 @@ class Found:
         if not self.table.choose:
             return self.paper.job(row, method, seed)
         choice = choose.known(self.paper, row, self.results)
-        return (
-            None
-            if choice is None
-            else self.paper.job(row, method, seed, choose.settings(self.paper, row, method, choice))
-        )
+        if choice is None:
+            return None
+        return self.paper.job(row, method, seed, choose.settings(self.paper, row, method, choice))
+
+    def jobs(self, row: Row, method: str) -> list[Job | None]:
+        """Return the runs of all seeds."""
+        return [self.job(row, method, seed) for seed in self.seeds]
 
     @property
     def claims(self) -> list[Claim]:
@@ -68,19 +68,17 @@ class Found:
         seconds that they may take."""
         count: int = 0
         times: dict[str, tuple[int, float]] = {}
-        for row in self.rows:
-            for method in self.table.methods:
-                jobs = [self.job(row, method, seed) for seed in self.seeds]
-                lacking = sum(job is None or self.results.of(job, self.table.timed) is None for job in jobs)
-                count += lacking
-                one = measure.estimate(self.paper.settings(row, method), self.timed) if lacking else None
-                if one:
-                    runs, seconds = times.get(one[1], (0, 0.0))
-                    times[one[1]] = runs + lacking, seconds + lacking * one[0]
+        for row, method in itertools.product(self.rows, self.table.methods):
+            lacking = len(self.seeds) - len(self.results_of(row, method))
+            count += lacking
+            one = measure.estimate(self.paper.settings(row, method), self.timed) if lacking else None
+            if one:
+                runs, seconds = times.get(one[1], (0, 0.0))
+                times[one[1]] = runs + lacking, seconds + lacking * one[0]
         return count, times
 
     def results_of(self, row: Row, method: str) -> list[Result]:
-        jobs = [self.job(row, method, seed) for seed in self.seeds]
+        jobs = self.jobs(row, method)
         return [result for job in jobs if job and (result := self.results.of(job, self.table.timed))]
 
 
@@ -113,19 +111,9 @@ def lacking(found: Found) -> str:
 
 
 def columns(found: Found) -> list[str]:
-    several = len(found.table.measures) > 1
+    several = ["measure"] if len(found.table.measures) > 1 else []
     tested = ["p"] if found.table.against else []
-    return [
-        "row",
-        "method",
-        *(["measure"] if several else []),
-        "paper",
-        "ours",
-        "difference",
-        "verdict",
-        *tested,
-        "seeds",
-    ]
+    return ["row", "method", *several, "paper", "ours", "difference", "verdict", *tested, "seeds"]
 
 
 def lines(found: Found) -> list[list[str]]:
@@ -142,9 +130,8 @@ def lines(found: Found) -> list[list[str]]:
 
 def _test(found: Found, cell: Cell) -> str:
     """The paired test against the paper's method, over the seeds that both have."""
-    other = next(
-        c for c in found.cells if (c.row.id, c.method, c.measure) == (cell.row.id, found.table.against, cell.measure)
-    )
+    place = (cell.row.id, found.table.against, cell.measure)
+    other = next(c for c in found.cells if (c.row.id, c.method, c.measure) == place)
     both = sorted(cell.values.keys() & other.values.keys())
     test = stats.paired([cell.values[s] for s in both], [other.values[s] for s in both])
     return NOTHING if cell.method == other.method or test is None else f"{test.p:.3f}"
@@ -166,44 +153,38 @@ def text(found: Found) -> str:
 def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
     """The paper's page, its CSV and its curves."""
     sections = [_head(paper)]
-    table_rows: list[list[str]] = []
+    rows = [["table", "row", "method", "measure", "paper", "ours", "deviation", "difference", "verdict", "seeds"]]
     for table in paper.tables.values():
         found = Found(paper, table, table.rows, range(table.seeds), results, quick)
         sections.append(_section(found, docs))
-        table_rows += [[table.id, *_csv(found, cell)] for cell in found.shown()]
+        rows += [_csv(found, cell) for cell in found.shown()]
     check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
     if check.shown():
         sections.append(_section(check, docs))
     page = docs / f"{paper.id}.md"
     _write(page, "\n\n".join(sections) + "\n")
-    _write(docs / f"{paper.id}.csv", _text_csv(table_rows))
+    _write(docs / f"{paper.id}.csv", csv_text(rows))
     return page
 
 
 def _head(paper: Paper) -> str:
-    return "\n".join(
-        [
-            f"# {paper.name}",
-            "",
-            f"{paper.cite}",
-            "",
-            "Made by `unalike reproduce --pages` from the results in `experiments/`; do not edit. Ours is the mean ±",
-            "the standard deviation over seeds. *Reproduces*: within 0.5 points (counts and variances: 10 %). *Close*:",
-            "within 2 points (30 %), or within two standard deviations. A paper's number that could not be had is not",
-            "guessed.",
-            f"What was read how, and why: [notes](../../experiments/{paper.id}/notes.md).",
-        ]
-    )
+    return f"""# {paper.name}
+
+{paper.cite}
+
+Made by `unalike reproduce --pages` from the results in `experiments/`; do not edit. Ours is the mean ±
+the standard deviation over seeds. *Reproduces*: within 0.5 points (counts and variances: 10 %). *Close*:
+within 2 points (30 %), or within two standard deviations. A paper's number that could not be had is not
+guessed.
+What was read how, and why: [notes](../../experiments/{paper.id}/notes.md)."""
 
 
 def _section(found: Found, docs: Path) -> str:
     table = found.table
     parts = [f"## {table.id}: {table.title}", table.notes]
     parts.append("Measured: " + "; ".join(measure.measure(m).words for m in table.measures) + ".")
-    rows = lines(found)
-    if rows:
-        titles = columns(found)
-        parts.append("\n".join(["| " + " | ".join(row) + " |" for row in [titles, ["---"] * len(titles), *rows]]))
+    if rows := lines(found):
+        parts.append(_markdown([columns(found), *rows]))
     parts += [f"- {claim.words}" for claim in found.claims if claim.margins]
     for row in {cell.row.id: cell.row for cell in found.shown()}.values():
         image = _curves(found, row)
@@ -214,6 +195,11 @@ def _section(found: Found, docs: Path) -> str:
         parts.append(_clients(found, row))
     parts.append(lacking(found))
     return "\n\n".join(part for part in parts if part)
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    """Return a table; the first row has the titles."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
 
 
 def _clients(found: Found, row: Row) -> str:
@@ -234,28 +220,13 @@ def _clients(found: Found, row: Row) -> str:
 def _csv(found: Found, cell: Cell) -> list[str]:
     values = [cell.paper, cell.mean, cell.deviation, cell.difference]
     plain = ["" if value is None else f"{value:.6g}" for value in values]
-    return [
-        cell.row.id,
-        cell.method,
-        f"{cell.measure.how} {cell.measure.key}".strip(),
-        *plain,
-        cell.verdict,
-        str(cell.done),
-    ]
-
-
-def _text_csv(rows: list[list[str]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    titles = ["table", "row", "method", "measure", "paper", "ours", "deviation", "difference", "verdict", "seeds"]
-    writer.writerows([titles, *rows])
-    return out.getvalue()
+    name = f"{cell.measure.how} {cell.measure.key}".strip()
+    return [found.table.id, cell.row.id, cell.method, name, *plain, cell.verdict, str(cell.done)]
 
 
 def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
     """Do the papers hold? Table by table."""
     rows = [["paper", "table", "what", "cells run", "reproduce", "close", "do not", "no number to compare"]]
-    rows.append(["---"] * len(rows[0]))
     sections, waiting = [], []
     for paper, results, quick in papers:
         section = [f"## {paper.name}", paper.cite + ".", came_out(results.folder.parent / "notes.md")]
@@ -281,8 +252,8 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
         "Made by `unalike reproduce --pages` from `experiments/`; do not edit. What the words mean stands on each "
         "page. A claim holds if it does in every seed that was run.",
     ]
-    if len(rows) > 2:
-        body.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    if len(rows) > 1:
+        body.append(_markdown(rows))
     if waiting:
         body.append(f"Not run yet: {', '.join(waiting)}.")
     _write(docs / "index.md", "\n\n".join([*body, *sections]) + "\n")
@@ -302,11 +273,9 @@ def came_out(notes: Path) -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    try:
+    with complaining(f"Cannot write to {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, content.encode())
-    except OSError as error:
-        raise UnalikeError(f"Cannot write to {path}: {error.strerror or error}.") from error
 
 
 # ---------------------------------------------------------------- curves
@@ -326,10 +295,8 @@ def _curves(found: Found, row: Row) -> str:
     if not series:
         return ""
     rounds = max(points[-1][0] for points in series.values())
-    ends = [row.paper(m, 0) for m in series] if one.unit == "%" else []
-    values = [v for points in series.values() for _, v in points[len(points) // 20 :]] + [
-        v for v in ends if v is not None
-    ]
+    ends = [end for m in series if one.unit == "%" and (end := row.paper(m, 0)) is not None]
+    values = [v for points in series.values() for _, v in points[len(points) // 20 :]] + ends
     ticks = _ticks(min(values), max(values))
     low, high = ticks[0], ticks[-1]
     labels = {method: found.paper.methods[method]["label"] for method in series}
@@ -340,10 +307,8 @@ def _curves(found: Found, row: Row) -> str:
         y = 10 + (HIGH - 10 - BOTTOM) * (high - min(max(value, low), high)) / (high - low)
         return x, y
 
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {HIGH}" font-family="sans-serif" font-size="11">'
-    ]
-    out.append(f'<rect width="{wide}" height="{HIGH}" fill="white"/>')
+    size = f'viewBox="0 0 {wide} {HIGH}" font-family="sans-serif" font-size="11"'
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f'<rect width="{wide}" height="{HIGH}" fill="white"/>']
     for value in ticks:
         _, y = place(0, value)
         out.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + PLOT}" stroke="#ddd"/>')
@@ -356,15 +321,13 @@ def _curves(found: Found, row: Row) -> str:
         path = "L".join("{:.1f} {:.1f}".format(*place(r, v)) for r, v in points)
         out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         out.append(f'<text x="{LEFT + PLOT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
-        printed = row.paper(method, 0)
+        printed, open_mark = row.paper(method, 0), f'fill="white" stroke="{colour}" stroke-width="2"'
         if printed is not None and one.unit == "%":
             x, y = place(rounds, printed)
-            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="white" stroke="{colour}" stroke-width="2"/>')
+            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {open_mark}/>')
         if printed is not None and one.unit == "rounds" and row.target is not None and printed <= rounds:
             x, y = place(printed, 100 * row.target)
-            out.append(
-                f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" fill="white" stroke="{colour}" stroke-width="2"/>'
-            )
+            out.append(f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {open_mark}/>')
     what = escape(of(key).words)
     out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{what} over rounds: {escape(row.label)}</text></svg>')
     return "\n".join(out) + "\n"
@@ -381,10 +344,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _mean_curve(results: Sequence[Result], key: str) -> list[tuple[float, float]]:
     """The mean over seeds in the rounds that all of them have."""
-    curves = []
-    for result in results:
-        curve = result["curve"]
-        curves.append({r: v for r, v in zip(curve["round"], curve.get(key, ()), strict=False) if v is not None})
+    pairs = [zip(curve["round"], curve.get(key, ()), strict=False) for curve in (r["curve"] for r in results)]
+    curves = [{round: value for round, value in pair if value is not None} for pair in pairs]
     if not curves:
         return []
     scale = 100 if of(key).unit == "percent" else 1

@@ -25,7 +25,7 @@ import torch
 
 import unalike
 from unalike.errors import UnalikeError
-from unalike.files import replace
+from unalike.files import complaining, replace
 from unalike.metrics.lines import is_number, thin, traffic
 from unalike.metrics.names import of
 from unalike.reproduce.define import Job, plain
@@ -56,11 +56,9 @@ class Results:
 
     def add(self, name: str, result: Result) -> None:
         """Written under a new name and renamed: it is there as a whole or not at all."""
-        try:
+        with complaining(f"Cannot write to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
-        except OSError as error:
-            raise UnalikeError(f"Cannot write to {self.folder}: {error.strerror or error}.") from error
         self.found[result["key"]] = result
 
 
@@ -70,7 +68,6 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
     for line in more:
         extra.setdefault(line["round"], {}).update(line)
     lines = [{**extra.get(line["round"], {}), **line} for line in run.history]
-    sizes = run.data.train.sizes
     return {
         **_head(job, lines),
         "device": _device(run),
@@ -80,7 +77,7 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
         "start": {n: _short(v) for n, v in extra.get(0, {}).items() if n != "round"},
         "parameters": run.task.layout.size,
         "population": len(run.data),
-        "samples": int(sizes.sum()),
+        "samples": int(run.data.train.sizes.sum()),
         "clients": _histogram(run.client_values),
     }
 
@@ -95,12 +92,9 @@ def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
     shown = [line for line in lines if any(n.endswith(("accuracy", "accuracy_mean", "_loss")) for n in line)] or lines
     kept = thin(len(lines), POINTS).tolist()
     final = shown[-1] if shown else {}
+    last = lines[-1] if lines else {"clients": 0, "bytes_down": 0, "bytes_up": 0}
     return {
-        "key": job.key,
-        "paper": job.paper,
-        "row": job.row,
-        "method": job.method,
-        "seed": job.seed,
+        **{name: getattr(job, name) for name in ("key", "paper", "row", "method", "seed")},
         "settings": plain(job.tables),
         "unalike": unalike.__version__,
         "commit": commit(),
@@ -109,9 +103,9 @@ def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
         "seconds_evaluation": round(sum(line["seconds_evaluation"] for line in lines), 3),
         "seconds_median": round(statistics.median(line["seconds"] for line in lines), 4) if lines else None,
         "bytes": sum(map(traffic, lines)),
-        "participants": lines[-1]["clients"] if lines else 0,
-        "down": lines[-1]["bytes_down"] if lines else 0,
-        "up": lines[-1]["bytes_up"] if lines else 0,
+        "participants": last["clients"],
+        "down": last["bytes_down"],
+        "up": last["bytes_up"],
         "diverged": None,
         "final": {n: _short(final[n]) for n in metrics if n in final},
         "last5": _last(lines, metrics, 5),

