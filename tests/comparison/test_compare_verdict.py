@@ -163,10 +163,7 @@ def test_a_loss_counts_downwards():
 
 @pytest.mark.parametrize(
     "size,b,base,target",
-    [
-        (1e-4, "0.000055 ± 0.000006", "0.000105 ± 0.000005", 0.000111),
-        (1e4, "5500 ± 557", "10500 ± 500", 11100),
-    ],
+    [(1e-4, "0.000055 ± 0.000006", "0.000105 ± 0.000005", 0.000111), (1e4, "5500 ± 557", "10500 ± 500", 11100)],
 )
 def test_a_loss_of_any_size_is_told_in_digits_that_it_needs(size, b, base, target):
     """As the losses above, in other units: the verdict must not depend on these."""

@@ -336,10 +336,7 @@ X, Y = np.zeros((3, 2)), np.array([0, 1, 2])
         (lambda: Federation.from_arrays([]), ["no clients"]),
         (lambda: Federation.from_arrays([X]), ["client 0 is a ndarray", "a pair"]),
         (lambda: Federation.from_arrays([(X, Y), (X, Y[:2])]), ["client 1", r"\[3, 2\]", r"\[2\]"]),
-        (
-            lambda: Federation.from_arrays([(X, Y), (X[:, :1], Y)]),
-            ["client 1 has x", r"\[1\]", r"client 0 .*\[2\]"],
-        ),
+        (lambda: Federation.from_arrays([(X, Y), (X[:, :1], Y)]), ["client 1 has x", r"\[1\]", r"client 0 .*\[2\]"]),
         (lambda: Federation.from_arrays([(X, Y), (X, Y * 1.0)]), ["client 1 has y float", "integer"]),
         (lambda: Federation.from_arrays([(X, Y.reshape(3, 1))]), [r"shape \[3, 1\]", "reshape"]),
         (lambda: Federation.from_arrays([(X, np.array(["a", "b", "c"]))]), ["y of client 0", "numeric"]),
@@ -351,10 +348,7 @@ X, Y = np.zeros((3, 2)), np.array([0, 1, 2])
         (lambda: Federation.from_arrays([(X, Y)], classes=0), ["classes=0 must be"]),
         (lambda: Federation.from_arrays([(X, Y * 1.0)], classes=3), ["classes=3", "integers"]),
         (lambda: Federation.from_arrays([(X, Y)], client_tests=[]), ["0 client test sets for 1"]),
-        (
-            lambda: Federation.from_arrays([(X, Y)], test=(X[:, :1], Y)),
-            ["global test set has x", "training split"],
-        ),
+        (lambda: Federation.from_arrays([(X, Y)], test=(X[:, :1], Y)), ["global test set has x", "training split"]),
         (lambda: Federation.from_arrays([(X, Y)], test=X), ["global test set is a ndarray"]),
         (lambda: Federation.from_arrays([(X[:0], Y[:0])]), ["None of the 1 clients"]),
         (lambda: Columns(X, Y, [0, 2]), ["offsets run from 0 to 2 for 3 rows"]),
@@ -572,11 +566,7 @@ def test_from_folder(tmp_path, suffix):
         ("b.npz", {"z": X}, [r"b\.npz has an unknown key 'z'"]),
         ("b.npz", {"x": X, "y": Y, "x_tests": X}, ["unknown key 'x_tests'", "Did you mean 'x_test'"]),
         ("b.npz", {"x": X, "y": Y, "x_test": X}, [r"b\.npz has no y_test"]),
-        (
-            "b.npz",
-            {"x": X, "y": Y, "x_test": X, "y_test": Y},
-            [r"b\.npz has the keys", r"a\.npz x, y", "same keys"],
-        ),
+        ("b.npz", {"x": X, "y": Y, "x_test": X, "y_test": Y}, [r"b\.npz has the keys", r"a\.npz x, y", "same keys"]),
         ("b.npz", {"x": X[:, :1], "y": Y}, [r"b\.npz has x", r"\[1\]", r"a\.npz"]),
         ("b.npz", {"x": X, "y": Y[:1]}, [r"x of .*b\.npz has shape \[3, 2\] and y \[1\]"]),
         ("b.npz", {"x": X * np.nan, "y": Y}, [r"b\.npz: x has NaN"]),
@@ -586,11 +576,7 @@ def test_from_folder(tmp_path, suffix):
         ("a.safetensors", {"x": X, "y": Y}, ["'a' as .npz and as .safetensors"]),
         ("_tset.npz", {"x": X, "y": Y}, [r"_tset\.npz: of the names that begin with '_'"]),
         ("_test.npz", {"x": X[:, :1], "y": Y}, [r"_test\.npz has x", "the clients"]),
-        (
-            "_test.npz",
-            {"x": X, "y": Y, "x_test": X, "y_test": Y},
-            [r"_test\.npz has the keys", "x and y only"],
-        ),
+        ("_test.npz", {"x": X, "y": Y, "x_test": X, "y_test": Y}, [r"_test\.npz has the keys", "x and y only"]),
     ],
 )
 def test_from_folder_refuses(tmp_path, name, arrays, pieces):

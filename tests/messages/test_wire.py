@@ -16,8 +16,7 @@ from unalike.client.job import Job, state_shapes
 from unalike.client.node import Node
 from unalike.client.one_client import OneClient
 from unalike.client.state_on_disk import FileStates, StateFolder
-from unalike.contract.call import Call
-from unalike.contract.fields import LOSS
+from unalike.contract import LOSS, Call
 from unalike.messages import wire
 from unalike.messages.request import request_header
 from unalike.nn.task import Task

@@ -162,11 +162,7 @@ def test_a_weights_file_that_runs_code_is_refused(tmp_path):
     ("name", "options", "message"),
     [
         ("cnn-fedvag", {}, "There is no model 'cnn-fedvag'. Did you mean 'cnn-fedavg'?"),
-        (
-            "linear",
-            {"feature": 3, "classes": 2},
-            "Model 'linear' has no option 'feature'. Did you mean 'features'?",
-        ),
+        ("linear", {"feature": 3, "classes": 2}, "Model 'linear' has no option 'feature'. Did you mean 'features'?"),
         ("cnn-small", {"size": 8}, "Model 'cnn-small' needs channels and classes."),
         ("mlp", {"features": 3}, "Model 'mlp' needs classes."),
         (
@@ -179,21 +175,13 @@ def test_a_weights_file_that_runs_code_is_refused(tmp_path):
             {"features": 3, "hidden": [5, 0], "classes": 2},
             "hidden[1]=0 was given; it must be a whole number of at least 1.",
         ),
-        (
-            "linear",
-            {"features": "3", "classes": 2},
-            "features='3' was given; it must be a whole number of at least 1.",
-        ),
+        ("linear", {"features": "3", "classes": 2}, "features='3' was given; it must be a whole number of at least 1."),
         (
             "linear",
             {"features": 3, "classes": True},
             "classes=True was given; it must be a whole number of at least 1.",
         ),
-        (
-            "cnn-fedavg",
-            {"size": 3},
-            "size=3 was given; it must be a whole number of at least 4.",
-        ),
+        ("cnn-fedavg", {"size": 3}, "size=3 was given; it must be a whole number of at least 4."),
         (
             "cnn-small",
             {"channels": 1, "size": 8, "classes": 2, "norm": "bach"},

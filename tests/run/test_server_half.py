@@ -82,10 +82,7 @@ class Second(ua.FedAvg):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_is_staged_is_known(engine):
     seen = run(Second(), engine=engine, rounds=2, clients_per_round=[[0, 1], [1, 2]]).server.seen
-    assert seen == [
-        [[False, False], [True, True], [1, 1], [0, 0]],
-        [[True, False], [True, True], [0, 1], [0, 0]],
-    ]
+    assert seen == [[[False, False], [True, True], [1, 1], [0, 0]], [[True, False], [True, True], [0, 1], [0, 0]]]
 
 
 # ---------------------------------------------------------------- cohorts, tables, messages

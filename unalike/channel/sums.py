@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.contract.call import Outcome
-from unalike.contract.fields import Field
+from unalike.contract import Field, Outcome
 from unalike.training.transfer import to_device
 
 MAX_SCRATCH = 64 << 20  # bytes of float64 in use while a stack of replies is summed

@@ -8,10 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unalike.contract.client import Answer, Batch, Me
-from unalike.contract.fields import Fields
-from unalike.contract.method import Method
-from unalike.contract.requests import Request
+from unalike.contract import Answer, Batch, Fields, Me, Method, Request
 from unalike.nn.task import Loss
 
 

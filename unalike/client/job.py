@@ -12,17 +12,12 @@ from torch import Tensor
 from unalike import draws
 from unalike.client.evaluation import evaluation
 from unalike.client.store import Shapes
-from unalike.contract.call import Evaluate
-from unalike.contract.fields import BUFFERS, OPTIMIZER
-from unalike.contract.method import Method
-from unalike.contract.requests import Train
+from unalike.contract import BUFFERS, OPTIMIZER, Evaluate, Method, Train
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
 from unalike.nn.task import Task
-from unalike.training import augment
-from unalike.training.optimizers import slot_names
-from unalike.training.settings import LocalTraining
+from unalike.training import LocalTraining, augment, slot_names
 
 
 class States(Protocol):

@@ -14,8 +14,7 @@ from torch import Tensor
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient
 from unalike.client.state_on_disk import REPLY, REQUEST, ROUND, StateFolder
-from unalike.contract.call import Call, Evaluate
-from unalike.contract.fields import LOSS, Fields
+from unalike.contract import LOSS, Call, Evaluate, Fields
 from unalike.messages import wire
 from unalike.messages.check import asked_call, check_fields
 from unalike.messages.request import united

@@ -14,17 +14,11 @@ from torch.utils._pytree import tree_map
 from unalike import draws
 from unalike.client.job import Job
 from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
-from unalike.contract.call import Call
-from unalike.contract.client import Batch, Me
-from unalike.contract.fields import BUFFERS, Fields
-from unalike.contract.requests import Average, Gradient, Request, Train
+from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Request, Train
 from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.nn.numerics import keep_memory
 from unalike.nn.task import BoundModule, FunctionalModule
-from unalike.training import augment
-from unalike.training.optimizers import update
-from unalike.training.order import Order
-from unalike.training.settings import LocalTraining
+from unalike.training import LocalTraining, Order, augment, update
 
 
 def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any], error: Exception) -> UnalikeError:
@@ -104,10 +98,7 @@ class OneClient:
         self.loss = float("nan")
         self.trained = call.trained
         fn = job.function(call.function)
-        inputs: dict[str, Any] = {
-            **{f"m.{k}": v for k, v in dict.items(m)},
-            **{f"s.{k}": v for k, v in dict.items(s)},
-        }
+        inputs: dict[str, Any] = {**{f"m.{k}": v for k, v in dict.items(m)}, **{f"s.{k}": v for k, v in dict.items(s)}}
         try:
             out = fn(me, s, m)
             while isinstance(out, Request):
@@ -178,14 +169,7 @@ class OneClient:
                 yield some, step_key
 
     def _descend(
-        self,
-        local: LocalTraining,
-        request: Train,
-        x: Tensor,
-        y: Tensor,
-        slots: dict,
-        lr: Tensor,
-        key: Tensor | None,
+        self, local: LocalTraining, request: Train, x: Tensor, y: Tensor, slots: dict, lr: Tensor, key: Tensor | None
     ) -> Tensor:
         """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
         bound, task = self.bound, self.job.task

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from unalike.client.job import Job
-from unalike.contract.fields import BUFFERS, OPTIMIZER, Fields
-from unalike.contract.requests import Train
+from unalike.contract import BUFFERS, OPTIMIZER, Fields, Train
 from unalike.nn.task import Task
-from unalike.training.optimizers import Slots, new_slots, slot_names
-from unalike.training.settings import LocalTraining
+from unalike.training import LocalTraining, Slots, new_slots, slot_names
 
 
 class Plan:

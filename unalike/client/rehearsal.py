@@ -13,8 +13,7 @@ import torch
 from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
 from unalike.client.store import ClientStore
-from unalike.contract.call import Call
-from unalike.contract.requests import Train
+from unalike.contract import Call, Train
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
 from unalike.training.settings import LocalTraining

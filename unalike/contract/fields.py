@@ -36,10 +36,7 @@ class Field:
     life: str = "run"
 
     def __post_init__(self) -> None:
-        for value, options, what in (
-            (self.read, READS, "read"),
-            (self.life, ("run", "round"), "life"),
-        ):
+        for value, options, what in ((self.read, READS, "read"), (self.life, ("run", "round"), "life")):
             if value not in options:
                 raise UnalikeError(f"Field({what}={value!r}): must be one of {', '.join(options)}.")
 

@@ -25,8 +25,7 @@ import torch
 
 from unalike.client.job import Job
 from unalike.client.store import ClientStore
-from unalike.contract.call import Call
-from unalike.contract.method import Method
+from unalike.contract import Call, Method
 from unalike.data.fetch import cache
 from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine

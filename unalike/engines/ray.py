@@ -76,12 +76,7 @@ class Ray(Engine):
         return super().options() | Batched.options()
 
     def __init__(
-        self,
-        job: Job,
-        workers: WorkerCount = None,
-        address: Address = None,
-        inner: Inner = "auto",
-        **options: Any,
+        self, job: Job, workers: WorkerCount = None, address: Address = None, inner: Inner = "auto", **options: Any
     ):
         super().__init__(job)
         if not isinstance(job.states, ClientStore) or isinstance(job.data, RemoteFederation):

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 import unalike
-from unalike.contract.call import Call, Evaluate, Outcome
-from unalike.contract.fields import BUFFERS, LOSS, Field
-from unalike.contract.method import Method, client_functions, fingerprint
+from unalike.contract import BUFFERS, LOSS, Call, Evaluate, Field, Method, Outcome, client_functions, fingerprint
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.messages import wire
 from unalike.nn.task import Task

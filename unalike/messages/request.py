@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 import unalike
-from unalike.contract.call import Call, Evaluate
-from unalike.contract.fields import BUFFERS, PerClient
-from unalike.contract.method import Method, fingerprint
+from unalike.contract import BUFFERS, Call, Evaluate, Method, PerClient, fingerprint
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.nn.task import Task

@@ -12,7 +12,6 @@ from unalike.models._options import whole
 def softmax_regression(features: int, classes: int) -> nn.Module:
     """One linear layer with bias; anything behind the batch dimension is flattened to `features` numbers."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        flatten=nn.Flatten(),
-        head=nn.Linear(whole("features", features), whole("classes", classes)),
+        flatten=nn.Flatten(), head=nn.Linear(whole("features", features), whole("classes", classes))
     )
     return nn.Sequential(layers)

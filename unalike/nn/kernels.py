@@ -109,10 +109,7 @@ def _weight_gradient(
         tl.store(db + (c * SHARES + share) * OUT + o, bias)
 
 
-@_tuned(
-    [({"BM": 64}, 4, 3), ({"BM": 128}, 4, 2), ({"BM": 128}, 8, 3), ({"BM": 32}, 4, 3)],
-    key=["P", "LINE", "OUT"],
-)
+@_tuned([({"BM": 64}, 4, 3), ({"BM": 128}, 4, 2), ({"BM": 128}, 8, 3), ({"BM": 32}, 4, 3)], key=["P", "LINE", "OUT"])
 @triton.jit
 def _weight_gradient_5(
     x, g, won, dw, db, P, size,

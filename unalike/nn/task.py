@@ -66,12 +66,7 @@ class Task:
         if buffers not in BUFFER_POLICIES:
             raise unknown("buffer policy", buffers, BUFFER_POLICIES)
         self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
-        self.device, self.dtype, self.precision, self.buffer_policy = (
-            torch.device(device),
-            dtype,
-            precision,
-            buffers,
-        )
+        self.device, self.dtype, self.precision, self.buffer_policy = (torch.device(device), dtype, precision, buffers)
         self.head = find_head(module, head)
         self.layout = Layout(((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad), self.head)
         floats = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}

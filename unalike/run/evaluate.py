@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.contract.call import EVALUATION, Call, Evaluate
-from unalike.contract.method import Method
+from unalike.contract import EVALUATION, Call, Evaluate, Method
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts

@@ -46,11 +46,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             "lower_is_better": lower_ones(run.higher),
             "fingerprint": start.hexdigest()[:16],
         },
-        "data": {
-            "clients": len(run.data),
-            "samples": int(run.data.train.sizes.sum()),
-            "fingerprint": fingerprint,
-        },
+        "data": {"clients": len(run.data), "samples": int(run.data.train.sizes.sum()), "fingerprint": fingerprint},
     }
 
 

@@ -9,11 +9,7 @@ import torch
 from torch import Tensor
 
 from unalike.channel import Sums
-from unalike.contract.call import Call, Outcome
-from unalike.contract.client import Answer
-from unalike.contract.fields import BUFFERS
-from unalike.contract.method import Method, function_name
-from unalike.contract.server import Message, Replies, Server
+from unalike.contract import BUFFERS, Answer, Call, Message, Method, Outcome, Replies, Server, function_name
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire

@@ -16,10 +16,7 @@ from torch import Tensor, nn
 from unalike.client.job import Job, state_shapes
 from unalike.client.state_on_disk import FileStates
 from unalike.client.store import ClientStore
-from unalike.contract.call import Outcome
-from unalike.contract.fields import BUFFERS
-from unalike.contract.method import Method
-from unalike.contract.server import Cohort, Server
+from unalike.contract import BUFFERS, Cohort, Method, Outcome, Server
 from unalike.data.federation import Federation
 from unalike.data.remote import RemoteFederation
 from unalike.engines import choose_engine

@@ -30,13 +30,7 @@ class RunSettings:
         written=float | str | list[list[int]],
         fact=False,
     )
-    buffers: str = knob(
-        "average",
-        "BatchNorm's statistics",
-        choices=BUFFER_POLICIES,
-        noun="buffer policy",
-        fact=False,
-    )
+    buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
     engine: str = knob(
         "auto",

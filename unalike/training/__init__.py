@@ -1,7 +1,10 @@
 """Local training: its settings, the order of samples, optimizers and their update, augmentation."""
 
-from unalike.training.optimizers import OPTIMIZERS, new_slots, slot_names, update
+from unalike.training.optimizers import OPTIMIZERS, Slots, new_slots, slot_names, update
 from unalike.training.order import Order
 from unalike.training.settings import LocalTraining
+from unalike.training.transfer import pack, to_device, unpack
 
-__all__ = ["OPTIMIZERS", "LocalTraining", "Order", "new_slots", "slot_names", "update"]
+__all__ = [
+    "OPTIMIZERS", "LocalTraining", "Order", "Slots", "new_slots", "pack", "slot_names", "to_device", "unpack", "update",
+]  # fmt: skip

@@ -19,13 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.contract.call import Outcome
-from unalike.contract.method import Method
-from unalike.contract.requests import Train
+from unalike.contract import Method, Outcome, Train
 from unalike.engines.batched.graphs import graphed
 from unalike.errors import first_line
-from unalike.training.settings import LocalTraining
-from unalike.training.transfer import pack, to_device, unpack
+from unalike.training import LocalTraining, pack, to_device, unpack
 
 if TYPE_CHECKING:
     from unalike.engines.batched.stack import Stack

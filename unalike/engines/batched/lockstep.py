@@ -26,8 +26,7 @@ from torch import Tensor
 
 from unalike.client.job import Job
 from unalike.client.store import Shapes
-from unalike.contract.call import Call, Outcome
-from unalike.contract.method import settings
+from unalike.contract import Call, Outcome, settings
 from unalike.data.columns import Columns, offsets_of
 from unalike.data.federation import Federation
 from unalike.engines.batched.engine import Batched

@@ -19,16 +19,25 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient, finish
 from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
-from unalike.contract.call import Call, LazyOutcome, Outcome
-from unalike.contract.client import Batch, Me
-from unalike.contract.fields import BUFFERS, Fields
-from unalike.contract.requests import Average, Gradient, Request, Train, plain_args, tensor_args
+from unalike.contract import (
+    BUFFERS,
+    Average,
+    Batch,
+    Call,
+    Fields,
+    Gradient,
+    LazyOutcome,
+    Me,
+    Outcome,
+    Request,
+    Train,
+    plain_args,
+    tensor_args,
+)
 from unalike.engines.batched.graphs import at_work, capturing, taken
 from unalike.engines.batched.step import StepKind
 from unalike.errors import EngineRefused, UnalikeError
-from unalike.training.order import Order
-from unalike.training.settings import LocalTraining
-from unalike.training.transfer import to_device
+from unalike.training import LocalTraining, Order, to_device
 
 if TYPE_CHECKING:
     from unalike.engines.batched.engine import Batched

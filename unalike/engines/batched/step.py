@@ -13,16 +13,12 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from unalike import draws
-from unalike.contract.client import Batch
-from unalike.contract.requests import Train, plain_args
+from unalike.contract import Batch, Train, plain_args
 from unalike.data.columns import Columns
 from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.task import FunctionalModule, Task
-from unalike.training import augment
-from unalike.training.optimizers import update
-from unalike.training.order import Order
-from unalike.training.settings import LocalTraining
+from unalike.training import LocalTraining, Order, augment, update
 
 _bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
 
@@ -156,15 +152,7 @@ class Step:
         return loss, (data_loss.detach(), new_buffers.detach())
 
     def _replaced(
-        self,
-        theta: Tensor,
-        buffers: Tensor,
-        x: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        key: Tensor,
-        lr: Tensor,
-        args: dict,
+        self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, lr: Tensor, args: dict
     ) -> tuple[Tensor, Tensor]:
         assert self.kind.step is not None
         batches = [self._batch(buffers, x[b], y[b], weight[b], key) for b in range(self.kind.batches)]
