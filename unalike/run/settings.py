@@ -16,6 +16,10 @@ from unalike.nn.task import BUFFER_POLICIES
 from unalike.settings import typed
 from unalike.settings.knobs import check_fields, knob, knobs
 
+HOW: dict[str, Any] = {"free": True, "how": True}  # of what decides how a run is computed, and may change half-way
+CHOICE = ("auto", *ENGINES)
+SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists"
+PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -24,39 +28,21 @@ class RunSettings:
     """What a run is asked for, beside the model, the data, the method and its local training."""
 
     rounds: int = knob(words="how many rounds", least=0, free=True)
-    clients_per_round: Any = knob(
-        1.0,
-        "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists",
-        written=float | str | list[list[int]],
-        fact=False,
-    )
+    clients_per_round: Any = knob(1.0, SHARE, written=float | str | list[list[int]], fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
-    engine: str = knob(
-        "auto",
-        "who runs the clients (unalike list engines)",
-        choices=("auto", *ENGINES),
-        noun="engine",
-        free=True,
-        how=True,
-    )
-    device: str = knob("auto", "where: auto, cpu, cuda or cuda:1", free=True, how=True)
+    engine: str = knob("auto", "who runs the clients (unalike list engines)", choices=CHOICE, noun="engine", **HOW)
+    device: str = knob("auto", "where: auto, cpu, cuda or cuda:1", **HOW)
     dtype: str = knob("float32", "of weights and data", choices=DTYPES, noun="dtype")
-    precision: str = knob(
-        "highest",
-        "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it",
-        choices=PRECISIONS,
-        noun="precision",
-        how=True,
-    )
-    deterministic: bool = knob(False, "bit-identical repeats on a GPU too", free=True, how=True)
-    folder: str | Path | None = knob(None, "where the run is written", free=True, how=True, fact=False)
-    resume: bool = knob(False, "go on where the run in the folder ended", free=True, how=True, fact=False)
-    checkpoint_every: int = knob(1, "rounds between checkpoints", least=1, free=True, how=True)
+    precision: str = knob("highest", PRODUCTS, choices=PRECISIONS, noun="precision", how=True)
+    deterministic: bool = knob(False, "bit-identical repeats on a GPU too", **HOW)
+    folder: str | Path | None = knob(None, "where the run is written", **HOW, fact=False)
+    resume: bool = knob(False, "go on where the run in the folder ended", **HOW, fact=False)
+    checkpoint_every: int = knob(1, "rounds between checkpoints", least=1, **HOW)
     evaluate_every: int = knob(1, "rounds between evaluations", least=1)
     evaluate_clients: str | int = knob("auto", "auto, all, none, or how many (the same ones each time)")
     state_memory: int = knob(
-        2 << 30, "bytes of client state in memory; the rest is in files", least=0, free=True, how=True, fact=False
+        2 << 30, "bytes of client state in memory; the rest is in files", least=0, **HOW, fact=False
     )
 
     def __post_init__(self) -> None:
