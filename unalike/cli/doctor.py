@@ -15,6 +15,7 @@ import torch
 import unalike
 from unalike.cli import show
 from unalike.engines.workers import available_cores
+from unalike.run.run import Run
 
 PACKAGES = ("torch", "numpy", "safetensors", "scikit-learn", "rich")
 
@@ -80,5 +81,5 @@ class _Until(unalike.Callback):
     def __init__(self, moment: float):
         self.moment = moment
 
-    def on_round(self, run: Any, line: dict[str, Any]) -> bool:
+    def on_round(self, run: Run, line: dict[str, Any]) -> bool:
         return time.perf_counter() >= self.moment

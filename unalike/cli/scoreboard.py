@@ -17,6 +17,7 @@ from unalike.comparison.jobs import Job, Watch
 from unalike.metrics.names import Number, numbers, score_in
 from unalike.results.evidence import Outcome, last, places
 from unalike.run.callbacks import Callback
+from unalike.run.run import Run
 from unalike.text import span
 
 MOST = 30  # lines of a live table
@@ -135,13 +136,13 @@ class _Rounds(Callback):
     def __init__(self, board: Scoreboard, job: Job):
         self.board, self.job = board, job
 
-    def on_start(self, run: Any) -> None:
+    def on_start(self, run: Run) -> None:
         self.board.known = run.numbers
         for line in run.history:  # of a run that is continued
             self.board.round(self.job, line)
         self.board.fresh -= len(run.history)
 
-    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
         self.board.round(self.job, line)
 
 

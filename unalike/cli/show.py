@@ -25,6 +25,7 @@ from unalike import config
 from unalike.metrics.lines import traffic
 from unalike.metrics.names import score_in
 from unalike.run.callbacks import Callback
+from unalike.run.run import Run
 from unalike.text import size, span
 
 
@@ -133,7 +134,7 @@ def _pair(key: str, value: Any) -> str:
     return f"{key} = {text if len(text) <= 100 else text[:97] + '...'}"
 
 
-def facts(run: Any) -> dict[str, str]:
+def facts(run: Run) -> dict[str, str]:
     """What a run found out: data, model, engine, what compiles."""
     sizes = run.data.train.sizes
     engine, _, why = run.reason.partition(": ")
@@ -157,7 +158,7 @@ class Live(Callback):
         self.bar: Bar | None = None
         self.score, self.said = "", 0.0
 
-    def on_start(self, run: Any) -> None:
+    def on_start(self, run: Run) -> None:
         if self.tables is not None:
             self.console.print(settings_tree(self.tables, facts(run)))
         self.began = self.warm = time.perf_counter()
@@ -171,7 +172,7 @@ class Live(Callback):
             self.task = self.bar.add_task(self.title, total=run.rounds, completed=self.first, text="")
             self.bar.start()
 
-    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
         done, now = line["round"], time.perf_counter()
         if done == self.first + 1:
             self.warm = now  # the first round compiles and warms up: later ones tell more of what is to come
@@ -191,7 +192,7 @@ class Live(Callback):
         if done == self.first + 1 and run.rounds - done > 5 and self.tables is not None:
             self.say(f"after one round: at most {span(left)} to go{_memory(run.task.device)}")
 
-    def on_end(self, run: Any) -> None:
+    def on_end(self, run: Run) -> None:
         self.stop()
         for note in run.engine.notes:
             self.say(f"note: {note}")

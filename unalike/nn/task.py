@@ -381,6 +381,13 @@ class BoundModule(_Copy):
                 owner._buffers[leaf] = view
         return self._buffers
 
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Return the head's input for these samples, [batch, features]."""
+        features = self(x, train=False, want_features=True)[1]
+        assert features is not None  # `Task.check` has seen that the head is called
+        return features
+
     def __call__(
         self, x: Tensor, key: Tensor | None = None, train: bool = True, want_features: bool = False
     ) -> tuple[Tensor, Tensor | None]:

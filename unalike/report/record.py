@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from unalike.contract.call import Outcome
-from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.metrics.drift import Drift
 from unalike.metrics.lines import thin
@@ -39,13 +38,11 @@ class Record(Callback):
     """Records what `unalike report` shows of clients, drift and features. The run needs a folder."""
 
     def on_start(self, run: Run) -> None:
-        if run.folder is None:
-            raise UnalikeError("Record writes into the run's folder, and this run has none: give folder=...")
-        self.path = run.folder.path / FOLDER
+        self.path = run.home("Record").path / FOLDER
         self.ids = _whom(run)
         self.drift = Drift()
         self.field = _field(run)
-        with run.folder.writing():
+        with run.home("Record").writing():
             self.path.mkdir(exist_ok=True)
             replace(self.path / CLIENTS, json.dumps(_clients(run, self.ids)).encode())
             kept = [line for line in read_rounds(self.path / ROUNDS) if line["round"] <= run.rounds_done]
@@ -68,13 +65,11 @@ class Record(Callback):
                 out[name] = pack(np.where(missing, np.nan, column[rows]))
         if str(round).rstrip("0") in ("1", "3"):
             out |= _features(run, self.ids)
-        assert run.folder is not None
-        with run.folder.writing(), (self.path / ROUNDS).open("a", encoding="utf-8") as file:
+        with run.home("Record").writing(), (self.path / ROUNDS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(out) + "\n")
 
     def on_end(self, run: Run) -> None:
-        assert run.folder is not None
-        with run.folder.writing():
+        with run.home("Record").writing():
             last = {"round": run.rounds_done, **_features(run, self.ids)}
             replace(self.path / LAST, json.dumps(last).encode())
 
@@ -130,11 +125,9 @@ def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
     rows = torch.from_numpy(np.concatenate([start + np.arange(n) for start, n in starts]))
     owners = torch.from_numpy(np.repeat(np.arange(len(ids)), sizes))
     total = torch.zeros(len(ids), task.features, dtype=torch.float64)
-    with torch.no_grad():
-        for some, who in zip(rows.split(2048), owners.split(2048), strict=True):
-            _, features = bound(columns.x[some.to(columns.x.device)].to(task.device), train=False, want_features=True)
-            assert features is not None
-            total.index_add_(0, who, features.double().cpu())
+    for some, who in zip(rows.split(2048), owners.split(2048), strict=True):
+        features = bound.features(columns.x[some.to(columns.x.device)].to(task.device))
+        total.index_add_(0, who, features.double().cpu())
     mean = (total / torch.from_numpy(sizes)[:, None]).numpy()
     mean -= mean.mean(0)
     values, vectors = np.linalg.eigh(mean @ mean.T)

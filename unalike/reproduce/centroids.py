@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from unalike.run.callbacks import Callback
+from unalike.run.run import Run
 
 FILE = "centroids.jsonl"
 
@@ -21,24 +22,25 @@ FILE = "centroids.jsonl"
 class Centroids(Callback):
     """Writes the distance. The run needs a folder."""
 
-    def on_start(self, run: Any) -> None:
-        run.folder.trim(FILE, run.rounds_done)
+    def on_start(self, run: Run) -> None:
+        run.home("Centroids").trim(FILE, run.rounds_done)
         if run.rounds_done == 0:
             self._write(run, 0)
 
-    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
         if run.evaluated(line["round"]):
             self._write(run, line["round"])
 
-    def _write(self, run: Any, round: int) -> None:
+    def _write(self, run: Run, round: int) -> None:
         models = run.vectors()
         if len(models) == 1:
-            run.folder.append(FILE, {"round": round, "centroid_distance": distance(run, next(iter(models.values())))})
+            run.home("Centroids").append(
+                FILE, {"round": round, "centroid_distance": distance(run, next(iter(models.values())))}
+            )
 
 
-def distance(run: Any, vector: torch.Tensor) -> float:
+def distance(run: Run, vector: torch.Tensor) -> float:
     bound, columns = run.bound(vector), run.data.train
-    with torch.no_grad():
-        parts = [bound(columns.of(k)[0], train=False, want_features=True)[1] for k in range(len(columns))]
-        means = torch.stack([features.double().mean(0) for features in parts])
+    parts = [bound.features(columns.of(k)[0]) for k in range(len(columns))]
+    means = torch.stack([features.double().mean(0) for features in parts])
     return float(torch.pdist(means).mean())

@@ -21,6 +21,7 @@ from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.run.callbacks import Callback
+from unalike.run.run import Run
 
 FILE = "locals.jsonl"
 METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
@@ -29,11 +30,11 @@ METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
 class LocalModels(Callback):
     """Evaluates the two means on the global test set. The run needs a folder."""
 
-    def on_start(self, run: Any) -> None:
+    def on_start(self, run: Run) -> None:
         self.there = type(run.method).__name__ in METHODS and run.data.global_test is not None
         if not self.there:
             return
-        self.path = run.folder.path
+        self.path = run.home("LocalModels").path
         server, population = run.server, run.population
         weighted = run.method.sends["delta"].weighting(run.method) == "samples"
         sizes = torch.tensor(run.data.train.sizes).double() if weighted else torch.ones(population).double()
@@ -42,21 +43,21 @@ class LocalModels(Callback):
         self.initial = run.task.start.to(server.w)
         if run.rounds_done:
             self._load(run)
-        run.folder.trim(FILE, run.rounds_done)
+        run.home("LocalModels").trim(FILE, run.rounds_done)
         self._begin(run)
 
-    def _begin(self, run: Any) -> None:
+    def _begin(self, run: Run) -> None:
         self.sent = run.server.w.clone()
         self.ids: list[torch.Tensor] = []
 
-    def on_reply(self, run: Any, outcome: Outcome) -> None:
+    def on_reply(self, run: Run, outcome: Outcome) -> None:
         if not self.there:
             return
         ids = torch.from_numpy(outcome.ids).to(self.moved.device)
         self.moved[ids] = self.sent - self.initial + outcome.up["delta"].to(self.moved)
         self.ids.append(ids)
 
-    def on_round(self, run: Any, line: dict[str, Any]) -> None:
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
         if not self.there:
             return
         round, ids = line["round"], torch.cat(self.ids)
@@ -65,7 +66,7 @@ class LocalModels(Callback):
             for name, rows in (("sel", ids), ("all", None)):
                 scores = run.test_scores(self._mean(rows))
                 out |= {f"test_{name}_{key}": value for key, value in scores.items()}
-            run.folder.append(FILE, out)
+            run.home("LocalModels").append(FILE, out)
         self._begin(run)
         if run.saved(round):
             self.save(run)
@@ -75,13 +76,13 @@ class LocalModels(Callback):
         share = (weights / weights.sum()).to(rows.dtype)
         return self.initial + share @ rows
 
-    def save(self, run: Any) -> None:
+    def save(self, run: Run) -> None:
         """Before the checkpoint of the same round; the one before is kept until this one counts."""
         if run.rounds_done == run.rounds:
             for old in self.path.glob("locals-*.safetensors"):  # nothing is left to be continued
                 old.unlink()
             return
-        with run.folder.writing():
+        with run.home("LocalModels").writing():
             replace(self._file(run.rounds_done), safetensors.torch.save({"moved": self.moved.cpu()}))
         for old in sorted(self.path.glob("locals-*.safetensors"))[:-2]:
             old.unlink()
@@ -89,7 +90,7 @@ class LocalModels(Callback):
     def _file(self, round: int) -> Any:
         return self.path / f"locals-{round:06d}.safetensors"
 
-    def _load(self, run: Any) -> None:
+    def _load(self, run: Run) -> None:
         if run.rounds_done == run.rounds:
             return
         try:
@@ -100,6 +101,6 @@ class LocalModels(Callback):
             ) from error
         self.moved.copy_(moved)
 
-    def on_end(self, run: Any) -> None:
+    def on_end(self, run: Run) -> None:
         if self.there and run.rounds_done < run.rounds:  # stopped on the way: there is a checkpoint of this round
             self.save(run)

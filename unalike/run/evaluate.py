@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.contract import EVALUATION, Call, Evaluate, Method
+from unalike.contract import EVALUATION, Call, Evaluate, Method, Server
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts
@@ -41,7 +41,7 @@ def shares_one_model(method: Method) -> bool:
     return kind.personal is Method.personal and kind.published is Method.published
 
 
-def global_models(method: Method, server: Any) -> tuple[dict[str, Tensor], dict[str, float]]:
+def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Return the method's global models, and the share of each in the reported numbers where it weighs them."""
     models = method.models(server)
     vectors = {name: value[0] if isinstance(value, tuple) else value for name, value in models.items()}

@@ -235,6 +235,12 @@ class Run:
         """Which engine runs, and why."""
         return self._reason + self.engine.remark
 
+    def home(self, callback: str) -> RunFolder:
+        """Return the run's folder, into which a callback of this name writes."""
+        if self.folder is None:
+            raise UnalikeError(f"{callback} writes into the run's folder, and this run has none: give folder=...")
+        return self.folder
+
     @property
     def buffers(self) -> Tensor:
         """BatchNorm's statistics as the server has them."""
