@@ -22,6 +22,7 @@ import tempfile
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,10 +98,8 @@ def tested(tree: Path, tests: list[str], seconds: float, *more: str) -> tuple[in
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # and whatever its tests started
-            except ProcessLookupError:
-                pass
             process.wait()
         out.seek(0)
         return code, out.read()
