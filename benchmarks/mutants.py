@@ -161,8 +161,8 @@ def tried(counted: list[Fault], processes: int) -> int:
         with ThreadPoolExecutor(processes) as pool:
             for fault, (end, why) in zip(counted, pool.map(lambda fault: verdict(fault, base), counted), strict=True):
                 ends.append(end)
-                print(f"{fault.id:5} {end.upper() if end != 'caught' else end:9} {fault.file:38} {fault.what}")
-                print(f"{'':15} {why}" if why else "", end="\n" if why else "", flush=True)
+                word = end if end == "caught" else end.upper()
+                print(f"{fault.id:4} {word:8}  {fault.file}: {fault.what}{why and f' [{why}]'}", flush=True)
     share = ends.count("caught") / max(1, len(ends))
     print(f"caught {ends.count('caught')} of {len(ends)} ({100 * share:.0f} %), {time.perf_counter() - began:.0f} s")
     return 0 if share >= GOAL and "broken" not in ends else 1
