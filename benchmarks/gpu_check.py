@@ -79,7 +79,7 @@ def compared(method, kind, reference, engine, dtype, **options) -> bool:
     modes, notes = {p.mode for p in programs}, run.engine.notes
     if engine == "batched":
         known = run.engine.exchanges.known.items()
-        modes |= {f"whole {function.__name__}" for (function, *_), e in known if isinstance(e, Captured)}
+        modes |= {f"whole {function}" for (function, *_), e in known if isinstance(e, Captured)}
     print(
         f"{'WRONG' if bad else 'ok':<6}{kind:<7}{type(method).__name__:<14}{dtype:<8}{engine:<11}"
         f"{','.join(sorted(modes)):<10} {off:.1e}  {time.time() - began:.1f}s {notes or ''}", flush=True,

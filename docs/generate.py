@@ -205,7 +205,7 @@ def vectors(count: str) -> str:
 def measured(name: str, facts: dict[str, str]) -> str:
     less = {"epochs": 1} if "epochs" in {f.name for f in fields(METHODS[name]())} else {}  # changes no byte
     run = testing.run(METHODS[name](**less), "mlp", rounds=1, engine="sequential")
-    line, size = run.history[0], run._model.layout.size
+    line, size = run.history[0], run.task.layout.size
     rows = [
         ["exchanges", facts["exchanges"], ""],
         ["down", f"{line['bytes_down']:,} bytes", vectors(facts["down"])],

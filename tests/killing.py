@@ -1,4 +1,4 @@
-"""What tests/test_kill.py runs in processes of its own.
+"""What tests/run/test_kill.py runs in processes of its own.
 
 `python tests/killing.py run FOLDER` is a plain run. `random FOLDER` and `steps FOLDER` fork: a fork of a process
 with one thread is as good as a new interpreter and saves importing torch each time. Each prints one line of JSON.

@@ -1,12 +1,13 @@
-"""The generated pages are up to date, links between pages lead somewhere, and tests that pages name exist."""
+"""The generated pages are up to date, links lead somewhere, and what pages name exists: files, modules, tests."""
 
 import importlib.util
+import pkgutil
 import re
 
 import pytest
 from paths import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -38,8 +39,17 @@ def test_relative_links_lead_to_a_file(page):
 def test_tests_named_in_the_readings_exist():
     named = set(re.findall(r"`(test_\w+)(?:\[[^\]]*\])?`", (ROOT / "docs" / "readings.md").read_text(encoding="utf-8")))
     numbers = {"test_accuracy", "test_cluster0_accuracy"}  # of a round's line
-    there = {
-        n for path in (ROOT / "tests").glob("*.py") for n in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
-    }
+    files = (ROOT / "tests").rglob("*.py")
+    there = {name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.M)}
     assert named - numbers <= there, f"docs/readings.md names {sorted(named - numbers - there)}"
     assert len(named) > 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_files_and_modules_that_a_page_names_exist(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    files = re.findall(r"`((?:unalike|tests|benchmarks|docs|examples)/[\w./-]*)`", text)
+    missing = [file for file in files if not (ROOT / file).exists()]
+    assert not missing, f"{page.relative_to(ROOT)} names {', '.join(missing)}, which is not there"
+    for name in re.findall(r"`(unalike(?:\.[a-zA-Z]\w*)+)", text):
+        pkgutil.resolve_name(name)

@@ -5,7 +5,7 @@ import small
 import torch
 
 import unalike as ua
-from unalike.engines import batched
+from unalike.engines.batched.engine import in_bytes
 from unalike.errors import UnalikeError
 
 
@@ -14,13 +14,13 @@ from unalike.errors import UnalikeError
     [(7, 7), ("7", 7), ("8GB", 8 * 10**9), ("8 gib", 8 << 30), ("1.5 MB", 1_500_000), ("2kib", 2048), ("9b", 9)],
 )
 def test_sizes_are_read(given, want):
-    assert batched.in_bytes(given) == want
+    assert in_bytes(given) == want
 
 
 @pytest.mark.parametrize("given", ["", "GB", "8 PB", "-3", "0", 0, "1e9", True, "8 G B"])
 def test_sizes_that_are_none(given):
     with pytest.raises(UnalikeError, match="memory="):
-        batched.in_bytes(given)
+        in_bytes(given)
 
 
 def each(**options):

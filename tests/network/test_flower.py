@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from small import federation, refused
-from test_network_messages import tables
+from test_network_messages import payload, tables
 
 import unalike as ua
 from unalike import config
@@ -95,7 +95,7 @@ class Watched:
             self.bytes["down"] += sum(wire.payload(wire.decode(p)[1]) for parts in requests.values() for p in parts)
         for client, answer in self.link.exchange(requests, min(seconds, self.deadline)):
             if training and isinstance(answer, bytes):
-                self.bytes["up"] += wire.payload(wire.decode(answer)[1])
+                self.bytes["up"] += payload(answer)
                 self.answered.setdefault(header["round"], []).append(client)
             yield client, answer
 

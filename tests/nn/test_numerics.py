@@ -1,15 +1,12 @@
 """bfloat16 products on a CPU, where it has them."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 
 import unalike as ua
 from unalike.errors import UnalikeError
-
-SIMULATION = sys.modules["unalike.run.simulate"]  # `unalike.simulate` is the function
+from unalike.nn import numerics
 
 
 def run(**options):
@@ -23,7 +20,7 @@ def run(**options):
 
 @pytest.fixture
 def a_cpu_with_bf16(monkeypatch):
-    monkeypatch.setattr(SIMULATION, "_bf16_on_cpu", lambda: True)  # without the hardware it is only slow
+    monkeypatch.setattr(numerics, "_bf16_on_cpu", lambda: True)  # without the hardware it is only slow
 
 
 @pytest.mark.parametrize("engine", ["sequential", "workers", "batched"])
@@ -35,7 +32,7 @@ def test_bf16_is_near_float32_and_not_float32(engine, a_cpu_with_bf16):
 
 
 def test_what_a_cpu_does_not_have_is_refused(monkeypatch):
-    monkeypatch.setattr(SIMULATION, "_bf16_on_cpu", lambda: False)
+    monkeypatch.setattr(numerics, "_bf16_on_cpu", lambda: False)
     for precision in ("bf16", "tf32"):
         with pytest.raises(UnalikeError, match=f"precision='{precision}' is not for this CPU: use 'highest'."):
             run(precision=precision)

@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     _clients(tables, args.number)
     settings = config.absolute(config.check(tables))
     if args.dry_run:
-        return run.dry_run(settings, args)
+        return run.dry_run(settings, args, stand_in="loopback")  # the same messages, without a network
     data = config.make_data(settings["data"])
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")

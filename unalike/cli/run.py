@@ -149,11 +149,13 @@ def _free_folder(settings: dict[str, Any]) -> str:
     return str(Path(f"{stem}-{number}").resolve())
 
 
-def dry_run(settings: dict[str, Any], args: argparse.Namespace) -> int:
-    """Everything but the training: data and model are made, the engine is chosen."""
+def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | None = None) -> int:
+    """Do everything but the training: make data and model, choose the engine, or take one that stands in for it."""
     alone = {k: v for k, v in settings["run"].items() if k not in ("folder", "resume")}
+    alone |= {"engine": stand_in} if stand_in else {}
     run = config.run({**settings, "run": {**alone, "rounds": 0}})
     found = show.facts(run)
+    found |= {"engine": settings["run"]["engine"], "because": "as asked"} if stand_in else {}
     if args.json:
         show.document({"settings": settings, "found": found})
     else:

@@ -18,7 +18,7 @@ from unalike.errors import UnalikeError, first_line
 from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
-from unalike.run.folder import _join
+from unalike.run.folder import join_values
 
 Table = dict[str, list[Any]]
 
@@ -115,7 +115,7 @@ def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
     tables = config.read_tables(folder / "config.toml")
     tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device")}
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
-    run.server.values.update(_join(tensors), **manifest["numbers"])
+    run.server.values.update(join_values(tensors), **manifest["numbers"])
     return run.model, run.data.train.x[:2]
 
 

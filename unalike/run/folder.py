@@ -226,7 +226,7 @@ class RunFolder:
             return 0
         device = server.w.device
         tensors = {n: t.to(device) for n, t in self._read(self.manifest["server"]).items()}
-        server.values.update(_join(tensors), **self.manifest["numbers"])
+        server.values.update(join_values(tensors), **self.manifest["numbers"])
         for name, parts in self.manifest["segments"].items():
             for part in parts:
                 rows = self._read(part["file"])
@@ -291,7 +291,7 @@ def _row_bytes(store: Any) -> int:
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
 
 
-def _join(tensors: dict[str, Tensor]) -> dict[str, Any]:
+def join_values(tensors: dict[str, Tensor]) -> dict[str, Any]:
     """What `_divide` took apart: name.0, name.1, ... are a list again (a file has them in any order)."""
     values: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
     for name in sorted(tensors.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
