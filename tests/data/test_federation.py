@@ -427,7 +427,8 @@ def test_split_clients():
 
 def test_every_client_keeps_a_sample_to_train_on():
     """Of 1 sample none goes, of 2 one, of 10 five and four."""
-    fed = Federation.from_arrays([(np.zeros((n, 2)), np.arange(n) % 3) for n in (1, 2, 10)]).split_clients(test=0.5, validation=0.4)
+    whole = Federation.from_arrays([(np.zeros((n, 2)), np.arange(n) % 3) for n in (1, 2, 10)])
+    fed = whole.split_clients(test=0.5, validation=0.4)
     assert fed.train.sizes.tolist() == [1, 1, 1]
     assert fed.test.sizes.tolist() == [0, 1, 5] and fed.validation.sizes.tolist() == [0, 0, 4]
 
