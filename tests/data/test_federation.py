@@ -419,6 +419,14 @@ def test_split_clients():
     fed.check()
 
 
+def test_every_client_keeps_a_sample_to_train_on():
+    """Of 1 sample none goes, of 2 one, of 10 five and four."""
+    whole = Federation.from_arrays([(np.zeros((n, 2)), np.arange(n) % 3) for n in (1, 2, 10)])
+    fed = whole.split_clients(test=0.5, validation=0.4)
+    assert fed.train.sizes.tolist() == [1, 1, 1]
+    assert fed.test.sizes.tolist() == [0, 1, 5] and fed.validation.sizes.tolist() == [0, 0, 4]
+
+
 def test_a_clients_split_does_not_depend_on_the_others():
     arrays = clients([10, 7, 30])
     one = Federation.from_arrays(arrays).split_clients(test=0.3, seed=1)
@@ -529,6 +537,16 @@ def test_a_remote_federation_has_kinds_and_sizes_only():
     assert moved.global_test[0].dtype == torch.float64
     with says("a method that pools them"):
         fed.pooled()
+
+
+def test_a_remote_federation_is_known_by_its_clients_keys():
+    def remote(keys, names=("a", "b")):
+        like = torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
+        return RemoteFederation.from_sizes({"train": np.array([2, 3])}, like, keys=keys, classes=2, names=list(names))
+
+    known = remote(["k", "l"]).fingerprint()
+    assert remote(["k", "l"], ("other", "names")).fingerprint() == known
+    assert remote(["k", "m"]).fingerprint() != known != remote(["l", "k"]).fingerprint()
 
 
 # ---- folders

@@ -1,5 +1,6 @@
 """Several runs in one stack: each computes what it computes alone, whatever happens to the others."""
 
+import dataclasses as dc
 import signal
 import threading
 import time
@@ -143,6 +144,41 @@ def test_rows_of_a_message_reach_their_clients(stacked):
     for seed, run in zip(SEEDS, all_of(Shifted()), strict=True):
         assert_near(run, one(Shifted(), seed))
     assert {*stacked} == {3}
+
+
+@dc.dataclass(frozen=True)
+class Warmed(ua.Method):
+    """A run of 42 samples trains before it trains in earnest; the others look on for an exchange."""
+
+    sends = {"delta": ua.Field(), "nothing": ua.Field("scalar")}
+
+    def look(self, me, s, m):
+        return {}, {"nothing": 0 * me.n}
+
+    def warm(self, me, s, m):
+        return me.train(m.w, lr=1e-30).then(self.warmed)
+
+    def warmed(self, me, s, m, theta):
+        return {}, {"nothing": 0 * theta.sum()}
+
+    def round(self, server, cohort):
+        cohort.call(self.warm if cohort.everyone.samples.sum() == 42 else self.look, w=server.w)
+        server.w = server.w + cohort.call(self.client, w=server.w).mean("delta")
+
+
+def test_runs_that_have_trained_before_in_a_round_draw_their_own_orders(stacked):
+    runs = all_of(Warmed(), seeds=(0, 1))
+    for seed, run in zip((0, 1), runs, strict=True):
+        assert_near(run, one(Warmed(), seed))
+
+
+def test_what_an_engine_notes_is_said_by_its_member():
+    def start(member):
+        run = one(ua.FedAvg(), 0, member, rounds=1)
+        run.engine.own.exchanges.notes.append("not captured: no reason")
+        return run.engine.notes
+
+    assert together([start]) == [["not captured: no reason"]]
 
 
 def test_populations_may_differ(stacked):

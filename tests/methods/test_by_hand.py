@@ -73,9 +73,9 @@ def task():
     return [loss_of(k) for k in EVERYONE], start
 
 
-def run(method, **local):
+def run(method, clients=1.0, **local):
     local = ua.LocalTraining(**{"epochs": 3, "batch_size": None, **local})
-    settings = {"rounds": 2, "clients_per_round": 1.0, "local": local, "engine": "sequential", "dtype": "float64"}
+    settings = {"rounds": 2, "clients_per_round": clients, "local": local, "engine": "sequential", "dtype": "float64"}
     return testing.run(method, "linear", device="cpu", **settings)
 
 
@@ -93,6 +93,43 @@ def trained(loss, w, lr, steps=3, pull=0.0, push=0.0, clip=None, late=True):
 
 def near(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_fedavg_goes_a_part_of_the_way():
+    losses, w = task()
+    p = torch.tensor(testing.SIZES, dtype=torch.float64) / sum(testing.SIZES)
+    for _ in range(2):
+        w = w + 0.3 * (p @ torch.stack([trained(losses[k], w, 0.1) - w for k in EVERYONE]))
+    near(run(ua.FedAvg(server_lr=0.3), lr=0.1).server.w, w)
+
+
+def test_fedprox_is_held_by_a_spring():
+    """The gradient of μ/2 ‖θ − w‖² is μ (θ − w)."""
+    losses, w = task()
+    p = torch.tensor(testing.SIZES, dtype=torch.float64) / sum(testing.SIZES)
+    for _ in range(2):
+        w = p @ torch.stack([trained(losses[k], w, 0.1, pull=0.5, push=-0.5 * w) for k in EVERYONE])
+    near(run(ua.FedProx(mu=0.5), lr=0.1).server.w, w)
+
+
+def test_scaffold_divides_by_the_rounds_own_steps_and_rate():
+    """Clients 0 to 3 in round 1, 2 to 5 in round 2, at half the rate; a client of K steps has 1/(Kη)."""
+    losses, w = task()
+    work, cohorts = [1, 3, 2, 1, 4, 2], ([0, 1, 2, 3], [2, 3, 4, 5])
+    own, mean = [torch.zeros_like(w) for _ in EVERYONE], torch.zeros_like(w)
+    for rate, cohort in zip((0.2, 0.1), cohorts, strict=True):
+        deltas, changes = [], []
+        for k in cohort:
+            theta = trained(losses[k], w, rate, work[k], push=mean - own[k])
+            deltas.append(theta - w)
+            changes.append((w - theta) / (work[k] * rate) - mean)
+            own[k] = own[k] + changes[-1]
+        w, mean = w + 0.7 * sum(deltas) / 4, mean + sum(changes) / 6
+    done = run(ua.Scaffold(server_lr=0.7), cohorts, lr=0.2, lr_decay=0.5, epochs=work)
+    near(done.server.w, w)
+    near(done.server.control, mean)
+    for k in EVERYONE:
+        near(done.clients[k]["control"], own[k])
 
 
 @pytest.mark.parametrize(

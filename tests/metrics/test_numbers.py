@@ -77,6 +77,13 @@ def test_a_metric_of_ones_own_stands_between_accuracy_and_loss():
     assert known["clients_far_off_worst20"].summary == "far off, worst 20 %"
 
 
+def test_every_number_of_a_metric_has_its_direction():
+    """A miss is better where it is less, a hit where it is more, on test data and on validation data alike."""
+    known = names.numbers({"miss": False, "hit": True})
+    for key in ("test_{}", "selected_{}", "validation_{}", "clients_{}_mean", "clients_{}_worst20"):
+        assert (known[key.format("miss")].better, known[key.format("hit")].better) == ("lower", "higher"), key
+
+
 def test_the_worst_clients_are_those_with_the_most_where_less_is_better():
     values = np.array([1.0, 2.0, 3.0, 4.0, 9.0])
     assert (spread(values)["worst20"], spread(values)["best20"]) == (1.0, 9.0)
