@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from unalike.channel import Sums, sums
-from unalike.contract.call import Outcome
-from unalike.contract.fields import Field
+from unalike.contract import Field, Outcome
 
 
 def outcome(clients, samples=None, **up):

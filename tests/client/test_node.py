@@ -9,10 +9,7 @@ import torch
 from small import refused
 
 import unalike as ua
-from unalike.client.job import Job, state_shapes
-from unalike.client.node import Node
-from unalike.client.one_client import OneClient
-from unalike.client.state_on_disk import FileStates, StateFolder
+from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
 from unalike.contract.call import EVALUATION, Call, Evaluate
 from unalike.messages import wire
 from unalike.messages.request import request_header

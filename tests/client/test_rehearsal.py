@@ -7,12 +7,8 @@ import torch
 from torch import nn
 
 import unalike as ua
-from unalike.client import one_client
-from unalike.client.job import Job, state_shapes
-from unalike.client.rehearsal import Rehearsal
-from unalike.client.store import ClientStore
-from unalike.contract.call import Call
-from unalike.contract.fields import BUFFERS
+from unalike.client import ClientStore, Job, Rehearsal, one_client, state_shapes
+from unalike.contract import BUFFERS, Call
 from unalike.nn.task import Task
 
 

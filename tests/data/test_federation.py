@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from paths import GOLDEN
 from safetensors.numpy import save_file
 
-from unalike.data import Columns, Dataset, Federation, load, load_federation, partition, synthetic
+from unalike.data import Columns, Dataset, Federation, RemoteFederation, load, load_federation, partition, synthetic
 from unalike.data import columns as columns_module
 from unalike.data import federation as federation_module
-from unalike.data.remote import RemoteFederation, alone
+from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 
 

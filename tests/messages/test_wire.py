@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from small import LOCAL, federation, logged, model, refused, run
 
 import unalike as ua
-from unalike.client.job import Job, state_shapes
-from unalike.client.node import Node
-from unalike.client.one_client import OneClient
-from unalike.client.state_on_disk import FileStates, StateFolder
+from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
 from unalike.contract import LOSS, Call
 from unalike.messages import wire
 from unalike.messages.request import request_header

@@ -11,8 +11,7 @@ from small import federation, refused, timeless
 
 import unalike as ua
 from unalike import config
-from unalike.client.one_client import OneClient
-from unalike.client.rehearsal import Rehearsal
+from unalike.client import OneClient, Rehearsal
 from unalike.contract.fields import LOSS
 from unalike.data.remote import alone
 from unalike.messages import wire

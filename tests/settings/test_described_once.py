@@ -14,8 +14,11 @@ import pytest
 import unalike as ua
 from unalike import config
 from unalike.comparison import tune
+from unalike.data.sources import FEDERATIONS, SOURCES
 from unalike.engines.choose import OPTIONS
+from unalike.models import MODELS
 from unalike.run.settings import RunSettings
+from unalike.settings import typed
 from unalike.settings.knobs import NONE, check, knobs
 from unalike.training.settings import LocalTraining
 
@@ -182,3 +185,8 @@ def test_simulate_shows_all_settings_of_a_run():
     assert all(f"{name}: {knob.text}" in ua.simulate.__doc__ for name, knob in knobs(RunSettings).items())
     with pytest.raises(TypeError, match="rounds"):
         ua.simulate(None, ua.load("digits").split(clients=3), ua.FedAvg())
+
+
+@pytest.mark.parametrize("owners", [MODELS, {**SOURCES, **FEDERATIONS}, ua.METHODS], ids=["models", "data", "methods"])
+def test_every_option_has_words(owners):
+    assert not [(n, o) for n, owner in owners.items() for o, s in typed.hints(owner).items() if not s.knob.words]

@@ -27,8 +27,7 @@ import shtab
 from unalike import config
 from unalike.cli import show
 from unalike.cli.list import summary
-from unalike.data import fetch
-from unalike.data.federation import Federation
+from unalike.data import Federation, fetch
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import expected
 from unalike.errors import UnalikeError, unknown

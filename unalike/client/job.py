@@ -13,8 +13,7 @@ from unalike import draws
 from unalike.client.evaluation import evaluation
 from unalike.client.store import Shapes
 from unalike.contract import BUFFERS, OPTIMIZER, Evaluate, Method, Train
-from unalike.data.columns import Columns
-from unalike.data.federation import Federation
+from unalike.data import Columns, Federation
 from unalike.errors import UnalikeError
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, augment, slot_names

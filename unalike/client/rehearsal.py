@@ -14,8 +14,7 @@ from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
 from unalike.client.store import ClientStore
 from unalike.contract import Call, Train
-from unalike.data.columns import Columns
-from unalike.data.federation import Federation
+from unalike.data import Columns, Federation
 from unalike.training.settings import LocalTraining
 
 SAMPLES = 2  # of the stand-in: as many as every model has been tried on

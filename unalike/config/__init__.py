@@ -40,7 +40,7 @@ from unalike.config.tables import (
     every,
     method_settings,
     model_settings,
-)
+)  # fmt: skip
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [

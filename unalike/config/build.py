@@ -12,9 +12,8 @@ from unalike import draws
 from unalike.config.tables import MODEL, SPLIT
 from unalike.config.user_files import own_function, own_method, own_model
 from unalike.contract import Method
-from unalike.data.dataset import Dataset
-from unalike.data.federation import Federation
-from unalike.data.sources import FEDERATIONS, load, load_federation
+from unalike.data import Dataset, Federation, load, load_federation
+from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
 from unalike.errors import UnalikeError, line_of, unknown
 from unalike.methods import METHODS

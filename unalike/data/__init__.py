@@ -3,7 +3,11 @@
 from unalike.data import partition, synthetic
 from unalike.data.columns import Columns
 from unalike.data.dataset import Dataset
-from unalike.data.federation import Federation
+from unalike.data.federation import SPLITS, Federation
+from unalike.data.remote import RemoteFederation
 from unalike.data.sources import load, load_federation
 
-__all__ = ["Columns", "Dataset", "Federation", "load", "load_federation", "partition", "synthetic"]
+__all__ = [
+    "SPLITS", "Columns", "Dataset", "Federation", "RemoteFederation", "load", "load_federation", "partition",
+    "synthetic",
+]  # fmt: skip

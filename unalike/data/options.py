@@ -15,3 +15,7 @@ Validation = Annotated[float, Knob("share held out to choose a round by", least=
 Normalise = Annotated[bool, Knob("pictures minus the mean, over the deviation; else in 0..1")]
 Scale = Annotated[bool, Knob("features to -1..1 by their ranges in the training rows")]
 TestShare = Annotated[float, Knob("of every speaker's text, or of all tweets, for the test set")]
+Folder = Annotated[str | None, Knob("where that set's files are, if not in the cache")]
+Length = Annotated[int, Knob("tokens in a sample")]
+Alpha = Annotated[float, Knob("how much the clients' models differ")]
+Beta = Annotated[float, Knob("how much the clients' inputs differ")]

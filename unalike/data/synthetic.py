@@ -8,14 +8,16 @@ are standard deviations. The functions `synthetic_*` give raw arrays, `fedprox` 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import numpy as np
 
 from unalike.data.federation import Federation
-from unalike.data.options import Clients, Seed, Test
+from unalike.data.options import Alpha, Beta, Clients, Seed, Test
 from unalike.data.partition.tools import count
 from unalike.draws import check_seed
 from unalike.errors import UnalikeError
+from unalike.settings.knobs import Knob
 
 Arrays = list[tuple[np.ndarray, np.ndarray]]
 Labeller = tuple[np.ndarray, np.ndarray]  # weights [dimension, classes] and bias [classes]
@@ -80,7 +82,12 @@ def synthetic_feddc(
 
 
 def fedprox(
-    alpha: float = 0.0, beta: float = 0.0, iid: bool = False, clients: Clients = 30, seed: Seed = 0, test: Test = 0.2
+    alpha: Alpha = 0.0,
+    beta: Beta = 0.0,
+    iid: Annotated[bool, Knob("one labeller and one kind of input")] = False,
+    clients: Clients = 30,
+    seed: Seed = 0,
+    test: Test = 0.2,
 ) -> Federation:
     """Return `synthetic_fedprox` with a share of every client held out (papers: 0.2; the authors' program: 0.1)."""
     arrays = synthetic_fedprox(alpha, beta, iid, clients, seed)
@@ -88,18 +95,18 @@ def fedprox(
 
 
 def feddc(
-    alpha: float = 0.0,
-    beta: float = 0.0,
-    iid_solution: bool | None = None,
-    iid_data: bool | None = None,
+    alpha: Alpha = 0.0,
+    beta: Beta = 0.0,
+    iid_solution: Annotated[bool | None, Knob("one labeller for all; without it, where alpha is 0")] = None,
+    iid_data: Annotated[bool | None, Knob("one kind of input for all; without it, where beta is 0")] = None,
     clients: Clients = 20,
-    dimension: int = 30,
-    classes: int = 5,
-    samples: int = 200,
-    theta: float = 0.0,
+    dimension: Annotated[int, Knob("features")] = 30,
+    classes: Annotated[int, Knob("how many classes")] = 5,
+    samples: Annotated[int, Knob("mean samples per client")] = 200,
+    theta: Annotated[float, Knob("how much the clients' sizes differ")] = 0.0,
     seed: Seed = 0,
     test: Test = 0.0,
-    global_test: bool = True,
+    global_test: Annotated[bool, Knob("the training set as test set, as in their program")] = True,
 ) -> Federation:
     """Return `synthetic_feddc` as a federation. **The global test set is the training set**, as in their program.
 

@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unalike.client.job import Job
-from unalike.client.store import ClientStore
+from unalike.client import ClientStore, Job
 from unalike.contract import Call, Method
 from unalike.data.fetch import cache
 from unalike.engines.batched import Batched

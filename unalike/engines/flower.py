@@ -15,9 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from unalike.client.job import Job
-from unalike.client.rehearsal import Rehearsal
-from unalike.client.store import ClientStore, Shapes
+from unalike.client import ClientStore, Job, Rehearsal, Shapes
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.errors import UnalikeError

@@ -9,10 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from unalike.client.job import Job
-from unalike.client.node import Node
-from unalike.client.one_client import OneClient
-from unalike.client.state_on_disk import FileStates
+from unalike.client import FileStates, Job, Node, OneClient
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.engines.sequential import one

@@ -28,12 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.client.job import Job
-from unalike.client.store import ClientStore
+from unalike.client import ClientStore, Job
 from unalike.contract.call import Call, Outcome
-from unalike.data.columns import Columns
-from unalike.data.federation import Federation
-from unalike.data.remote import RemoteFederation
+from unalike.data import Columns, Federation, RemoteFederation
 from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine
 from unalike.engines.options import WorkerCount

@@ -8,8 +8,7 @@ from contextlib import nullcontext
 import numpy as np
 from torch import Tensor
 
-from unalike.client.job import Job
-from unalike.client.one_client import OneClient
+from unalike.client import Job, OneClient
 from unalike.contract.call import Call, Outcome
 from unalike.engines.engine import Engine
 from unalike.nn.numerics import one_thread

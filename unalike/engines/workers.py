@@ -17,8 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import torch
 
-from unalike.client.job import Job
-from unalike.client.one_client import OneClient
+from unalike.client import Job, OneClient
 from unalike.contract.call import Call, Outcome
 from unalike.engines.engine import Engine
 from unalike.engines.options import WorkerCount

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import nn
 
 from unalike.errors import unknown
-from unalike.models._options import whole
+from unalike.models._options import Channels, Classes, Norm, Size, Width, whole
 
 # Groups are as near to four as the channels allow. BatchNorm is here to be compared with: its running
 # averages differ from client to client, which is the very thing that hurts when data are not alike.
@@ -20,7 +20,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def cnn_feddc(classes: int = 10) -> nn.Module:
+def cnn_feddc(classes: Classes = 10) -> nn.Module:
     """The CIFAR network of FedDyn and FedDC, for 3×32×32 images: 797,962 parameters with 10 classes."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(3, 64, 5),
@@ -39,7 +39,7 @@ def cnn_feddc(classes: int = 10) -> nn.Module:
     return nn.Sequential(layers)
 
 
-def cnn_fedavg(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:
+def cnn_fedavg(channels: Channels = 1, size: Size = 28, classes: Classes = 10) -> nn.Module:
     """The MNIST network of McMahan et al. (2017), for channels×size×size images: 1,663,370 parameters."""
     side = whole("size", size, least=4) // 4  # two poolings
     layers: OrderedDict[str, nn.Module] = OrderedDict(
@@ -57,7 +57,7 @@ def cnn_fedavg(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Modul
     return nn.Sequential(layers)
 
 
-def small_cnn(channels: int, size: int, classes: int, width: int = 8, norm: str = "group") -> nn.Module:
+def small_cnn(channels: Channels, size: Size, classes: Classes, width: Width = 8, norm: Norm = "group") -> nn.Module:
     """Two 3×3 convolutions of `width` and 2·`width` channels, each normalised and pooled, then the head.
 
     `norm` is "group", "batch" or "none". With 1×8×8 digits and 10 classes it has 1,946 parameters.

@@ -8,17 +8,26 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from unalike.models._options import whole
+from unalike.models._options import Classes, Features, Width, whole
+from unalike.settings.knobs import Knob
 
 
 class FourierFeatures(nn.Module):
     """d inputs (anything behind the batch dimension, flattened), D cosines, C classes: dD + D + DC parameters."""
 
-    def __init__(self, features: int, classes: int, width: int = 100, sigma: float = 1.0, normalise: bool = False):
+    def __init__(
+        self,
+        features: Features,
+        classes: Classes,
+        width: Width = 100,
+        sigma: Annotated[float, Knob("of the kernel that the features stand for")] = 1.0,
+        normalise: Annotated[bool, Knob("features over the root of their number")] = False,
+    ):
         super().__init__()
         features, width = whole("features", features), whole("width", width)
         self.frequency = nn.Parameter(sigma * torch.randn(features, width))

@@ -6,10 +6,10 @@ from collections import OrderedDict
 
 from torch import nn
 
-from unalike.models._options import whole
+from unalike.models._options import Classes, Features, whole
 
 
-def softmax_regression(features: int, classes: int) -> nn.Module:
+def softmax_regression(features: Features, classes: Classes) -> nn.Module:
     """One linear layer with bias; anything behind the batch dimension is flattened to `features` numbers."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         flatten=nn.Flatten(), head=nn.Linear(whole("features", features), whole("classes", classes))

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from torch import nn
 
 from unalike.errors import UnalikeError
-from unalike.models._options import whole
+from unalike.models._options import Classes, Features, Widths, whole
 
 
-def mlp(features: int, hidden: Sequence[int] = (200, 200), *, classes: int) -> nn.Module:
+def mlp(features: Features, hidden: Widths = (200, 200), *, classes: Classes) -> nn.Module:
     """Linear and ReLU for each width in `hidden`, then the head. An empty `hidden` is softmax regression."""
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):
         raise UnalikeError(f"hidden={hidden!r} was given; it must be a list of layer widths, such as [200, 200].")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unalike.errors import UnalikeError, first_line, unknown
-from unalike.models._options import whole
+from unalike.models._options import Channels, Classes, whole
 from unalike.models.cnn import NORMS
+from unalike.settings.knobs import Knob
 
 
 class Block(nn.Module):
@@ -45,11 +47,11 @@ class ResNet18(nn.Module):
 
     def __init__(
         self,
-        classes: int = 10,
-        channels: int = 3,
-        norm: str = "group",
-        stem: str = "imagenet",
-        weights: str | None = None,
+        classes: Classes = 10,
+        channels: Channels = 3,
+        norm: Annotated[str, Knob("how activations are normalised: group or batch")] = "group",
+        stem: Annotated[str, Knob("the first layers: imagenet, or cifar for small pictures")] = "imagenet",
+        weights: Annotated[str | None, Knob("a file of trained weights to start from")] = None,
     ):
         super().__init__()
         for what, value, words in (("norm", norm, ("group", "batch")), ("stem", stem, ("imagenet", "cifar"))):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from unalike.errors import UnalikeError
-from unalike.models._options import whole
+from unalike.models._options import Classes, Embedding, Hidden, Layers, Vocabulary, whole
+from unalike.settings.knobs import Knob
 
 
 class CharLSTM(nn.Module):
@@ -19,7 +21,10 @@ class CharLSTM(nn.Module):
     features are the top layer's state after the last token, so padding, if there is any, belongs in front.
     """
 
-    def __init__(self, vocabulary: int = 80, embedding: int = 8, hidden: int = 100, layers: int = 2, classes: int = 80):
+    def __init__(
+        self, vocabulary: Vocabulary = 80, embedding: Embedding = 8, hidden: Hidden = 100, layers: Layers = 2,
+        classes: Classes = 80,
+    ):  # fmt: skip
         super().__init__()
         vocabulary, embedding = whole("vocabulary", vocabulary), whole("embedding", embedding)
         hidden, layers = whole("hidden", hidden), whole("layers", layers)
@@ -45,13 +50,13 @@ class TweetLSTM(nn.Module):
 
     def __init__(
         self,
-        vocabulary: int = 3000,
-        embedding: int = 300,
-        hidden: int = 256,
-        layers: int = 2,
-        classes: int = 2,
-        freeze: bool = True,
-        vectors: str | None = None,
+        vocabulary: Vocabulary = 3000,
+        embedding: Embedding = 300,
+        hidden: Hidden = 256,
+        layers: Layers = 2,
+        classes: Classes = 2,
+        freeze: Annotated[bool, Knob("word vectors stay as they are")] = True,
+        vectors: Annotated[str | None, Knob("a .npy file of word vectors")] = None,
     ):
         super().__init__()
         vocabulary, embedding = whole("vocabulary", vocabulary), whole("embedding", embedding)

@@ -24,10 +24,7 @@ import numpy as np
 
 import unalike
 from unalike import config
-from unalike.client.job import Job, state_shapes
-from unalike.client.node import Node
-from unalike.client.one_client import OneClient
-from unalike.client.state_on_disk import FileStates, StateFolder
+from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError

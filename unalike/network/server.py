@@ -19,8 +19,7 @@ import torch
 
 import unalike
 from unalike import config
-from unalike.data.federation import SPLITS
-from unalike.data.remote import RemoteFederation
+from unalike.data import SPLITS, RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.network.client import PLANNED, digest, with_files

@@ -13,7 +13,7 @@ from unalike.contract import EVALUATION, Call, Evaluate, Method, Server
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts
-from unalike.metrics import evaluate_columns, evaluate_set, spread
+from unalike.metrics import evaluate_columns, spread
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -86,17 +86,11 @@ def _test(run: Run) -> dict[str, float]:
     models, shares = global_models(run.method, run.server)
     line: dict[str, float] = {}
     for k, (name, vector) in enumerate(models.items()):
-        for key, value in test_scores(run, vector).items():
+        for key, value in run.test_scores(vector).items():
             if shares:
                 line[f"test_{key}"] = line.get(f"test_{key}", 0.0) + shares[name] * value
             line[f"test_{key}" if k == 0 and not shares else f"test_{name}_{key}"] = value
     return line
-
-
-def test_scores(run: Run, vector: Tensor) -> dict[str, float]:
-    """Return the loss and metrics of a vector on the global test set."""
-    assert run.data.global_test is not None
-    return evaluate_set(run.task, run.bound(vector), run.data.global_test)
 
 
 def _client_values(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

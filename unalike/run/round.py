@@ -25,12 +25,11 @@ class Round:
         engine: Engine,
         method: Method,
         server: Server,
-        population: int,
         round: int,
         listeners: Sequence[Callable[[Outcome], None]] = (),
     ):
         self.engine, self.method, self.server = engine, method, server
-        self.population, self.round, self.listeners = population, round, listeners
+        self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = 0
         self.losses: list[np.ndarray] = []

@@ -13,20 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.client.job import Job, state_shapes
-from unalike.client.state_on_disk import FileStates
-from unalike.client.store import ClientStore
+from unalike.client import ClientStore, FileStates, Job, state_shapes
 from unalike.contract import BUFFERS, Cohort, Method, Outcome, Server
-from unalike.data.federation import Federation
-from unalike.data.remote import RemoteFederation
+from unalike.data import Federation, RemoteFederation
 from unalike.engines import choose_engine
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
+from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import directions, numbers, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
-from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model, test_scores
+from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.round import Round
@@ -177,7 +175,7 @@ class Run:
             callback.on_end(self)
 
     def _setup(self) -> None:
-        exchanges = Round(self.engine, self.method, self.server, self.population, -1)
+        exchanges = Round(self.engine, self.method, self.server, -1)
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
         self._commit()
@@ -187,7 +185,7 @@ class Run:
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
-        exchanges = Round(self.engine, self.method, self.server, self.population, t, self._listeners)
+        exchanges = Round(self.engine, self.method, self.server, t, self._listeners)
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
         self._commit()
@@ -262,7 +260,8 @@ class Run:
 
     def test_scores(self, vector: Tensor) -> dict[str, float]:
         """Return the loss and metrics of a vector on the global test set."""
-        return test_scores(self, vector)
+        assert self.data.global_test is not None
+        return evaluate_set(self.task, self.bound(vector), self.data.global_test)
 
     # ---- results
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from unalike.data.federation import Federation
 from unalike.data.sources import images, libsvm, people, text
 from unalike.data.sources.common import Facts
 from unalike.errors import UnalikeError, did_you_mean, unknown
+from unalike.settings.knobs import Knob
 
 
-def digits(image: bool = False) -> Dataset:
+def digits(image: Annotated[bool, Knob("samples as pictures, 1 x 8 x 8")] = False) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, 8×8, in 0..1: x [n, 64], or [n, 1, 8, 8] with `image`.
 
     Alpaydin and Kaynak, UCI, CC BY 4.0. The test set is a fixed fifth of each class, the same on every machine and for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -10,9 +11,10 @@ import torch
 from unalike.data import formats
 from unalike.data.dataset import Dataset
 from unalike.data.fetch import Package, Route
-from unalike.data.options import Normalise
+from unalike.data.options import Folder, Normalise
 from unalike.data.sources.common import Facts, find, found, from_leaf, images, place
 from unalike.errors import UnalikeError, unknown
+from unalike.settings.knobs import Knob
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 LECUN = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -146,7 +148,7 @@ FACTS = {
 }  # fmt: skip
 
 
-def mnist(folder: str | None = None, normalise: Normalise = True) -> Dataset:
+def mnist(folder: Folder = None, normalise: Normalise = True) -> Dataset:
     """MNIST: 60,000 + 10,000 handwritten digits, 28×28 grey, 10 classes; x [n, 1, 28, 28].
 
     LeCun, Cortes and Burges 1998, http://yann.lecun.com/exdb/mnist; no licence is stated. Normalised with the
@@ -156,7 +158,7 @@ def mnist(folder: str | None = None, normalise: Normalise = True) -> Dataset:
     return _idx("mnist", folder, normalise, 0.1307, 0.3081)
 
 
-def fashion_mnist(folder: str | None = None, normalise: Normalise = True) -> Dataset:
+def fashion_mnist(folder: Folder = None, normalise: Normalise = True) -> Dataset:
     """Fashion-MNIST: 60,000 + 10,000 articles of clothing, 28×28 grey, 10 classes; x [n, 1, 28, 28].
 
     Xiao, Rasul and Vollgraf 2017 (arXiv:1708.07747), Zalando SE, MIT licence. Normalised with its own mean .2860 and
@@ -178,7 +180,10 @@ CONSTANTS = {"feddc": FEDDC, "half": HALF}
 
 
 def cifar10(
-    folder: str | None = None, size: int = 32, normalise: Normalise = True, constants: str = "feddc"
+    folder: Folder = None,
+    size: Annotated[int, Knob("pixels along a side, 32 or 28")] = 32,
+    normalise: Normalise = True,
+    constants: Annotated[str, Knob("whose mean and deviation: feddc, or half as rFedAvg has it")] = "feddc",
 ) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 colour pictures of things and animals, 10 classes; x [n, 3, size, size].
 
@@ -197,7 +202,11 @@ def cifar10(
     return Dataset(x, read["y_train"], test=(x_test, read["y_test"]), classes=10, name="cifar10")
 
 
-def cifar100(folder: str | None = None, normalise: Normalise = True, coarse: bool = False) -> Dataset:
+def cifar100(
+    folder: Folder = None,
+    normalise: Normalise = True,
+    coarse: Annotated[bool, Knob("the 20 groups of classes as labels")] = False,
+) -> Dataset:
     """CIFAR-100: 50,000 + 10,000 colour pictures, 100 classes (20 with `coarse`); x [n, 3, 32, 32].
 
     Krizhevsky 2009, as CIFAR-10. Normalised with FedDC's means .5071/.4867/.4408 and deviations .2675/.2565/.2761.
@@ -230,7 +239,10 @@ def _resized(pixels: np.ndarray, size: int) -> np.ndarray:
 
 
 def emnist(
-    folder: str | None = None, split: str = "letters", letters: str = "", normalise: Normalise = True
+    folder: Folder = None,
+    split: Annotated[str, Knob("the part of EMNIST")] = "letters",
+    letters: Annotated[str, Knob("only these, such as abcdefghij")] = "",
+    normalise: Normalise = True,
 ) -> Dataset:
     """EMNIST: handwritten characters, 28×28 grey, upright; x [n, 1, 28, 28].
 
@@ -279,7 +291,7 @@ def _emnist_arrays(folder: Path, split: str) -> formats.Arrays:
     return read | {f"y_{part}": read[f"y_{part}"] - first for part in ("train", "test")}
 
 
-def femnist(folder: str | None = None) -> Dataset:
+def femnist(folder: Folder = None) -> Dataset:
     """FEMNIST: EMNIST's 62 classes by writer, the natural clients; x [n, 1, 28, 28] in 0..1.
 
     Caldas et al. 2018 (LEAF, arXiv:1812.01097): 805,263 pictures of 3,550 writers, made by LEAF's own program from
@@ -297,7 +309,7 @@ def femnist(folder: str | None = None) -> Dataset:
     return from_leaf("femnist", where, "writer", 62, lambda x, y: (np.asarray(x).reshape(-1, 1, 28, 28), y))
 
 
-def tiny_imagenet(folder: str | None = None, normalise: Normalise = True) -> Dataset:
+def tiny_imagenet(folder: Folder = None, normalise: Normalise = True) -> Dataset:
     """Tiny ImageNet: 100,000 + 10,000 colour pictures, 200 classes; x [n, 3, 64, 64].
 
     Stanford's CS231n course, from ImageNet (whose terms allow research only). The test set is the folder `val`, since

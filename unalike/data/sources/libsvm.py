@@ -10,17 +10,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from unalike.data import formats
 from unalike.data.dataset import Dataset
 from unalike.data.fetch import Package, Route
-from unalike.data.options import Scale
+from unalike.data.options import Folder, Scale
 from unalike.data.safety import opened
 from unalike.data.sources.common import Facts, find, found, place
 from unalike.errors import UnalikeError
+from unalike.settings.knobs import Knob
 
 OWNER = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 MLBENCH = "usr/lib/R/site-library/mlbench/data"
@@ -224,7 +225,7 @@ FACTS = {
 }  # fmt: skip
 
 
-def a1a(folder: str | None = None, scale: Scale = True) -> Dataset:
+def a1a(folder: Folder = None, scale: Scale = True) -> Dataset:
     """a1a: does a person earn over 50,000 dollars a year; 1,605 + 30,956 rows, 123 yes/no features, 2 classes.
 
     Platt 1998, from UCI's adult (Becker and Kohavi, CC BY 4.0). The features are 0 or 1, so `scale` changes nothing.
@@ -232,7 +233,7 @@ def a1a(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("a1a", folder, scale)
 
 
-def svmguide1(folder: str | None = None, scale: Scale = True) -> Dataset:
+def svmguide1(folder: Folder = None, scale: Scale = True) -> Dataset:
     """svmguide1: an astroparticle application; 3,089 + 4,000 rows, 4 features, 2 classes.
 
     Hsu, Chang and Lin 2003, "A practical guide to support vector classification". `scale`: to -1..1 by the training
@@ -241,7 +242,7 @@ def svmguide1(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("svmguide1", folder, scale)
 
 
-def splice(folder: str | None = None, scale: Scale = True) -> Dataset:
+def splice(folder: Folder = None, scale: Scale = True) -> Dataset:
     """splice: a splice site in DNA or none; 1,000 + 2,175 rows, 60 features, 2 classes.
 
     Delve, from UCI's splice-junction set (CC BY 4.0). No registry carries it: `folder` holds LIBSVM's splice and
@@ -250,7 +251,11 @@ def splice(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("splice", folder, scale)
 
 
-def vehicle(folder: str | None = None, scale: Scale = True, test_rows: int = 346) -> Dataset:
+def vehicle(
+    folder: Folder = None,
+    scale: Scale = True,
+    test_rows: Annotated[int, Knob("rows of a fixed draw held out; 0 for none")] = 346,
+) -> Dataset:
     """vehicle: which of 4 kinds a silhouette is; 846 rows, 18 features.
 
     Siebert 1987, Statlog. There is no official test set: `test_rows` rows of a fixed draw become one, 0 for none. The
@@ -259,7 +264,7 @@ def vehicle(folder: str | None = None, scale: Scale = True, test_rows: int = 346
     return load("vehicle", folder, scale, test_rows)
 
 
-def dna(folder: str | None = None, scale: Scale = True) -> Dataset:
+def dna(folder: Folder = None, scale: Scale = True) -> Dataset:
     """dna: the kind of a splice junction; 2,000 + 1,186 rows, 180 yes/no features, 3 classes.
 
     Statlog, from UCI's splice-junction set. The features are 0 or 1, so `scale` changes nothing.
@@ -267,7 +272,7 @@ def dna(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("dna", folder, scale)
 
 
-def pendigits(folder: str | None = None, scale: Scale = True) -> Dataset:
+def pendigits(folder: Folder = None, scale: Scale = True) -> Dataset:
     """pendigits: digits written with a pen on a tablet; 7,494 + 3,498 rows, 16 features, 10 classes.
 
     Alpaydin and Alimoglu 1998, UCI, CC BY 4.0. No registry carries it: `folder` holds LIBSVM's pendigits and
@@ -276,7 +281,7 @@ def pendigits(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("pendigits", folder, scale)
 
 
-def satimage(folder: str | None = None, scale: Scale = True) -> Dataset:
+def satimage(folder: Folder = None, scale: Scale = True) -> Dataset:
     """satimage: the ground under a satellite's pixel; 4,435 + 2,000 rows, 36 features, 6 classes.
 
     Srinivasan 1993, Statlog and UCI, CC BY 4.0. The package has the official split in another order of the rows than
@@ -285,7 +290,7 @@ def satimage(folder: str | None = None, scale: Scale = True) -> Dataset:
     return load("satimage", folder, scale)
 
 
-def usps(folder: str | None = None, scale: Scale = True) -> Dataset:
+def usps(folder: Folder = None, scale: Scale = True) -> Dataset:
     """usps: digits from envelopes, 16×16; 7,291 + 2,007 rows, 256 features in -1..1, 10 classes.
 
     Hull 1994. No registry carries LIBSVM's version: `folder` holds its usps and usps.t, also as .bz2.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unalike.data import formats
 from unalike.data.dataset import Dataset
 from unalike.data.fetch import Package, Route
+from unalike.data.options import Folder
 from unalike.data.sources.common import Facts, place
 
 UCI = "https://archive.ics.uci.edu/dataset/341"
@@ -24,7 +25,7 @@ FACTS = {
 }
 
 
-def hapt(folder: str | None = None) -> Dataset:
+def hapt(folder: Folder = None) -> Dataset:
     """HAPT: what a person with a phone does, by person, the natural clients; x [n, 6, 128], 6 classes.
 
     Reyes-Ortiz, Anguita, Oneto and Parra 2015, UCI, CC BY 4.0: 30 people, 10,017 windows of 128 readings (2.56 s, half

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -12,9 +13,10 @@ from unalike.data import formats
 from unalike.data import text as tokens
 from unalike.data.dataset import Dataset
 from unalike.data.fetch import MANIFEST, Package, Route
-from unalike.data.options import TestShare
+from unalike.data.options import Folder, Length, TestShare
 from unalike.data.sources.common import Facts, found, from_leaf, place
 from unalike.errors import UnalikeError
+from unalike.settings.knobs import Knob
 
 TWEETS = "training.1600000.processed.noemoticon.csv"
 
@@ -56,7 +58,11 @@ FACTS = {
 
 
 def shakespeare(
-    folder: str | None = None, length: int = 80, stride: int = 1, test_share: TestShare = 0.2, least: int = 2
+    folder: Folder = None,
+    length: Length = 80,
+    stride: Annotated[int, Knob("characters between two windows")] = 1,
+    test_share: TestShare = 0.2,
+    least: Annotated[int, Knob("windows of a speaker, at least")] = 2,
 ) -> Dataset:
     """Shakespeare: the next character, by speaker, the natural clients; x int8 [n, length], 80 classes.
 
@@ -77,7 +83,11 @@ def shakespeare(
 
 
 def sent140(
-    folder: str | None = None, users: int = 500, words: int = 2998, length: int = 25, test_share: TestShare = 0.1
+    folder: Folder = None,
+    users: Annotated[int, Knob("users with the most tweets; 0 is all")] = 500,
+    words: Annotated[int, Knob("words that are told apart")] = 2998,
+    length: Length = 25,
+    test_share: TestShare = 0.1,
 ) -> Dataset:
     """Sent140: is a tweet glad or sad, by user, the natural clients; x int16 [n, length] tokens, 2 classes.
 

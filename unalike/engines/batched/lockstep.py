@@ -24,11 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.client.job import Job
-from unalike.client.store import Shapes
+from unalike.client import Job, Shapes
 from unalike.contract import Call, Outcome, settings
-from unalike.data.columns import Columns, offsets_of
-from unalike.data.federation import Federation
+from unalike.data import Columns, Federation
+from unalike.data.columns import offsets_of
 from unalike.engines.batched.engine import Batched
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged
@@ -289,15 +288,8 @@ class Joint(Job):
         self.base = np.cumsum([0, *(len(job.data.train) for job in jobs)])
         self.rows = JointStates(jobs[0].states.shapes, self)
         first = jobs[0]
-        super().__init__(
-            first.method,
-            first.task,
-            _side_by_side([job.data for job in jobs]),
-            self._local(),
-            first.seed,
-            self.rows,
-            first.mean_samples,
-        )
+        data, local = _side_by_side([job.data for job in jobs]), self._local()
+        super().__init__(first.method, first.task, data, local, first.seed, self.rows, first.mean_samples)
 
     def parts(self, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For every run among these clients: its number, the places of its clients, and their own numbers."""

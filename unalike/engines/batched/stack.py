@@ -16,26 +16,11 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from unalike.client.job import Job
-from unalike.client.one_client import OneClient, finish
-from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
-from unalike.contract import (
-    BUFFERS,
-    Average,
-    Batch,
-    Call,
-    Fields,
-    Gradient,
-    LazyOutcome,
-    Me,
-    Outcome,
-    Request,
-    Train,
-    plain_args,
-    tensor_args,
-)
+from unalike.client import Job, OneClient, Plan, begin_slots, finish, judged, leave, start_buffers
+from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, LazyOutcome, Me, Outcome, Request, Train
+from unalike.contract.requests import plain_args, tensor_args
 from unalike.engines.batched.graphs import at_work, capturing, taken
-from unalike.engines.batched.step import StepKind
+from unalike.engines.batched.step import Course, StepKind
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.training import LocalTraining, Order, to_device
 
@@ -243,7 +228,7 @@ class Stack:
             moving = tree_map(lambda t: t[moves[0]], moving)
         step = self.engine.step(StepKind.of(local, request), len(self.ids))
         order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
-        done = step.run(job.data.train, moving, order, amounts.steps, (offset, count, alive))
+        done = step.run(moving, Course(job.data.train, order, amounts.steps, offset, count, alive))
         theta, buffers, slots, loss = tree_map(lambda t: t[moves[1]], done) if moves else done
         self.used += order, step.static
         self.loss = judged(request, theta, loss)

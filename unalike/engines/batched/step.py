@@ -55,6 +55,19 @@ class StepKind:
         return kind
 
 
+@dc.dataclass(frozen=True)
+class Course:
+    """All steps of a stack. On the device: where each client's samples begin, its steps, and how many clients take each
+    step (`at_work`)."""
+
+    data: Columns
+    order: Order
+    steps: np.ndarray
+    offset: Tensor
+    count: Tensor
+    alive: Tensor
+
+
 class Step:
     """`run` takes stacked vectors through all their steps. Clients are longest first: those at work are a prefix.
 
@@ -93,17 +106,8 @@ class Step:
         g, (loss, new_buffers) = vmap(grad(self._objective, has_aux=True))(
             theta, buffers, x[:, 0], y[:, 0], weight[:, 0], keys, args
         )
-        update(
-            self.kind.local,
-            theta,
-            g,
-            moving["slots"],
-            lr,
-            moving.get("pull", 0.0),
-            moving.get("push", 0.0),
-            self.kind.unclipped,
-            live,
-        )
+        pull, push = moving.get("pull", 0.0), moving.get("push", 0.0)
+        update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live)
         if self.task.buffer_layout.size:
             # a client that has finished keeps its own (blended: a `where` here trips the compiler on a CPU)
             buffers.add_(new_buffers - buffers if live is None else live.to(buffers.dtype) * (new_buffers - buffers))
@@ -162,54 +166,42 @@ class Step:
 
     # ---- all steps
 
-    def run(
-        self,
-        data: Columns,
-        moving: dict[str, Any],
-        plan: Order,
-        steps: np.ndarray,
-        there: tuple[Tensor, Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
-        """(vectors, buffers, optimizer state, mean loss) after `steps[k]` steps of each client. `there`, on the device:
-        where each client's samples begin, its steps, and how many clients take each step (`at_work`)."""
-        offset, count, alive = there
-        offset, key = offset[:, None], plan.keys
+    def run(self, moving: dict[str, Any], course: Course) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
+        """Return (vectors, buffers, optimizer state, mean loss) after all steps of each client."""
         total: Tensor | None = None
         while total is None and self.mode != "eager":
             try:
-                total = self._replay(data, moving, plan, offset, steps, key, alive)
+                total = self._replay(moving, course)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # nothing of `moving` has been touched yet
-                if capturing(key.device):  # the whole exchange could not be captured: that says nothing of a step
+                if capturing(course.offset.device):  # the whole exchange could not be captured: no word on a step
                     raise
                 what, self.mode = ("captured", "compiled") if self.mode == "graph" else ("compiled", "eager")
                 self.notes.append(f"the steps were not {what}: {first_line(error)}")
                 self.static = None
         if total is None:
-            total = self._drive(data, moving, plan, offset, steps, key)
-        return moving["theta"], moving["buffers"], moving["slots"], total / count
+            total = self._drive(moving, course)
+        return moving["theta"], moving["buffers"], moving["slots"], total / course.count
 
-    def _blocks(self, plan: Order, steps: np.ndarray, offset: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """(first step, rows [K, c, b, B], weights) a block at a time."""
+    def _blocks(self, course: Course) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield (first step, rows [K, c, b, B], weights), a block at a time."""
         b = self.kind.batches
-        longest, size = int(steps.max()), plan.block_steps()
+        longest, size = int(course.steps.max()), course.order.block_steps()
         for first in range(0, longest, size):
             last = min(first + size, longest)
-            index, real = plan.block(first * b, last * b)
-            rows = index + offset
+            index, real = course.order.block(first * b, last * b)
+            rows = index + course.offset[:, None]
             weight = real.to(self.task.dtype) / real.sum(-1, keepdim=True).clamp(min=1)
             shape = (last - first, b, *rows.shape[1:])
             yield first, rows.reshape(shape).transpose(1, 2), weight.reshape(shape).transpose(1, 2)
 
-    def _drive(
-        self, data: Columns, moving: dict[str, Any], plan: Order, offset: Tensor, steps: np.ndarray, key: Tensor
-    ) -> Tensor:
-        """Eagerly, step by step: exactly the clients still at work."""
-        c, alive = len(steps), at_work(steps)
+    def _drive(self, moving: dict[str, Any], course: Course) -> Tensor:
+        """Take all steps eagerly, one by one, of exactly the clients still at work."""
+        c, alive, key, data = len(course.steps), at_work(course.steps), course.order.keys, course.data
         total = torch.zeros(c, dtype=moving["theta"].dtype, device=key.device)
         with torch.no_grad():
-            for first, rows, weight in self._blocks(plan, steps, offset):
+            for first, rows, weight in self._blocks(course):
                 for k in range(rows.shape[0]):
                     w = int(alive[first + k])
                     part = moving if w == c else tree_map(lambda t, w=w: t[:w], moving)
@@ -232,26 +224,17 @@ class Step:
         each = [draws.fold(keys, augment.NUMBER - b) for b in range(self.kind.batches)]
         return self.moved(x, torch.stack(each, 1))
 
-    def _replay(
-        self,
-        data: Columns,
-        moving: dict[str, Any],
-        plan: Order,
-        offset: Tensor,
-        steps: np.ndarray,
-        key: Tensor,
-        alive_there: Tensor,
-    ) -> Tensor:
-        """All steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
-        longest = min(int(steps.max()), plan.block_steps())
-        if self.static is None or not self.static.fits(data, moving, longest, plan.width):
-            self.static = StaticBuffers(self, data, moving, longest, plan.width)
-        c, static, alive = len(steps), self.static, at_work(steps)
-        static.load(moving, key)
+    def _replay(self, moving: dict[str, Any], course: Course) -> Tensor:
+        """Take all steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
+        longest, width = min(int(course.steps.max()), course.order.block_steps()), course.order.width
+        if self.static is None or not self.static.fits(course.data, moving, longest, width):
+            self.static = StaticBuffers(self, course.data, moving, longest, width)
+        c, static, alive = len(course.steps), self.static, at_work(course.steps)
+        static.load(moving, course.order.keys)
         with torch.no_grad():
-            for first, rows, weight in self._blocks(plan, steps, offset):
-                static.load_block(first, rows, weight, alive_there[first : first + len(rows)])
-                for width, count in prefixes(alive[first : first + len(rows)], self.width):
-                    static.steps(width, count)
+            for first, rows, weight in self._blocks(course):
+                static.load_block(first, rows, weight, course.alive[first : first + len(rows)])
+                for part, count in prefixes(alive[first : first + len(rows)], self.width):
+                    static.steps(part, count)
         static.unload(moving, c)
         return static.total[:c].clone()
