@@ -136,7 +136,15 @@ def reader(prepared, tmp_path, monkeypatch):
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    given = {"np": np, "torch": torch, "dataclasses": dataclasses, "ua": ua, "Method": ua.Method, "Field": ua.Field}
+    given = {
+        "np": np,
+        "torch": torch,
+        "dataclasses": dataclasses,
+        "ua": ua,
+        "Method": ua.Method,
+        "Field": ua.Field,
+        "knob": ua.knob,
+    }
     names = {**given, "model": model(), "fed": federation(), "MyMethod": MyMethod, "__name__": "page"}
     for text in blocks(page, "python"):
         exec(compile(text, f"{page.name}, a block", "exec"), names)

@@ -11,7 +11,7 @@ import torch
 from reference import ENGINES, federation, mlp, simulate
 
 import unalike as ua
-from unalike.client.store import ClientStore
+from unalike.client.state_in_memory import ClientStore
 from unalike.contract import Field, Method
 
 SHAPES = {

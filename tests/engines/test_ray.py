@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from paths import TESTS
+from paths import ROOT, TESTS
 from small import refused, run
 from toys import FeatureMean, ScalarsFirst, SharedBody
 
@@ -337,7 +337,7 @@ def test_a_ray_of_its_own_and_one_that_it_joins(cluster, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     process = subprocess.Popen(
         [sys.executable, tmp_path / "script.py", cluster],
-        env={**os.environ, "PYTHONPATH": str(TESTS / "engines")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, TESTS, TESTS / "engines")))},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     out, error = process.communicate(timeout=120)

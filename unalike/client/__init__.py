@@ -8,8 +8,8 @@ from unalike.client.node import Node
 from unalike.client.one_client import OneClient, finish
 from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
 from unalike.client.rehearsal import Rehearsal
+from unalike.client.state_in_memory import ClientStore, Shapes
 from unalike.client.state_on_disk import FileStates, StateFolder
-from unalike.client.store import ClientStore, Shapes
 
 __all__ = [
     "ClientStore", "FileStates", "Job", "Node", "OneClient", "Plan", "Rehearsal", "Shapes", "StateFolder",

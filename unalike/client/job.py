@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.client.evaluation import evaluation
-from unalike.client.store import Shapes
+from unalike.client.state_in_memory import Shapes
 from unalike.contract import BUFFERS, OPTIMIZER, Evaluate, Method, Train
 from unalike.data import Columns, Federation
 from unalike.errors import UnalikeError

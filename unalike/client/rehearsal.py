@@ -12,7 +12,7 @@ import torch
 
 from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
-from unalike.client.store import ClientStore
+from unalike.client.state_in_memory import ClientStore
 from unalike.contract import Call, Train
 from unalike.data import Columns, Federation
 from unalike.training.settings import LocalTraining

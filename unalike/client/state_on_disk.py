@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from unalike.client.store import Shapes, scratch_folder
+from unalike.client.state_in_memory import Shapes, scratch_folder
 from unalike.errors import UnalikeError, first_line
 from unalike.files import replace
 

@@ -60,7 +60,7 @@ class Server:
 
 
 class Rows(Protocol):
-    """Rows by client number, as a table needs them (`unalike.client.store.ClientStore`)."""
+    """Rows by client number, as a table needs them (`unalike.client.state_in_memory.ClientStore`)."""
 
     shapes: dict[str, Any]
 

@@ -163,7 +163,8 @@ class Run:
             )
         for callback in callbacks:
             callback.on_start(self)
-        hears = [callback for callback in callbacks if type(callback).on_reply is not Callback.on_reply]
+        silent = Callback.on_reply
+        hears = [callback for callback in callbacks if getattr(type(callback), "on_reply", silent) is not silent]
         self._listeners = [functools.partial(callback.on_reply, self) for callback in hears]
         stop = False
         while self.rounds_done < self.rounds and not stop:
