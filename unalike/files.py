@@ -77,8 +77,8 @@ def release(handle: int | None) -> None:
 
 
 class Company:
-    """Which other processes of a kind run on this machine, whoever's they are: each holds the lock of a file of its own
-    in the folder for temporary files. One that has another such folder is not seen."""
+    """Counts the other processes of a kind on this machine, of any user. Each holds a lock on its own file in the
+    folder for temporary files; a process with another such folder is not counted."""
 
     def __init__(self, kind: str):
         self._handle: int | None = None

@@ -28,7 +28,7 @@ class StateFolder:
         self.path, self.shapes, self.real = path, shapes, real
 
     def read(self) -> tuple[dict[str, Tensor], bool]:
-        """The state, pending over kept over zeros, and whether there is none yet but for a round's own."""
+        """Return the state, pending over kept over zeros, and whether nothing has been kept for longer than a round."""
         values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
         kept = self._load("state")
         values.update({n: v for n, v in (kept or {}).items() if n in self.shapes})

@@ -75,7 +75,7 @@ def _owners(methods: Sequence[str], given: Sequence[flags.Given]) -> None:
 
 
 def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> list[flags.Given]:
-    """The flags that concern this method: what only others have is theirs."""
+    """Return the flags that concern this method, without those that only other methods have."""
     mine, others = _settings_of(method), set().union(*map(_settings_of, methods))
     out = []
     for name, text in given:

@@ -181,7 +181,7 @@ class Ray(Engine):
                 yield ready.pop(position)
 
     def replace(self, slot: int) -> None:
-        """A new worker for one that is dead, or whose answer was lost (it may have gone on from what it lost)."""
+        """Replace a worker that died, or whose answer was lost: its state may be ahead of ours."""
         with suppress(Exception):
             self.ray.kill(self.actors[slot])
         self.owner[self.owner == slot] = -1
@@ -280,8 +280,8 @@ class Exchange:
 
 
 def deal(cost: np.ndarray, owner: np.ndarray, workers: int) -> np.ndarray:
-    """Which worker runs each client. Longest first, to the least busy one: so long will it take. Then once more, but
-    to the one that has the client's rows wherever that makes nobody later."""
+    """Assign clients to workers. First pass: the longest job first, to the least loaded worker; this fixes when all are
+    done. Second pass: prefer the worker that already has a client's rows, unless that would end later."""
     longest, slots, latest = np.argsort(-cost, kind="stable"), np.empty(len(cost), dtype=np.int64), 0.0
     for preferred in (np.full(len(cost), -1), owner):
         busy = np.zeros(workers)

@@ -260,7 +260,7 @@ def _check_plan(plan: Any) -> None:
 
 
 def _locked(file: Path) -> int | None:
-    """A file's handle, as long as which is open no other process gets one."""
+    """Lock a file and return its handle; closing the handle releases the lock."""
     try:
         return hold(file)
     except BlockingIOError:

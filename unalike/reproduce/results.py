@@ -83,7 +83,7 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
 
 
 def diverged(job: Job, lines: list[dict[str, Any]], round: int) -> Result:
-    """A run that ended in numbers that are none."""
+    """Return the result of a run that diverged."""
     return {**_head(job, lines), "diverged": round}
 
 
