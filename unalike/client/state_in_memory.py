@@ -58,7 +58,7 @@ class ClientStore:
     # ---- what a client's function sees
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the state of these clients, staged over kept over zeros, and a mask of those that have kept nothing."""
+        """Return the clients' state, staged over kept over zeros, and a mask of those that have kept nothing."""
         with self._lock:
             rows = self._row[ids]
             known, out = rows >= 0, {}
