@@ -169,6 +169,13 @@ def test_stand_ins_keep_the_state_and_nothing_more():
     assert isinstance(restricted_load(io.BytesIO(data), stand_ins={("collections", "ChainMap"): Shell}), Shell)
 
 
+def test_a_refused_name_is_one_line():
+    bad = pickle.dumps(np.arange(3), 4).replace(b"numpy", b"\numpy"[:1] + b"umpy", 1)
+    with pytest.raises(UnalikeError, match="neither an array nor a plain container") as refused:
+        restricted_load(io.BytesIO(bad))
+    assert "\n" not in str(refused.value) and "\\numpy" in str(refused.value)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_garbage_pickles(data):

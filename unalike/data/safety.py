@@ -160,7 +160,7 @@ class _Unpickler(_InPython):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.allowed:
-            raise UnalikeError(f"{module}.{name}"[:80])
+            raise UnalikeError(repr(f"{module}.{name}"[:80])[1:-1])  # line ends and escapes of a hostile name as text
         return self.allowed[module, name]
 
     def load_build(self) -> None:
