@@ -62,12 +62,7 @@ def begin_slots(
 
 
 def leave(
-    job: Job,
-    local: LocalTraining,
-    slots: Slots,
-    buffers: Tensor,
-    received: Tensor,
-    unpack: Callable[[Tensor], Tensor] = same,
+    job: Job, local: LocalTraining, slots: Slots, buffers: Tensor, received: Tensor, unpack: Callable[[Tensor], Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return what a training leaves beside its vector, (to keep, to send): the optimizer's state where it is kept, and
     BatchNorm's statistics by the task's policy, as differences."""

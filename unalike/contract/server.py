@@ -132,7 +132,7 @@ class Replies:
 
     def each(self, name: str) -> Tensor:
         """Return one row per client, in the order of `ids`."""
-        self._total(name)
+        self._check(name)
         if self._received.fields[name].read == "sum":
             raise UnalikeError(
                 f"The reply field {name!r} is declared read='sum': reading it client by client needs read='each'."
@@ -143,9 +143,12 @@ class Replies:
         """Return the mean training loss per client, NaN where it did not train."""
         return self._received.losses
 
-    def _total(self, name: str) -> Tensor:
+    def _check(self, name: str) -> None:
         if name not in self._received.names:
             raise UnalikeError(f"The replies have no field {name!r}.{did_you_mean(name, self._received.names)}")
+
+    def _total(self, name: str) -> Tensor:
+        self._check(name)
         return self._received.total(name)
 
 

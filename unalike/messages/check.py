@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import unalike
-from unalike.contract import BUFFERS, LOSS, Call, Evaluate, Field, Method, Outcome, client_functions, fingerprint
+from unalike.contract import BUFFERS, LOSS, Call, Evaluate, Field, Method, Outcome, client_functions
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.messages import wire
+from unalike.messages.request import identity
 from unalike.nn.task import Task
 
 MAX_FIELDS = 64
@@ -29,12 +29,7 @@ LOSS_FIELD = Field("scalar", read="each", weight="one")
 def asked_call(header: dict[str, Any], method: Method) -> Call:
     """Return the call of a request: it must name this version, this method, and a function that may be called."""
     evaluation = header.get("kind") == "evaluate"
-    expected = {
-        "kind": "evaluate" if evaluation else "request",
-        "method": type(method).__name__,
-        "settings": fingerprint(method),
-        "version": unalike.__version__,
-    }
+    expected = {"kind": "evaluate" if evaluation else "request", **identity(method)}
     for key, value in expected.items():
         if header.get(key) != value:
             raise UnalikeError(f"The request is for {key} {_given(header, key)}; this client runs {value!r}.")
@@ -144,7 +139,7 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
             raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {task.dtype}.")
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise UnalikeError(f"its {name!r} has a value that is NaN or infinite.")
-    return Outcome(np.array([client]), up, np.array([samples]), np.array([loss]), trained)
+    return Outcome(np.array([client]), up, np.array([samples]), np.array([loss]), trained, finite=np.array([True]))
 
 
 def sent_loss(sent: dict[str, Tensor]) -> float:

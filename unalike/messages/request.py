@@ -54,20 +54,17 @@ def _tensor(value: Any, task: Task) -> Tensor:
     raise UnalikeError(f"A message holds tensors and numbers; got {type(value).__name__}.")
 
 
+def identity(method: Method) -> dict[str, Any]:
+    """Return what both ends must agree on: the method, its settings, and the program's version."""
+    return {"method": type(method).__name__, "settings": fingerprint(method), "version": unalike.__version__}
+
+
 def request_header(method: Method, call: Call) -> dict[str, Any]:
     """Return what a request says about itself."""
     kind: dict[str, Any] = {"kind": "request", "function": call.function}
     if isinstance(call.function, Evaluate):
         kind = {"kind": "evaluate", "function": "personal", "split": call.function.split}
-    return {
-        **kind,
-        "method": type(method).__name__,
-        "settings": fingerprint(method),
-        "version": unalike.__version__,
-        "round": call.round,
-        "exchange": call.exchange,
-        "trained": call.trained,
-    }
+    return {**kind, **identity(method), "round": call.round, "exchange": call.exchange, "trained": call.trained}
 
 
 def united(parts: Iterable[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:

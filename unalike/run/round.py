@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unalike.channel import Sums
-from unalike.contract import BUFFERS, Answer, Call, Message, Method, Outcome, Replies, Server, function_name
+from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, function_name
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
@@ -20,21 +20,14 @@ from unalike.messages.request import message_parts
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        method: Method,
-        server: Server,
-        round: int,
-        listeners: Sequence[Callable[[Outcome], None]] = (),
-    ):
-        self.engine, self.method, self.server = engine, method, server
+    def __init__(self, engine: Engine, server: Server, round: int, listeners: Sequence[Callable[[Outcome], None]] = ()):
+        self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = 0
         self.losses: list[np.ndarray] = []
         self._buffers: list[tuple[np.ndarray, Tensor, float]] = []  # of each exchange: who trained, sum, weight
-        self.fields = reply_fields(method, engine.job.task)
+        self.fields = reply_fields(self.method, engine.job.task)
 
     # ---- what a cohort asks
 

@@ -176,7 +176,7 @@ class Run:
             callback.on_end(self)
 
     def _setup(self) -> None:
-        exchanges = Round(self.engine, self.method, self.server, -1)
+        exchanges = Round(self.engine, self.server, -1)
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
         self._commit()
@@ -186,7 +186,7 @@ class Run:
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
-        exchanges = Round(self.engine, self.method, self.server, t, self._listeners)
+        exchanges = Round(self.engine, self.server, t, self._listeners)
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
         self._commit()
