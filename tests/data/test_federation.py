@@ -462,7 +462,7 @@ def test_split_twice():
 # ---- named splits
 
 
-FACTS = {"classes": 4, "names": list("abcd"), "label_names": ["cat", "dog", "owl", "fox"]}
+FACTS = {"classes": 4, "names": list("abcd"), "label_names": ["cat", "dog", "owl", "fox"], "schema": None}
 
 
 def named():

@@ -11,6 +11,7 @@ from unalike.data import options
 from unalike.data import partition as partitions
 from unalike.data.columns import Columns, Pair, as_pair
 from unalike.data.federation import Federation
+from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings.knobs import Knob
 
@@ -21,7 +22,8 @@ class Dataset:
     """Samples and labels, optionally a test set (x, y) that becomes the federation's global test set.
 
     `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
-    rows; `natural` names the column that is the client in real life; `label_names` are the classes' names.
+    rows; `natural` names the column that is the client in real life; `label_names` are the classes' names; `schema`
+    says what the features are, where they come from a table.
     """
 
     def __init__(
@@ -36,8 +38,9 @@ class Dataset:
         test_columns: Mapping[str, Any] | None = None,
         natural: str | None = None,
         label_names: Sequence[str] | None = None,
+        schema: Schema | None = None,
     ):
-        self.name = name
+        self.name, self.schema = name, schema
         self.x, self.y = as_pair(x, y, f"{name!r}")
         if not len(self.x):
             raise UnalikeError(f"The data set {name!r} is empty: give at least one sample.")
@@ -135,6 +138,7 @@ class Dataset:
             classes=self.classes,
             names=None if names is None else [str(names[k]) for k in kept],
             label_names=self.label_names,
+            schema=self.schema,
         )
         share = 0.0 if isinstance(test, str) else test
         return fed.split_clients(test=share, validation=validation, seed=seed)

@@ -18,6 +18,7 @@ import torch
 from unalike import draws
 from unalike.data import files
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, digest, first_bad_row, first_infinite_row, stack
+from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 
 SPLITS = ("train", "validation", "test")
@@ -30,7 +31,8 @@ class Federation:
 
     `splits` has the splits by name ("train", "validation", "test"), in this order; `train`, `validation` and `test`
     are the same columns, None where there are none. `classes` is the number of labels (found from the labels where
-    not given), None for regression. `names` are the clients', `label_names` the classes'.
+    not given), None for regression. `names` are the clients', `label_names` the classes'. Data that come from a table
+    have its `schema`.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Federation:
         classes: int | None = None,
         names: Sequence[str] | None = None,
         label_names: Sequence[str] | None = None,
+        schema: Schema | None = None,
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
@@ -67,6 +70,7 @@ class Federation:
                 )
         self.names = names
         self.classes = self._count_classes(classes)
+        self.schema = schema
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -109,8 +113,8 @@ class Federation:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything but the samples, as the constructor takes it: classes, names and label names."""
-        return {"classes": self.classes, "names": self.names, "label_names": self.label_names}
+        """Everything but the samples, as the constructor takes it: classes, names, label names and the schema."""
+        return {"classes": self.classes, "names": self.names, "label_names": self.label_names, "schema": self.schema}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
         """Yield every set of samples as (description, x, y, columns); the global test set has no columns."""

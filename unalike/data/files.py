@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, stack
+from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
 INDEX = "columns.json"
@@ -128,7 +129,7 @@ def _load(file: Path) -> dict[str, Any]:
 def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair | None, facts: dict[str, Any]) -> None:
     """Write every column as .npy into a new folder, which appears under its name only when complete.
 
-    `facts` (classes, names, label names) go into the folder's index, columns.json.
+    `facts` (classes, names, label names, the schema) go into the folder's index, columns.json.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UnalikeError(f"{target} exists already: open it with Federation.open_mapped, or give a new folder.")
@@ -142,7 +143,8 @@ def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair 
         if global_test is not None:
             _save(scratch, "global", *global_test)
         parts = [STEMS.get(name, name) for name in splits] + ["global"] * (global_test is not None)
-        index = {"format": FORMAT, "parts": parts, **facts}
+        schema = facts.get("schema")
+        index = {"format": FORMAT, "parts": parts, **facts, "schema": None if schema is None else schema.plain()}
         (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
         if target.exists():
             target.rmdir()  # empty: seen above
@@ -167,6 +169,8 @@ def open_mapped(source: Path) -> dict[str, Any]:
             parts[names.get(stem, stem)] = Columns(*pair, offsets)
         train = parts.pop("train")
         facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
+        schema = index.get("schema")
+        facts["schema"] = None if schema is None else Schema.from_plain(schema)
         return {"train": train, **parts, **facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnalikeError(

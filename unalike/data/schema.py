@@ -1,0 +1,64 @@
+"""What the columns of a table mean: what it takes to turn rows of words and numbers into the x and y of a model.
+
+A schema holds names and categories, and no number of anybody's data. It is the same for all clients: in a real
+federation it is agreed on before the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from typing import Any, Literal, Self
+
+Kind = Literal["number", "flag", "category", "date"]
+
+
+@dc.dataclass(frozen=True)
+class Column:
+    """A column of the table that the model learns from; a category has one 0/1 feature for each of its values."""
+
+    name: str
+    kind: Kind = "number"
+    values: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features that this column becomes."""
+        return [f"{self.name}={value}" for value in self.values] if self.kind == "category" else [self.name]
+
+
+@dc.dataclass(frozen=True)
+class Schema:
+    """The columns that x is made of, in their order; the label's column and its values (None: a number to predict).
+
+    A feature is a column of x. A cell that is missing is NaN in all features of its column.
+    """
+
+    columns: tuple[Column, ...]
+    label: str
+    label_names: tuple[str, ...] | None = None
+
+    @property
+    def features(self) -> list[str]:
+        """The name of each feature."""
+        return [name for column in self.columns for name in column.features]
+
+    @property
+    def scaled(self) -> list[bool]:
+        """Of each feature, whether it has a unit: numbers and dates do, 0/1 features stay as they are."""
+        return [column.kind in ("number", "date") for column in self.columns for _ in column.features]
+
+    @property
+    def sources(self) -> list[int]:
+        """Of each feature, which column it comes from."""
+        return [k for k, column in enumerate(self.columns) for _ in column.features]
+
+    def plain(self) -> dict[str, Any]:
+        """The schema as JSON holds it."""
+        return dc.asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """The schema that `plain` gave."""
+        columns = tuple(Column(c["name"], c["kind"], tuple(c["values"])) for c in plain["columns"])
+        names = plain["label_names"]
+        return cls(columns, plain["label"], None if names is None else tuple(names))
