@@ -39,7 +39,8 @@ MAY = {
     "engines": BASE | {"settings", "client", "contract", "messages", "nn", "training", "data"},
     "run": BASE
     | {"settings", "engines", "client", "channel", "contract", "messages", "metrics", "nn", "training", "data"},
-    "config": BASE | {"settings", "run", "engines", "methods", "models", "contract", "nn", "training", "data"},
+    "config": BASE
+    | {"settings", "run", "engines", "client", "methods", "models", "contract", "nn", "training", "data"},
     "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},

@@ -273,8 +273,8 @@ def test_a_number_to_predict_is_compared_by_its_loss(here, capsys):
     line = "compare fedavg fedprox --table my.csv --client hospital --label dose --categorical outcome --regression"
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
     assert code == 0 and "\nLowest loss: " in out and "loss on clients' own test samples" in out
-    model = config.read("a/fedavg-seed0/config.toml")["model"]
-    assert (model["classes"], model["loss"]) == (1, "squared-error")
+    found = config.load_toml("a/fedavg-seed0/config.toml")["facts"]["model"]
+    assert found["loss"] == "squared_error" and found["parameters"] == 4 * 32 + 32 + 32 + 1
 
 
 def test_data_with_splits_of_their_own_keep_them(here):

@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     settings = config.absolute(config.check(tables))
     if args.dry_run:
         return run.dry_run(settings, args, stand_in="loopback")  # the same messages, without a network
-    data = config.make_data(settings["data"])
+    data = config.make_data(settings["data"], raw=True)
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
     serve.answer_signals()

@@ -102,8 +102,7 @@ def with_seed(tables: Tables, seed: int) -> Tables:
 
 
 def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = False) -> list[Arm]:
-    """What the data decide: test and validation shares, clients a round, outputs and loss where a number is predicted,
-    the centralized reference's passes. Then
+    """What the data decide: test and validation shares, clients a round, the centralized reference's passes. Then
     every method is tried on a few samples, so that what cannot run is said before anything is run. `validation`: such
     data must be there."""
     settled, data, said = [], {}, False
@@ -123,10 +122,7 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         table, fed = data[arm.case]
         run = dict(arm.tables["run"])
         run.setdefault("clients_per_round", COHORT if len(fed) > COHORT else 1.0)
-        model = dict(arm.tables["model"])
-        if fed.classes is None and "classes" in config.model_settings(model):  # a number to predict
-            model = {"classes": 1 if fed.train.y.dim() == 1 else fed.train.y.shape[1], "loss": "squared-error", **model}
-        tables = {**arm.tables, "data": table, "model": model, "run": run}
+        tables = {**arm.tables, "data": table, "run": run}
         if arm.method == "centralized":
             tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(fed))
         chosen_on = None if fed.validation is None else len(fed.validation.y)

@@ -23,6 +23,7 @@ import numpy as np
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
 from unalike.data.formats import as_number
+from unalike.data.options import Scaling
 from unalike.data.safety import reading
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings.knobs import Knob
@@ -60,6 +61,7 @@ def from_table(
     seed: int = 0,
     delimiter: str | None = None,
     encoding: str = "utf-8-sig",
+    scale: str = "standard",
 ) -> Federation:
     """A federation of a table's rows: one client for each value of the column `client`, named after it.
 
@@ -72,11 +74,11 @@ def from_table(
     data = table_dataset(
         source, label, features, client=client, categorical=categorical, regression=regression,
         test=None if isinstance(test, (int, float)) else test, delimiter=delimiter, encoding=encoding,
+        scale=scale,
     )  # fmt: skip
-    fed = data.split()
-    for line in remarks(fed):
+    for line in remarks(data.split(raw=True)):
         warnings.warn(line, stacklevel=2)
-    return fed.split_clients(test=share, validation=validation, seed=seed)
+    return data.split(test=share, validation=validation, seed=seed)
 
 
 def table_dataset(
@@ -92,6 +94,7 @@ def table_dataset(
     name: str | None = None,
     delimiter: Annotated[str | None, Knob("what divides the table's columns, where it is not found")] = None,
     encoding: Annotated[str, Knob("of the table's text, such as latin-1")] = "utf-8-sig",
+    scale: Scaling = "standard",
 ) -> Dataset:
     """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column.
 
@@ -118,7 +121,7 @@ def table_dataset(
     classes = None if table.label_names is None else len(table.label_names)
     return Dataset(
         table.x, table.y, classes=classes, name=name, columns=table.columns, natural=client,
-        label_names=table.label_names, **beside,
+        label_names=table.label_names, scale=scale if table.x.ndim == 2 else None, **beside,
     )  # fmt: skip
 
 

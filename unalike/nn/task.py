@@ -37,6 +37,11 @@ def accuracy(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(-1) == y).to(logits.dtype)
 
 
+def default_loss(y: Tensor) -> Loss:
+    """Squared error for one number a sample; cross-entropy for classes, and for rows of class shares."""
+    return squared_error if y.is_floating_point() and y.dim() == 1 else cross_entropy
+
+
 BUFFER_POLICIES = ("average", "local", "freeze")
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
 

@@ -32,6 +32,7 @@ from unalike.run.sampling import Uniform, draw, sampling
 from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
+PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
 SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
 
 
@@ -84,11 +85,21 @@ class Run:
                 raise
             if isinstance(self.clients, FileStates):
                 self.clients.clear()
+            if self.data.preparation is not None:
+                self.folder.keep(PREPARATION, self._features())
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
         self.rounds_done = 0
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
+
+    def _features(self) -> dict[str, Any]:
+        """What was done to the features, and what they are: whoever uses the model must do the same."""
+        data = self.data
+        plain = {
+            name: value and value.plain() for name, value in data.facts.items() if name in ("schema", "preparation")
+        }
+        return {**plain, "label_names": data.label_names}
 
     def _pool(self) -> None:
         """Train on one client that holds everybody's data; evaluation still asks each client's own."""

@@ -11,7 +11,7 @@ from unalike.contract.method import Method
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
 from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
-from unalike.nn.task import Loss, Task
+from unalike.nn.task import Loss, Task, default_loss
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.run.settings import split_options, takes_settings
@@ -34,8 +34,8 @@ def simulate(
 ) -> Run:
     """Run `method` for so many rounds and return the `Run`.
 
-    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy. A metric of
-      which less is better says so: `metric.higher_is_better = False`.
+    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy, or squared
+      error where y is a number. A metric of which less is better says so: `metric.higher_is_better = False`.
     head: the last layer's name, where it is not found.
     recipe: the tables of the config file this run comes from, written into its config.toml.
     clients_per_round: as below, a list of client lists, or one of `ua.sampling`.
@@ -51,6 +51,7 @@ def simulate(
     device = find_device(chosen.device)
     check_precision(chosen.precision, device)
     with numerics(chosen.precision, chosen.deterministic):
+        loss = default_loss(federation.train.y) if loss is None else loss
         task = Task(model, loss, metrics, head, DTYPES[chosen.dtype], device, chosen.precision, chosen.buffers)
         run = Run(task, federation, method, local or LocalTraining(), chosen, engine_options, recipe)
         try:
