@@ -40,7 +40,7 @@ MAY = {
     "run": BASE
     | {"settings", "engines", "client", "channel", "contract", "messages", "metrics", "nn", "training", "data"},
     "config": BASE
-    | {"settings", "run", "engines", "client", "methods", "models", "contract", "nn", "training", "data"},
+    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
     "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},

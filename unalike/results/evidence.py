@@ -13,7 +13,8 @@ from unalike.metrics.lines import Line, choose, is_finite, traffic
 from unalike.metrics.names import Number
 from unalike.results import stats
 
-REFERENCES = ("centralized", "local-only")
+REFERENCES = ("centralized", "local-only")  # methods that are lines to compare others with
+CONSTANT = "constant"  # and the same answer for every sample, which is no method
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
 SCORES = tuple(names.scores())
 
