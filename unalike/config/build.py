@@ -10,7 +10,7 @@ import torch
 
 from unalike import draws
 from unalike.config.tables import MODEL, SPLIT
-from unalike.config.user_files import own_function, own_method, own_model
+from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
 from unalike.data import Dataset, Federation, load, load_federation
 from unalike.data.sources import FEDERATIONS
@@ -18,6 +18,7 @@ from unalike.data.tables import table_dataset
 from unalike.errors import UnalikeError, line_of, unknown
 from unalike.methods import METHODS
 from unalike.models import MODELS, build
+from unalike.nn.metrics import named
 from unalike.nn.task import LOSSES
 from unalike.run.sampling import Bernoulli, BySize
 from unalike.settings.typed import short
@@ -98,7 +99,8 @@ def make_loss(table: dict[str, Any]) -> dict[str, Any]:
     elif "loss" in out and out["loss"] not in LOSSES:
         raise unknown("loss", out["loss"], LOSSES)
     if "metrics" in out:
-        out["metrics"] = {text.rpartition(":")[2]: own_function(text) for text in out["metrics"]}
+        out["metrics"] = {t.rpartition(":")[2]: own_function(t) if is_file(t) else t for t in out["metrics"]}
+        named(out["metrics"])  # refuses unknown names before any data are loaded
     return out
 
 

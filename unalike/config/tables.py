@@ -44,7 +44,11 @@ SCALE = _table["scale"]._replace(default=None)  # arrays are left as they are un
 DATA = Setting(str, None, Knob("a data set by name (unalike list data)"))
 MODEL: Known = {
     "loss": Setting(str, None, Knob("a loss by name, or file.py:loss of (output, y), one value a sample")),
-    "metrics": Setting(list[str], None, Knob("metrics of your own, file.py:metric of (output, y)")),
+    "metrics": Setting(
+        list[str],
+        None,
+        Knob("metrics, the first is the headline: auc, f1, ... (docs/metrics.md), or file.py:metric of (output, y)"),
+    ),
     "head": Setting(str, None, Knob("the last layer's name, where it is not found")),
 }
 MODEL_NAME = Setting(str, "linear", Knob("a model by name (unalike list models), or file.py:build"))

@@ -89,6 +89,7 @@ class Run:
                 self.folder.keep(PREPARATION, self._features())
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
+        self.client_means: dict[str, Tensor] = {}
         self.rounds_done = 0
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
@@ -270,7 +271,7 @@ class Run:
         """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
         return evaluated(self, self.rounds_done - 1)
 
-    def test_scores(self, vector: Tensor) -> dict[str, float]:
+    def test_scores(self, vector: Tensor) -> dict[str, float | None]:
         """Return the loss and metrics of a vector on the global test set."""
         assert self.data.global_test is not None
         return evaluate_set(self.task, self.bound(vector), self.data.global_test)

@@ -26,7 +26,7 @@ def simulate(
     *,
     local: LocalTraining | None = None,
     loss: Loss | nn.Module | str | None = None,
-    metrics: Mapping[str, Loss] | None = None,
+    metrics: Mapping[str, Any] | Sequence[Any] | None = None,
     head: str | None = None,
     callbacks: Sequence[Callback] = (),
     recipe: dict[str, Any] | None = None,
@@ -34,8 +34,12 @@ def simulate(
 ) -> Run:
     """Run `method` for so many rounds and return the `Run`.
 
-    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy, or squared
-      error where y is a number. A metric of which less is better says so: `metric.higher_is_better = False`.
+    loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
+      error where y is a number.
+    metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
+      accuracy, auc, f1, balanced_accuracy, log_loss, brier, calibration_error; rmse, mae, r2. A function of (outputs,
+      y) gives one value a sample, or one number for all; `function.higher_is_better = False` where less is better.
+      Default: accuracy, or for numbers rmse, mae and r2.
     head: the last layer's name, where it is not found.
     recipe: the tables of the config file this run comes from, written into its config.toml.
     clients_per_round: as below, a list of client lists, or one of `ua.sampling`.
