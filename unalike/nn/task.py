@@ -18,6 +18,7 @@ from unalike import draws
 from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
 from unalike.nn import layers
 from unalike.nn.layout import Layout, find_head
+from unalike.nn.output import Output, picker
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -58,6 +59,7 @@ class Task:
         device: torch.device | str = "cpu",
         precision: str = "highest",
         buffers: str = "average",
+        output: Output = None,
     ):
         if not isinstance(module, nn.Module):
             raise UnalikeError(f"The model must be a torch.nn.Module; got {type(module).__name__}.")
@@ -75,6 +77,7 @@ class Task:
         self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
         self.loss = _per_sample(loss, dtype, self.device)
         self.metrics = _named(metrics)
+        self.output, self.pick = output, picker(output)
         self._sample: tuple[Tensor, Tensor] | None = None
 
     def metrics_for(self, y: Tensor) -> dict[str, Loss]:
@@ -184,7 +187,12 @@ class Task:
                 ) from error
             if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != len(y):
                 got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-                raise UnalikeError(f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.")
+                part = (
+                    "" if isinstance(out, Tensor) else " Say which part it is: output='logits', output=0 or a function."
+                )
+                raise UnalikeError(
+                    f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.{part}"
+                )
             for name, fn in {"loss": self.losses, **self.metrics_for(y)}.items():
                 what = "The loss" if name == "loss" else f"The metric {name!r}"
                 self._check_rows(what, fn, out, y)
@@ -339,7 +347,7 @@ class FunctionalModule(_Copy):
             if weight is not None:
                 tensors.update(dict.fromkeys(self.weighted, weight))
         box = self._listen(want_features)
-        out = functional_call(self.module, tensors, (x,))
+        out = self.task.pick(functional_call(self.module, tensors, (x,)))
         features = self._features(box)
         if train and buffer_views:  # functional_call writes replaced buffers back into the dict
             buffers = torch.cat([tensors[n].reshape(-1) for n, *_ in self.task.buffer_layout.places])
@@ -401,7 +409,7 @@ class BoundModule(_Copy):
                 memory_format=torch.channels_last
             )  # what oneDNN's convolutions like best: 1.2 to 1.3 times
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-            out = self.module(x)
+            out = self.task.pick(self.module(x))
         features = self._features(box)
         if self.bf16:
             out = out.float()
