@@ -38,7 +38,19 @@ MAY = {
     "client": BASE | {"contract", "messages", "nn", "training", "data"},
     "engines": BASE | {"settings", "client", "contract", "messages", "nn", "training", "data"},
     "run": BASE
-    | {"settings", "engines", "client", "channel", "contract", "messages", "metrics", "nn", "training", "data"},
+    | {
+        "settings",
+        "engines",
+        "client",
+        "channel",
+        "contract",
+        "messages",
+        "metrics",
+        "models",
+        "nn",
+        "training",
+        "data",
+    },
     "config": BASE
     | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
     "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},

@@ -157,13 +157,13 @@ class Unused(nn.Module):
     "module,given,words",
     [
         (nn.Linear(4, 3), {}, "The model does not accept the data: a batch of shape [2, 3] (torch.float64) gave: mat1"),
-        (Two(), {}, "The model must give one tensor with a row a sample; 2 samples gave tuple."),
+        (Two(), {}, "with a row a sample; 2 samples gave tuple. Say which part it is: output='logits'"),
         (Unused(), {}, "The head 'spare' is not called by the model's forward: name another head."),
         (Unused(), {"head": "ot"}, "no layer 'ot' to be its head. Did you mean 'out'?"),
         (nn.Sequential(nn.Flatten()), {}, "The model has no trainable weights"),
         (nn.Sequential(nn.LazyLinear(3)), {}, "call the model once on a batch"),
         (nn.Sequential(nn.Linear(3, 3), nn.Flatten(0), nn.Unflatten(0, (1, -1))), {}, "2 samples gave [1, 6]"),
-        (nn.Linear, {}, "must be a torch.nn.Module"),
+        (nn.Linear, {}, "Linear() does not build a model: TypeError"),
     ],
 )
 def test_a_wrong_model_gets_one_clear_line(module, given, words):

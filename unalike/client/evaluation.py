@@ -60,6 +60,18 @@ def _own(metrics: dict[str, Metric], found: dict[str, Tensor]) -> dict[str, Tens
     return out
 
 
+def own_model(method: Method) -> Callable[..., Answer]:
+    """Return the client function that finds the method's personal model and answers it: for use where the client is."""
+
+    def answer(me: Me, s: Fields, m: Fields, vector: Tensor) -> Answer:
+        return {}, {"vector": vector}
+
+    def personal(me: Me, s: Fields, m: Fields) -> Answer:
+        return _chain(method.personal(me, s, m), answer, me, s, m)
+
+    return personal
+
+
 def _chain(out: Tensor | Request, then: Callable[..., Answer], me: Me, s: Fields, m: Fields) -> Answer:
     """Call `then(me, s, m, vector)` after a client function that ends in a vector instead of (state, reply)."""
     if not isinstance(out, Request):

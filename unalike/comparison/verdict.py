@@ -125,8 +125,8 @@ def _nothing(methods: Sequence[Evidence], guess: Evidence, score: Number, advice
     digits = places(score.unit, guess.selected)
     return [
         "In short: no verdict; no method has learned anything here.",
-        f"What is wrong: the best {score.metric} of a method is {spread(best.selected, digits)} ({best.label}); the same "
-        f"answer for every sample has {spread(guess.selected, digits)}. Which method is better cannot be seen in "
+        f"What is wrong: the best {score.metric} of a method is {spread(best.selected, digits)} ({best.label}); the "
+        f"same answer for every sample has {spread(guess.selected, digits)}. Which method is better cannot be seen in "
         "models that have not learned.",
         f"What to try: {advice or '--tune 8, which looks for a learning rate; more --rounds'}.",
     ]

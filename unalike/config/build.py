@@ -78,8 +78,7 @@ def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torc
     builder = own_model(file) if file else MODELS[name]
     taken = inspect.signature(builder).parameters
     options = {k: v for k, v in found.items() if k in taken and v is not None} | options
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(draws.key(seed, "model") & 0xFFFFFFFF)
+    with draws.torch_seed(seed, "model"):
         try:
             module = builder(**options) if file else build(name, **options)
         except UnalikeError:

@@ -50,6 +50,9 @@ MODEL: Known = {
         Knob("metrics, the first is the headline: auc, f1, ... (docs/metrics.md), or file.py:metric of (output, y)"),
     ),
     "head": Setting(str, None, Knob("the last layer's name, where it is not found")),
+    "output": Setting(
+        str | int, None, Knob("the part of a model's tuple or dict that is its output: a key or a position")
+    ),
 }
 MODEL_NAME = Setting(str, "linear", Knob("a model by name (unalike list models), or file.py:build"))
 MODEL_FILE = Setting(str, None, Knob("a model of your own, path/to/file.py:build"))

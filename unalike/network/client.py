@@ -221,7 +221,8 @@ class Client:
         module = config.make_model(tables.get("model", {}), data, seed)
         loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
         loss.setdefault("loss", default_loss(data.train.y))
-        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers)
+        unit = None if own.preparation is None else own.preparation.target
+        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
         x, y = data.train.of(client)
         task.check(x[:2], y[:2])
         shapes = state_shapes(method, task, local)

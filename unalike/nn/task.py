@@ -20,6 +20,7 @@ from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
 from unalike.nn import layers
 from unalike.nn.layout import Layout, find_head
 from unalike.nn.metrics import BUILT_IN, MEANS, OF_CLASSES, OF_NUMBERS, Metric, named, statistics, whole
+from unalike.nn.output import Output, picker
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -64,6 +65,7 @@ class Task:
         precision: str = "highest",
         buffers: str = "average",
         unit: tuple[Any, Any] | None = None,
+        output: Output = None,
     ):
         if not isinstance(module, nn.Module):
             raise UnalikeError(f"The model must be a torch.nn.Module; got {type(module).__name__}.")
@@ -81,6 +83,7 @@ class Task:
         self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
         self.loss = _per_sample(loss, dtype, self.device)
         self.metrics, self.unit = named(metrics), unit
+        self.output, self.pick = output, picker(output)
         self._sample: tuple[Tensor, Tensor] | None = None
 
     def metrics_for(self, y: Tensor) -> dict[str, Metric]:
@@ -218,7 +221,10 @@ class Task:
                 ) from error
             if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != len(y):
                 got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-                raise UnalikeError(f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.")
+                part = "" if isinstance(out, Tensor) else " Say which part: output='logits', output=0 or a function."
+                raise UnalikeError(
+                    f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.{part}"
+                )
             self._check_rows("The loss", self.losses, out, y)
             self._check_metrics(out, y)
         if features is None:
@@ -388,7 +394,7 @@ class FunctionalModule(_Copy):
             if weight is not None:
                 tensors.update(dict.fromkeys(self.weighted, weight))
         box = self._listen(want_features)
-        out = functional_call(self.module, tensors, (x,))
+        out = self.task.pick(functional_call(self.module, tensors, (x,)))
         features = self._features(box)
         if train and buffer_views:  # functional_call writes replaced buffers back into the dict
             buffers = torch.cat([tensors[n].reshape(-1) for n, *_ in self.task.buffer_layout.places])
@@ -450,7 +456,7 @@ class BoundModule(_Copy):
                 memory_format=torch.channels_last
             )  # what oneDNN's convolutions like best: 1.2 to 1.3 times
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
-            out = self.module(x)
+            out = self.task.pick(self.module(x))
         features = self._features(box)
         if self.bf16:
             out = out.float()

@@ -46,6 +46,11 @@ def shares_one_model(method: Method) -> bool:
 def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Return the method's global models, and the share of each in the reported numbers where it weighs them."""
     models = method.models(server)
+    if not isinstance(models, dict):
+        raise UnalikeError(
+            f"{type(method).__name__}.models must return a dict from names to vectors, such as {{'ema': vector}}; it "
+            f"returned a {type(models).__name__}."
+        )
     vectors = {name: value[0] if isinstance(value, tuple) else value for name, value in models.items()}
     weights = {name: float(value[1]) for name, value in models.items() if isinstance(value, tuple)}
     if not weights:
