@@ -262,17 +262,17 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         first = [t for t in titles[:cut] if t != "corrected"]
         for part in (first, ["method", *titles[cut:]]):
             rows = results.rows(case, part)
-            kept = _fitting(rows, part)
+            kept = _fitting(rows, part, [*reversed(case.base.others)])
             out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
             head = ""
         out.append("\n".join(map(_filled, case.lines)))
     return "\n\n".join(out)
 
 
-def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str]) -> list[str]:
-    """The columns that fit the terminal: what can be spared goes first."""
+def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
     kept = [*titles]
-    for spare in ("variance pp²", "own data", "clients keep", "last round", "time", "p"):
+    for spare in ("variance pp²", "own data", "clients keep", "last round", *others, "time", "p"):
         wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
         if wide + (20 if "server reads" in kept else 0) <= show.width():
             break

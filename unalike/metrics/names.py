@@ -55,6 +55,11 @@ class Number:
         return spoken(self.metric)
 
     @property
+    def spoken(self) -> str:
+        """What is measured, in a sentence: "AUC", "balanced accuracy"."""
+        return spoken(self.metric)
+
+    @property
     def validation(self) -> str:
         """The key of the same metric on validation data."""
         return f"validation_{self.metric}"

@@ -145,7 +145,7 @@ def gather(
             (out.own, line, "clients_loss" if score.metric == "loss" else f"clients_{score.metric}_mean"),
             (out.worst, line, f"clients_{score.metric}_worst20"),
             (out.variance, line, "clients_accuracy_variance_pp2"),  # of other metrics these are no points
-            *((out.others.setdefault(number.words, []), line, number.key) for number in others),
+            *((out.others.setdefault(number.spoken, []), line, number.key) for number in others),
         ):
             if is_finite(found.get(key)):
                 values.append(found[key])
