@@ -23,7 +23,7 @@ class Dataset:
 
     `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
     rows; `natural` names the column that is the client in real life; `label_names` are the classes' names; `schema`
-    says what the features are, where they come from a table.
+    says what the features are, where they come from a table; `notes` are remarks of whoever read it.
     """
 
     def __init__(
@@ -39,8 +39,9 @@ class Dataset:
         natural: str | None = None,
         label_names: Sequence[str] | None = None,
         schema: Schema | None = None,
+        notes: Sequence[str] = (),
     ):
-        self.name, self.schema = name, schema
+        self.name, self.schema, self.notes = name, schema, [*notes]
         self.x, self.y = as_pair(x, y, f"{name!r}")
         if not len(self.x):
             raise UnalikeError(f"The data set {name!r} is empty: give at least one sample.")
@@ -139,6 +140,7 @@ class Dataset:
             names=None if names is None else [str(names[k]) for k in kept],
             label_names=self.label_names,
             schema=self.schema,
+            notes=self.notes,
         )
         share = 0.0 if isinstance(test, str) else test
         return fed.split_clients(test=share, validation=validation, seed=seed)

@@ -32,7 +32,7 @@ class Federation:
     `splits` has the splits by name ("train", "validation", "test"), in this order; `train`, `validation` and `test`
     are the same columns, None where there are none. `classes` is the number of labels (found from the labels where
     not given), None for regression. `names` are the clients', `label_names` the classes'. Data that come from a table
-    have its `schema`.
+    have its `schema`, and `notes`: what was worth a remark when they were read.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Federation:
         names: Sequence[str] | None = None,
         label_names: Sequence[str] | None = None,
         schema: Schema | None = None,
+        notes: Sequence[str] = (),
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
@@ -70,7 +71,7 @@ class Federation:
                 )
         self.names = names
         self.classes = self._count_classes(classes)
-        self.schema = schema
+        self.schema, self.notes = schema, [*notes]
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -113,8 +114,9 @@ class Federation:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything but the samples, as the constructor takes it: classes, names, label names and the schema."""
-        return {"classes": self.classes, "names": self.names, "label_names": self.label_names, "schema": self.schema}
+        """Everything but the samples, as the constructor takes it: classes, names, label names, schema and notes."""
+        names = {"names": self.names, "label_names": self.label_names}
+        return {"classes": self.classes, **names, "schema": self.schema, "notes": self.notes}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
         """Yield every set of samples as (description, x, y, columns); the global test set has no columns."""

@@ -171,6 +171,7 @@ def open_mapped(source: Path) -> dict[str, Any]:
         facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
         schema = index.get("schema")
         facts["schema"] = None if schema is None else Schema.from_plain(schema)
+        facts["notes"] = index.get("notes", [])
         return {"train": train, **parts, **facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnalikeError(
