@@ -362,8 +362,8 @@ MISTAKES = [
      "mean 'hospital'?"),
     ("fedavg --table text.csv --client hospital --label outcome", "unalike: The column 'age' of HERE/text.csv is a "
      "number but has 'high' in line 52: *"),
-    ("fedavg --table nan.csv --client hospital --label outcome", "unalike: The column 'age' of HERE/nan.csv is a "
-     "number but has 'nan' in line 52: *"),
+    ("fedavg --table nan.csv --client hospital --label outcome --missing refuse", "unalike: Of HERE/nan.csv 1 cell is "
+     "missing: age 1; the first in line 52: *"),
     ("fedavg --table labels.csv --client hospital --label outcome", "unalike: The label column 'outcome' of "
      "HERE/labels.csv has another value in each of 96 rows: *"),
     ("fedavg --data-folder rows", "unalike: The data have 11 different labels in 11 samples: labels must be classes "

@@ -466,6 +466,7 @@ FACTS = {
     "classes": 4,
     "names": list("abcd"),
     "label_names": ["cat", "dog", "owl", "fox"],
+    "notes": [],
     **dict.fromkeys(("schema", "recipe", "preparation")),
 }
 

@@ -36,6 +36,7 @@ TABLE: Known = {
     "client": _table["client"],
     **_table,
     "categorical": _table["categorical"]._replace(default=None),
+    "drop": _table["drop"]._replace(default=None),
 }
 FOLDER = Setting(
     str, None, Knob("with a name, where that set's files are; alone, one .npz or .safetensors file a client")

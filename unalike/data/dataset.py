@@ -25,7 +25,7 @@ class Dataset:
     `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
     rows; `natural` names the column that is the client in real life; `label_names` are the classes' names; `schema`
     says what the features are, where they come from a table; `scale` how they are prepared after the split
-    (`Federation.prepared`), if they are.
+    (`Federation.prepared`), if they are; `notes` are remarks of whoever read it.
     """
 
     def __init__(
@@ -42,8 +42,9 @@ class Dataset:
         label_names: Sequence[str] | None = None,
         schema: Schema | None = None,
         scale: str | None = None,
+        notes: Sequence[str] = (),
     ):
-        self.name, self.schema, self.scale = name, schema, scale
+        self.name, self.schema, self.scale, self.notes = name, schema, scale, [*notes]
         self.x, self.y = as_pair(x, y, f"{name!r}")
         if not len(self.x):
             raise UnalikeError(f"The data set {name!r} is empty: give at least one sample.")
@@ -144,6 +145,7 @@ class Dataset:
             label_names=self.label_names,
             schema=self.schema,
             recipe=self._recipe(),
+            notes=self.notes,
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)

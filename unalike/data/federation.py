@@ -33,7 +33,8 @@ class Federation:
     `splits` has the splits by name ("train", "validation", "test"), in this order; `train`, `validation` and `test`
     are the same columns, None where there are none. `classes` is the number of labels (found from the labels where
     not given), None for regression. `names` are the clients', `label_names` the classes'. Data that come from a table
-    have its `schema`. Features that are to be prepared yet have a `recipe`, those that were, their `preparation`.
+    have its `schema`, and `notes`: what was worth a remark when they were read. Features that are to be prepared yet
+    have a `recipe`, those that were, their `preparation`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Federation:
         schema: Schema | None = None,
         recipe: Recipe | None = None,
         preparation: Preparation | None = None,
+        notes: Sequence[str] = (),
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
@@ -74,6 +76,7 @@ class Federation:
         self.names = names
         self.classes = self._count_classes(classes)
         self.schema, self.recipe, self.preparation = schema, recipe, preparation
+        self.schema, self.notes = schema, [*notes]
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -116,8 +119,8 @@ class Federation:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything but the samples, as the constructor takes it: classes, names, what the features are."""
-        names = ("classes", "names", "label_names", "schema", "recipe", "preparation")
+        """Everything but the samples, as the constructor takes it: classes, names, what the features are, notes."""
+        names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes")
         return {name: getattr(self, name) for name in names}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:

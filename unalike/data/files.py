@@ -175,6 +175,7 @@ def open_mapped(source: Path) -> dict[str, Any]:
         train = parts.pop("train")
         facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
         facts |= {name: kind.from_plain(index[name]) for name, kind in KINDS.items() if index.get(name)}
+        facts["notes"] = index.get("notes", [])
         return {"train": train, **parts, **facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnalikeError(
