@@ -133,7 +133,7 @@ def _conduct(
     content = results.write(folder, cases, planned, facts)
     if not args.json:
         print(text(cases, facts))
-    begun = any(outcome.lines for outcome in outcomes.values())
+    begun = any(outcomes[job.arm.name, job.seed].lines for job in planned)
     folders = [job.folder for job in planned]
     page = report.write(folders, folder / "report.html", comparison=content) if begun else None
     if args.json:
