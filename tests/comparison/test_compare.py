@@ -268,11 +268,11 @@ def test_classes_saved_as_floats_are_a_regression_and_told(here, kind):
     assert told == (kind in ("0 and 1", "one-hot"))
 
 
-def test_a_number_to_predict_is_compared_by_its_loss(here, capsys):
+def test_a_number_to_predict_is_compared_by_its_error(here, capsys):
     Path("my.csv").write_text(patients())
     line = "compare fedavg fedprox --table my.csv --client hospital --label dose --categorical outcome --regression"
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
-    assert code == 0 and "\nLowest loss: " in out and "loss on clients' own test samples" in out
+    assert code == 0 and "\nLowest RMSE: " in out and "RMSE over all clients' test samples together" in out
     model = config.read("a/fedavg-seed0/config.toml")["model"]
     assert (model["classes"], model["loss"]) == (1, "squared-error")
 

@@ -166,7 +166,7 @@ def _clearly_worse(method: Evidence, best: Evidence, values: Values, larger: boo
 def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     digits = places(score.unit, base.selected)
     wish = _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected, digits), score.larger)
-    return f"{'Highest' if score.larger else 'Lowest'} {score.metric}: {wish}"
+    return f"{'Highest' if score.larger else 'Lowest'} {score.name}: {wish}"
 
 
 def _worst(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
@@ -191,7 +191,7 @@ def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: 
     reached = [m for m in methods if m.reached == len(m.seeds)]
     missed = [f"{m.label} in {m.reached} of {len(m.seeds)} seeds" for m in methods if m not in reached]
     rest = f" Reached by {listed(missed)} only: no mean for {plural('it', missed)}." if missed else ""
-    where = f"{score.metric} {target:g}"
+    where = f"{score.name} {target:g}"
     if not reached:
         return [f"Fewest rounds and bytes to {where}: no method reaches it in every seed.{rest}"]
 
@@ -255,7 +255,7 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     best, simplest = clear
     gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
     short = f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}."
-    also = f" {best.label} has the best {score.metric}, not clearly better than {simplest.label}'s."
+    also = f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
     return short if best is simplest else short + also
 
 
