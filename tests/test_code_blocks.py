@@ -116,7 +116,10 @@ def write_files(folder):
     draw = np.random.default_rng(0)
     (folder / "run.toml").write_text(RUN)
     (folder / "own.py").write_text(OWN)
-    rows = [f"{('north', 'south')[k % 2]},{('ill', 'well')[k // 2 % 2]},{k},0.5,{'fm'[k % 3 == 0]}" for k in range(80)]
+    rows = [
+        f"{('north', 'south')[k % 2]},{('ill', 'well')[k // 2 % 2]},{20 + k % 50},{k % 4 / 2},{'fm'[k % 3 == 0]}"
+        for k in range(80)
+    ]
     (folder / "patients.csv").write_text("\n".join(["hospital,outcome,age,dose,sex", *rows]))
     (folder / "clients").mkdir()
     for name in "abc":
