@@ -185,10 +185,10 @@ def test_methods_are_compared_by_a_metric_of_ones_own(here, capsys):
             assert (
                 method["selected"][seed] == best["test_miss"] and method["worst"][seed] == best["clients_miss_worst20"]
             )
-            assert method["others"]["test top2"][seed] == best["test_top2"]
-    assert "test top2" in found["table"][0] and found["table"][0]["miss"]
+            assert method["others"]["top2"][seed] == best["test_top2"]
+    assert "top2" in found["table"][0] and found["table"][0]["miss"]
     with open("c/comparison.csv", newline="") as file:
-        assert float(next(csv.DictReader(file))["test top2"]) == case["methods"][0]["others"]["test top2"][0]
+        assert float(next(csv.DictReader(file))["top2"]) == case["methods"][0]["others"]["top2"][0]
     again = do(capsys, line)  # from the folders alone
     assert again[0] == 0 and json.loads(Path("c/comparison.json").read_text())["cases"] == found["cases"]
     columns = {c["key"]: c["better"] for c in content("c/report.html")["summary"]["columns"]}
@@ -202,10 +202,10 @@ def test_methods_are_compared_by_the_first_metric(here, capsys):
     case = json.loads(Path("c/comparison.json").read_text())["cases"][0]
     assert case["score"]["key"] == "test_auc"
     assert list(case["methods"][0]["others"]) == [
-        "test accuracy",
-        "test F1",
-        "test Brier score",
-        "test balanced accuracy",
+        "accuracy",
+        "F1",
+        "Brier score",
+        "balanced accuracy",
     ]
     page = content("c/report.html")
     assert [run["name"] for run in page["runs"]] == ["AUC"] * 4 and not page["runs"][0]["percent"]
