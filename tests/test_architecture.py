@@ -38,8 +38,21 @@ MAY = {
     "client": BASE | {"contract", "messages", "nn", "training", "data"},
     "engines": BASE | {"settings", "client", "contract", "messages", "nn", "training", "data"},
     "run": BASE
-    | {"settings", "engines", "client", "channel", "contract", "messages", "metrics", "nn", "training", "data"},
-    "config": BASE | {"settings", "run", "engines", "methods", "models", "contract", "nn", "training", "data"},
+    | {
+        "settings",
+        "engines",
+        "client",
+        "channel",
+        "contract",
+        "messages",
+        "metrics",
+        "models",
+        "nn",
+        "training",
+        "data",
+    },
+    "config": BASE
+    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
     "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},

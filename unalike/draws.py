@@ -7,8 +7,10 @@ for a whole cohort, compiled, and on a GPU. Batch orders, sampling, dropout and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -51,6 +53,14 @@ def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndar
 def generator(seed: int, *parts: int | str) -> np.random.Generator:
     """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round."""
     return np.random.Generator(np.random.Philox(key=key(seed, *parts) & _MASK))
+
+
+@contextlib.contextmanager
+def torch_seed(seed: int, *parts: int | str) -> Iterator[None]:
+    """Start torch's own generator, which layers draw their weights from, at (seed, parts); then put it back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key(seed, *parts) & 0xFFFFFFFF)
+        yield
 
 
 def bits(key: Tensor, counter: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unalike.contract import Method
 from unalike.data.federation import Federation
 from unalike.methods.fedavg import FedAvg
-from unalike.models import CharLSTM, mlp, small_cnn, softmax_regression
+from unalike.models import CharLSTM, keep_start, mlp, small_cnn, softmax_regression
 from unalike.run.run import Run
 from unalike.run.simulate import simulate
 from unalike.training.settings import LocalTraining
@@ -54,7 +54,7 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 
     clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
     tests = [client(3, 0.3 * k) for k in range(len(SIZES))]
-    return module, Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
+    return keep_start(module), Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
@@ -55,7 +54,6 @@ SAME_FLAGS = (
     "--batch-size 10 --rounds 3 --clients-per-round 0.5 --seed 4"
 )
 OWN = """
-import torch
 from torch import nn
 from helper import WIDTH
 
@@ -118,9 +116,7 @@ def test_flags_file_python_and_core_are_the_same_run(here, capsys):
     (here / "core.toml").write_text(GOOD + 'folder = "core"\n')
     assert core.main(["core.toml", "--quiet"]) == 0
     fed = ua.load("digits").split(ua.partition.Dirichlet(0.1), clients=8, test=0.2)
-    with torch.random.fork_rng():
-        torch.manual_seed(ua.random.key(4, "model") & 0xFFFFFFFF)
-        module = ua.models.mlp(64, (16,), classes=10)
+    module = ua.models.mlp(64, (16,), classes=10)
     local = ua.LocalTraining(batch_size=10)
     ua.simulate(
         module, fed, ua.FedProx(0.5), rounds=3, clients_per_round=0.5, seed=4, local=local, folder="python"

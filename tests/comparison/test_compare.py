@@ -18,6 +18,7 @@ from small import logged, timeless
 from unalike import config
 from unalike.cli import compare, main
 from unalike.comparison import arms, jobs
+from unalike.config import defaults
 from unalike.data.federation import Federation
 
 SMALL = "--data digits --partition dirichlet:0.3 --clients 6 --hidden 8 --epochs 1"
@@ -77,7 +78,7 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     for name in names:
         tables = config.read(f"out/{name}/config.toml")
         assert tables["run"]["seed"] == tables["data"]["seed"] == int(name[-1])  # the split's seed is the run's
-        assert tables["data"]["test"] == jobs.TEST and tables["data"]["validation"] == jobs.VALIDATION
+        assert {k: tables["data"][k] for k in ("test", "validation")} == defaults.SHARES
         assert [row["round"] for row in logged(f"out/{name}")] == [1, 2, 3]
     facts = {n: config.load_toml(f"out/{n}/config.toml")["facts"] for n in names}
     assert len({facts[n]["data"]["fingerprint"] for n in names if n.endswith("4")}) == 1  # paired: one split, one start
@@ -273,17 +274,18 @@ def test_a_number_to_predict_is_compared_by_its_loss(here, capsys):
     line = "compare fedavg fedprox --table my.csv --client hospital --label dose --categorical outcome --regression"
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
     assert code == 0 and "\nLowest loss: " in out and "loss on clients' own test samples" in out
-    model = config.read("a/fedavg-seed0/config.toml")["model"]
-    assert (model["classes"], model["loss"]) == (1, "squared-error")
+    found = config.load_toml("a/fedavg-seed0/config.toml")["facts"]["model"]
+    assert found["loss"] == "squared_error" and found["parameters"] == 4 * 32 + 32 + 32 + 1
 
 
 def test_data_with_splits_of_their_own_keep_them(here):
     x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
     Path("clients").mkdir()
     np.savez("clients/a.npz", x=x, y=y, x_test=x[:4], y_test=y[:4])
-    table, fed = jobs.held_out({"folder": "clients"})
+    table, fed = defaults.held_out({"folder": "clients"}, "test", "validation")
     assert table == {"folder": "clients", "validation": 0.1} and len(fed.test.y) == 4 and len(fed.validation.y) == 2
-    assert jobs.held_out({"folder": "clients", "validation": 0.0})[0] == {"folder": "clients", "validation": 0.0}
+    given = {"folder": "clients", "validation": 0.0}
+    assert defaults.held_out(given, "test", "validation")[0] == given
 
 
 def test_the_centralized_reference_makes_as_many_passes_as_the_clients_together():

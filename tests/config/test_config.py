@@ -49,9 +49,7 @@ def test_file_and_python_give_the_same_run(tmp_path, capsys):
     assert "test_accuracy" in capsys.readouterr().out
     from_file = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
     fed = ua.load("digits").split(ua.partition.Dirichlet(0.1), clients=8, seed=0, test=0.2)
-    with torch.random.fork_rng():
-        torch.manual_seed(ua.random.key(4, "model") & 0xFFFFFFFF)
-        module = ua.models.mlp(64, (16,), classes=10)
+    module = ua.models.mlp(64, (16,), classes=10)
     run = ua.simulate(
         module, fed, ua.FedProx(mu=0.5), rounds=2, clients_per_round=0.5, seed=4,
         local=ua.LocalTraining(epochs=1, batch_size=10),

@@ -281,7 +281,7 @@ def test_load_refuses():
 
 def test_digits_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with says("needs scikit-learn", "pip install scikit-learn"):
+    with says("needs scikit-learn", "pip install 'unalike.app.'"):
         load("digits")
 
 
@@ -462,7 +462,13 @@ def test_split_twice():
 # ---- named splits
 
 
-FACTS = {"classes": 4, "names": list("abcd"), "label_names": ["cat", "dog", "owl", "fox"], "schema": None, "notes": []}
+FACTS = {
+    "classes": 4,
+    "names": list("abcd"),
+    "label_names": ["cat", "dog", "owl", "fox"],
+    "notes": [],
+    **dict.fromkeys(("schema", "recipe", "preparation")),
+}
 
 
 def named():

@@ -345,7 +345,7 @@ def test_another_run_in_the_folder_names_the_first_difference(tmp_path):
     before = (tmp_path / "run/config.toml").read_bytes()
     for key, changes in OTHERS.items():
         for resume in (False, True):
-            with refused(rf"holds another run: there {key} is .*, here .*Choose another folder"):
+            with refused(rf"holds another run: there {key} is .*, here .*[Cc]hoose another folder"):
                 run(**changes, rounds=1, folder=tmp_path / "run", resume=resume)
     assert (tmp_path / "run/config.toml").read_bytes() == before
 

@@ -293,3 +293,14 @@ def test_large_finite_numbers_are_not_divergence():
 
     with refused("became NaN or infinite", ua.Diverged):
         run(TooLarge(), rounds=1)
+
+
+def test_models_that_are_no_dict_are_said():
+    class FedEma(ua.FedAvg):
+        def models(self, server):
+            return server.w
+
+    with refused(
+        r"FedEma.models must return a dict from names to vectors, such as \{'ema': vector\}; it returned a Tensor"
+    ):
+        run(FedEma(), rounds=1)

@@ -13,6 +13,9 @@ For every seed all methods get the same split, start and clients; the seed is
 also the split's, unless --data-seed is given. Where the data have none, 20 % of
 every client's samples are held out as its test, 10 % to choose the round by.
 The same command goes on where it ended and repeats nothing.
+
+Exit code: 0 with a verdict, 3 where runs diverged or no method has learned
+anything (the output says so), 2 for a mistake in what was asked for.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 50, "checkpoint_every": 10},
 }
 SEEDS = 3
+UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was learned
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +128,8 @@ def _conduct(
     board.begin(planned, "runs")
     outcomes = jobs.make(planned, board)
     board.stop()
-    cases = results.conclude(arms, seeds, outcomes, args.target)
+    cases = results.conclude(arms, seeds, outcomes, args.target, bool(args.tune))
+    code = 0 if all(case.sound for case in cases) else UNSOUND
     content = results.write(folder, cases, planned, facts)
     if not args.json:
         print(text(cases, facts))
@@ -133,14 +138,14 @@ def _conduct(
     page = report.write(folders, folder / "report.html", comparison=content) if begun else None
     if args.json:
         show.document({"folder": str(folder), "report": page and str(page), **content})
-        return 0
+        return code
     if not args.quiet:
         look = f"Look at {show.near(page)};" if page else "No run got through a round: there is no page;"
         board.say(
             f"{span(time.perf_counter() - began)} in all. {look}\n"
             f"comparison.md, .csv and .json and the {len(planned)} runs are in {show.near(folder)}."
         )
-    return 0
+    return code
 
 
 # ---------------------------------------------------------------- what was asked for
@@ -257,17 +262,17 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         first = [t for t in titles[:cut] if t != "corrected"]
         for part in (first, ["method", *titles[cut:]]):
             rows = results.rows(case, part)
-            kept = _fitting(rows, part)
+            kept = _fitting(rows, part, [*reversed(case.base.others)])
             out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
             head = ""
         out.append("\n".join(map(_filled, case.lines)))
     return "\n\n".join(out)
 
 
-def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str]) -> list[str]:
-    """The columns that fit the terminal: what can be spared goes first."""
+def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
     kept = [*titles]
-    for spare in ("variance pp²", "own data", "clients keep", "last round", "time", "p"):
+    for spare in ("variance pp²", "own data", "clients keep", "last round", *others, "time", "p"):
         wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
         if wide + (20 if "server reads" in kept else 0) <= show.width():
             break

@@ -49,7 +49,7 @@ def taken(words: list[str]) -> bool:
 
 def split(words: list[str]) -> tuple[list[str], list[Given]]:
     """What argparse reads, and the settings."""
-    switches = {flag(t, n)[2:] for t in config.TABLES for n, (hint, *_) in config.every(t).items() if _switch(hint)}
+    switches = _switches()
     plain: list[str] = []
     settings: list[Given] = []
     k = 0
@@ -69,14 +69,21 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
     return plain, settings
 
 
-def _switch(hint: Any) -> bool:
-    return typed.fits(True, hint) and hint is not Any
+def _switches() -> dict[str, set[str]]:
+    """Flags that may stand alone, and the words that may follow them all the same."""
+    out = {}
+    for table in config.TABLES:
+        for name, found in config.uses(table).items():
+            if any(typed.fits(True, setting.hint) and setting.hint is not Any for setting, _ in found):
+                words = {word for setting, _ in found for word in setting.knob.choices or ()}
+                out[flag(table, name)[2:]] = words | {"true", "false"}
+    return out
 
 
-def _is_value(word: str, name: str, switches: set[str]) -> bool:
+def _is_value(word: str, name: str, switches: dict[str, set[str]]) -> bool:
     """Whether the word after a flag belongs to it."""
     if name in switches or name.startswith("no-"):
-        return word in ("true", "false")
+        return word in switches.get(name, ("true", "false"))
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
 
 

@@ -41,11 +41,19 @@ TABLE: Known = {
 FOLDER = Setting(
     str, None, Knob("with a name, where that set's files are; alone, one .npz or .safetensors file a client")
 )
+SCALE = _table["scale"]._replace(default=None)  # arrays are left as they are unless it is said
 DATA = Setting(str, None, Knob("a data set by name (unalike list data)"))
 MODEL: Known = {
     "loss": Setting(str, None, Knob("a loss by name, or file.py:loss of (output, y), one value a sample")),
-    "metrics": Setting(list[str], None, Knob("metrics of your own, file.py:metric of (output, y)")),
+    "metrics": Setting(
+        list[str],
+        None,
+        Knob("metrics, the first is the headline: auc, f1, ... (docs/metrics.md), or file.py:metric of (output, y)"),
+    ),
     "head": Setting(str, None, Knob("the last layer's name, where it is not found")),
+    "output": Setting(
+        str | int, None, Knob("the part of a model's tuple or dict that is its output: a key or a position")
+    ),
 }
 MODEL_NAME = Setting(str, "linear", Knob("a model by name (unalike list models), or file.py:build"))
 MODEL_FILE = Setting(str, None, Knob("a model of your own, path/to/file.py:build"))
@@ -60,7 +68,7 @@ def data_settings(table: dict[str, Any]) -> Known:
     if name is None and "table" in table:
         return {**TABLE, **(NATURAL if "client" in table else SPLIT)}
     if name is None and "folder" in table:
-        own = {"folder": FOLDER, "test": SPLIT["test"]._replace(hint=float)}
+        own = {"folder": FOLDER, "scale": SCALE, "test": SPLIT["test"]._replace(hint=float)}
         return own | {name: SPLIT[name] for name in ("seed", "validation")}
     if name in FEDERATIONS:
         more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}

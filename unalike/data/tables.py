@@ -19,6 +19,7 @@ from unalike.data.cells import Words
 from unalike.data.coding import coded, coded_label, found_column, found_label
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
+from unalike.data.options import Scaling
 from unalike.data.remarks import counted, each, feature_remarks, missing_by_column, missing_remark, some
 from unalike.data.schema import Schema
 from unalike.data.table_files import Cells, Csv, Frame, opened
@@ -46,6 +47,7 @@ def from_table(
     seed: int = 0,
     delimiter: str | None = None,
     encoding: str = "utf-8-sig",
+    scale: str = "standard",
 ) -> Federation:
     """A federation of a table's rows: one client for each value of the column `client`, named after it.
 
@@ -59,12 +61,11 @@ def from_table(
     data = table_dataset(
         source, label, features, client=client, drop=drop, categorical=categorical, regression=regression,
         missing=missing, unseen=unseen, test=None if isinstance(test, (int, float)) else test, delimiter=delimiter,
-        encoding=encoding,
+        encoding=encoding, scale=scale,
     )  # fmt: skip
-    fed = data.split()
-    for line in remarks(fed):
+    for line in remarks(data.split(raw=True)):
         warnings.warn(line, stacklevel=2)
-    return fed.split_clients(test=share, validation=validation, seed=seed)
+    return data.split(test=share, validation=validation, seed=seed)
 
 
 def table_dataset(
@@ -87,6 +88,7 @@ def table_dataset(
     name: str | None = None,
     delimiter: Annotated[str | None, Knob("what divides the table's columns, where it is not found")] = None,
     encoding: Annotated[str, Knob("of the table's text, such as latin-1")] = "utf-8-sig",
+    scale: Scaling = "standard",
 ) -> Dataset:
     """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column.
 
@@ -133,7 +135,8 @@ def table_dataset(
     names = schema.label_names
     return Dataset(
         part.x, part.y, classes=None if names is None else len(names), name=name, columns=part.columns,
-        natural=client, label_names=names, schema=schema if table else None, notes=notes, **beside,
+        natural=client, label_names=names, schema=schema if table else None, notes=notes,
+        scale=scale if table else None, **beside,
     )  # fmt: skip
 
 

@@ -1,19 +1,28 @@
-"""Models by name. Each is a plain nn.Module whose last Linear, called `head`, reads the features."""
+"""Models by name. Each is a plain nn.Module whose last Linear, called `head`, reads the features.
+
+A run draws their weights from its seed, as long as they are as they were built; weights that you have loaded or set
+are kept (and `keep_start(model)` keeps any).
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
 from unalike.errors import UnalikeError, did_you_mean, unknown
+from unalike.models import start
 from unalike.models.cnn import cnn_fedavg, cnn_feddc, small_cnn
 from unalike.models.fourier import FourierFeatures
-from unalike.models.linear import softmax_regression
 from unalike.models.mlp import mlp
 from unalike.models.resnet import ResNet18
+from unalike.models.softmax import softmax_regression
+from unalike.models.start import keep_start
 from unalike.models.text import CharLSTM, TweetLSTM
+
+linear = softmax_regression  # its name on the command line
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": softmax_regression,
@@ -36,14 +45,17 @@ __all__ = [
     "build",
     "cnn_fedavg",
     "cnn_feddc",
+    "keep_start",
+    "linear",
     "mlp",
     "small_cnn",
     "softmax_regression",
+    "start_of",
 ]
 
 
 def build(name: str, **options: object) -> nn.Module:
-    """The model called `name`. The weights come from torch's generator: seed it before for the same start."""
+    """Return the model called `name`."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     taken = inspect.signature(MODELS[name]).parameters
@@ -54,3 +66,15 @@ def build(name: str, **options: object) -> nn.Module:
     if missing:
         raise UnalikeError(f"Model {name!r} needs {' and '.join(missing)}.")
     return MODELS[name](**options)
+
+
+def start_of(model: nn.Module | Callable[..., Any], seed: int) -> nn.Module:
+    """Return the module that a run with this seed starts from.
+
+    What a function builds and an untouched model of `ua.models` are drawn from the seed; any other module is taken as
+    it is.
+    """
+    if not isinstance(model, nn.Module):
+        return start.own(model, seed)
+    built = start.untouched(model)
+    return start.redrawn(model, lambda: MODELS[built.name](**built.options), seed) if built else model

@@ -10,6 +10,7 @@ from torch import nn
 
 from unalike.errors import unknown
 from unalike.models._options import Channels, Classes, Norm, Size, Width, whole
+from unalike.models.start import remembered
 
 # Groups are as near to four as the channels allow. BatchNorm is here to be compared with: its running
 # averages differ from client to client, which is the very thing that hurts when data are not alike.
@@ -20,6 +21,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
+@remembered("cnn-feddc")
 def cnn_feddc(classes: Classes = 10) -> nn.Module:
     """The CIFAR network of FedDyn and FedDC, for 3×32×32 images: 797,962 parameters with 10 classes."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(
@@ -39,6 +41,7 @@ def cnn_feddc(classes: Classes = 10) -> nn.Module:
     return nn.Sequential(layers)
 
 
+@remembered("cnn-fedavg")
 def cnn_fedavg(channels: Channels = 1, size: Size = 28, classes: Classes = 10) -> nn.Module:
     """The MNIST network of McMahan et al. (2017), for channels×size×size images: 1,663,370 parameters."""
     side = whole("size", size, least=4) // 4  # two poolings
@@ -57,6 +60,7 @@ def cnn_fedavg(channels: Channels = 1, size: Size = 28, classes: Classes = 10) -
     return nn.Sequential(layers)
 
 
+@remembered("cnn-small")
 def small_cnn(channels: Channels, size: Size, classes: Classes, width: Width = 8, norm: Norm = "group") -> nn.Module:
     """Two 3×3 convolutions of `width` and 2·`width` channels, each normalised and pooled, then the head.
 

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from unalike.models._options import Classes, Features, Width, whole
+from unalike.models.start import remembered
 from unalike.settings.knobs import Knob
 
 
+@remembered("fourier")
 class FourierFeatures(nn.Module):
     """d inputs (anything behind the batch dimension, flattened), D cosines, C classes: dD + D + DC parameters."""
 

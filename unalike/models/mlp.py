@@ -9,8 +9,10 @@ from torch import nn
 
 from unalike.errors import UnalikeError
 from unalike.models._options import Classes, Features, Widths, whole
+from unalike.models.start import remembered
 
 
+@remembered("mlp")
 def mlp(features: Features, hidden: Widths = (200, 200), *, classes: Classes) -> nn.Module:
     """Linear and ReLU for each width in `hidden`, then the head. An empty `hidden` is softmax regression."""
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from unalike.errors import UnalikeError, first_line, unknown
 from unalike.models._options import Channels, Classes, whole
 from unalike.models.cnn import NORMS
+from unalike.models.start import remembered
 from unalike.settings.knobs import Knob
 
 
@@ -36,6 +37,7 @@ class Block(nn.Module):
         return F.relu(self.bn2(self.conv2(inner)) + self.downsample(x))
 
 
+@remembered("resnet18")
 class ResNet18(nn.Module):
     """11,181,642 parameters with 10 classes; the 512 features are the mean over the last pictures.
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from unalike.errors import UnalikeError
 from unalike.models._options import Classes, Embedding, Hidden, Layers, Vocabulary, whole
+from unalike.models.start import remembered
 from unalike.settings.knobs import Knob
 
 
+@remembered("char-lstm")
 class CharLSTM(nn.Module):
     """Embedding, stacked LSTM, head. Takes tokens [B, T] and predicts the one that follows the last.
 
@@ -39,6 +41,7 @@ class CharLSTM(nn.Module):
         return self.head(states[:, -1])
 
 
+@remembered("tweet-lstm")
 class TweetLSTM(nn.Module):
     """rFedAvg's Sent140 network: frozen word vectors, two LSTM layers, head. Takes tokens [B, T].
 

@@ -70,7 +70,7 @@ def read_client(file: Path, test: float = 0.0, validation: float = 0.0) -> Feder
     """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation."""
     if file.suffix not in SUFFIXES or not file.is_file():
         raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.")
-    content = read_arrays(file)
+    content = read_arrays(file, gaps=True)  # filled before training, or refused then
     pair: Any = lambda suffix: [(content[f"x{suffix}"], content[f"y{suffix}"])] if f"x{suffix}" in content else None  # noqa: E731
     data = Federation.from_arrays(pair(""), client_tests=pair("_test"), client_validations=pair("_validation"))
     return data.split_clients(test=test, validation=validation)

@@ -13,7 +13,8 @@ from unalike.metrics.lines import Line, choose, is_finite, traffic
 from unalike.metrics.names import Number
 from unalike.results import stats
 
-REFERENCES = ("centralized", "local-only")
+REFERENCES = ("centralized", "local-only")  # methods that are lines to compare others with
+CONSTANT = "constant"  # and the same answer for every sample, which is no method
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
 SCORES = tuple(names.scores())
 
@@ -144,7 +145,7 @@ def gather(
             (out.own, line, "clients_loss" if score.metric == "loss" else f"clients_{score.metric}_mean"),
             (out.worst, line, f"clients_{score.metric}_worst20"),
             (out.variance, line, "clients_accuracy_variance_pp2"),  # of other metrics these are no points
-            *((out.others.setdefault(number.words, []), line, number.key) for number in others),
+            *((out.others.setdefault(number.spoken, []), line, number.key) for number in others),
         ):
             if is_finite(found.get(key)):
                 values.append(found[key])

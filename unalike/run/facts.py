@@ -40,6 +40,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             "class": type(task.module).__qualname__,
             "parameters": task.layout.size,
             "head": task.head,
+            **({} if task.output is None else {"output": _plain(task.output)}),
             "buffers": task.buffer_policy,
             "loss": getattr(task.loss, "__name__", type(task.loss).__name__),
             "metrics": list(run.higher),

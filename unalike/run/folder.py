@@ -32,6 +32,10 @@ from unalike.settings.toml import dump_toml, flatten
 # What may differ between a run and its continuation without making it another run.
 FREE = (*(f"run.{name}" for name, knob in knobs(RunSettings).items() if knob.free), "unalike.version")
 FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
+CURES = {
+    "model.fingerprint": "The model's start differs: pass a function that builds the model (ua.simulate(lambda: Net(), "
+    "...)), or call torch.manual_seed before building it, so that it repeats; or choose another folder."
+}
 SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
 SEGMENTS = 64  # when there are more, the smaller half becomes one
 
@@ -110,8 +114,13 @@ class RunFolder:
             if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
                 raise UnalikeError(
                     f"{self.path} holds another run: there {key} is {reprlib.repr(there)}, here {reprlib.repr(here)}. "
-                    "Choose another folder."
+                    f"{CURES.get(key, 'Choose another folder.')}"
                 )
+
+    def keep(self, name: str, content: dict[str, Any]) -> None:
+        """Write what goes with the run as a JSON file."""
+        with self.writing():
+            replace(self.path / name, json.dumps(content).encode())
 
     # ---- rounds.jsonl
 

@@ -21,17 +21,19 @@ from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
-from unalike.metrics.names import directions, numbers, scores
+from unalike.metrics.names import directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
 from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
+from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
 from unalike.run.sampling import Uniform, draw, sampling
 from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
+PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
 SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
 
 
@@ -84,11 +86,22 @@ class Run:
                 raise
             if isinstance(self.clients, FileStates):
                 self.clients.clear()
+            if self.data.preparation is not None:
+                self.folder.keep(PREPARATION, self._features())
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
+        self.client_means: dict[str, Tensor] = {}
         self.rounds_done = 0
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
+
+    def _features(self) -> dict[str, Any]:
+        """What was done to the features, and what they are: whoever uses the model must do the same."""
+        data = self.data
+        plain = {
+            name: value and value.plain() for name, value in data.facts.items() if name in ("schema", "preparation")
+        }
+        return {**plain, "label_names": data.label_names}
 
     def _pool(self) -> None:
         """Train on one client that holds everybody's data; evaluation still asks each client's own."""
@@ -259,7 +272,7 @@ class Run:
         """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
         return evaluated(self, self.rounds_done - 1)
 
-    def test_scores(self, vector: Tensor) -> dict[str, float]:
+    def test_scores(self, vector: Tensor) -> dict[str, float | None]:
         """Return the loss and metrics of a vector on the global test set."""
         assert self.data.global_test is not None
         return evaluate_set(self.task, self.bound(vector), self.data.global_test)
@@ -270,17 +283,50 @@ class Run:
     def model(self) -> nn.Module:
         """The module with the final global weights (and statistics), ready to be used: `eval()` is set. Of several
         global models, the first."""
-        module = copy.deepcopy(self.task.module)
         vector = next(iter(self.vectors().values()), None)
         if vector is None:
-            raise UnalikeError(f"{type(self.method).__name__} has no global model: see run.clients for their own.")
+            name = type(self.method).__name__
+            raise UnalikeError(f"{name} has no global model: run.predict(x, client=0) uses a client's own.")
+        return self.module_with(vector, self.buffers)
+
+    def module_with(self, vector: Tensor, buffers: Tensor) -> nn.Module:
+        """Return a copy of the module with these weights and statistics; `eval()` is set."""
+        module = copy.deepcopy(self.task.module)
         tensors = self.task.layout.views(vector)
-        tensors |= self.task.buffer_layout.views(self.buffers) if self.task.buffer_layout.size else {}
+        tensors |= self.task.buffer_layout.views(buffers) if self.task.buffer_layout.size else {}
         with torch.no_grad():
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 if name in tensors:
                     value.copy_(tensors[name])
         return module.eval()
+
+    def predict(self, x: Any, client: int | str | None = None) -> Prediction | np.ndarray:
+        """Predict rows as they were before any preparation: an array, or rows of a table where the data came from one.
+
+        Classes give a `Prediction` (labels, classes, probabilities), a regression its numbers in their own unit.
+        client: a client, by number or name, whose own model is used instead of the global one.
+        """
+        return predictor(self, client).predict(x)
+
+    def to_pandas(self) -> Any:
+        """Return the history as a pandas data frame, a row a round."""
+        try:
+            import pandas
+        except ImportError:
+            raise UnalikeError("to_pandas needs pandas, which is not installed: pip install pandas.") from None
+        return pandas.DataFrame(self.history)
+
+    def __repr__(self) -> str:
+        final = self.summary()["final"] or {}
+        number = score_in(final, self.numbers)
+        parts = [
+            type(self.method).__name__,
+            f"{len(self.data)} clients" + ("" if self.data.classes is None else f" with {self.data.classes} classes"),
+            f"round {self.rounds_done} of {self.rounds}",
+            *([f"{number.words} {final[number.key]:.3f}"] if number else []),
+            *([str(self.folder.path)] if self.folder else []),
+        ]
+        return f"Run({', '.join(parts)})"
 
     def summary(self) -> dict[str, Any]:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on

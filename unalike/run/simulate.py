@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -10,8 +10,10 @@ from torch import nn
 from unalike.contract.method import Method
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
+from unalike.models import start_of
 from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
-from unalike.nn.task import Loss, Task
+from unalike.nn.output import Output
+from unalike.nn.task import Loss, Task, default_loss
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.run.settings import split_options, takes_settings
@@ -20,23 +22,32 @@ from unalike.training.settings import LocalTraining
 
 @takes_settings
 def simulate(
-    model: nn.Module,
+    model: nn.Module | Callable[[], nn.Module],
     federation: Federation,
     method: Method,
     *,
     local: LocalTraining | None = None,
     loss: Loss | nn.Module | str | None = None,
-    metrics: Mapping[str, Loss] | None = None,
+    metrics: Mapping[str, Any] | Sequence[Any] | None = None,
     head: str | None = None,
+    output: Output = None,
     callbacks: Sequence[Callback] = (),
     recipe: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
     """Run `method` for so many rounds and return the `Run`.
 
-    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy. A metric of
-      which less is better says so: `metric.higher_is_better = False`.
+    model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
+      module, and one whose weights you have loaded or set, starts with the weights it has.
+    loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
+      error where y is a number.
+    metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
+      accuracy, auc, f1, balanced_accuracy, log_loss, brier, calibration_error; rmse, mae, r2. A function of (outputs,
+      y) gives one value a sample, or one number for all; `function.higher_is_better = False` where less is better.
+      Default: accuracy, or for numbers rmse, mae and r2.
     head: the last layer's name, where it is not found.
+    output: which part of what the model returns is its output, where that is a tuple or a dict: a key or attribute
+      ("logits"), a position (0), or a function.
     recipe: the tables of the config file this run comes from, written into its config.toml.
     clients_per_round: as below, a list of client lists, or one of `ua.sampling`.
     engine_options: such as `workers`, `clients_at_once`, `memory` and `compile` (`unalike run --help` has them all).
@@ -51,7 +62,11 @@ def simulate(
     device = find_device(chosen.device)
     check_precision(chosen.precision, device)
     with numerics(chosen.precision, chosen.deterministic):
-        task = Task(model, loss, metrics, head, DTYPES[chosen.dtype], device, chosen.precision, chosen.buffers)
+        start = start_of(model, chosen.seed) if callable(model) else model
+        loss = default_loss(federation.train.y) if loss is None else loss
+        numeric = DTYPES[chosen.dtype], device, chosen.precision
+        unit = None if federation.preparation is None else federation.preparation.target
+        task = Task(start, loss, metrics, head, *numeric, chosen.buffers, unit=unit, output=output)
         run = Run(task, federation, method, local or LocalTraining(), chosen, engine_options, recipe)
         try:
             run.go(callbacks)

@@ -32,7 +32,7 @@ def digits(image: Annotated[bool, Knob("samples as pictures, 1 x 8 x 8")] = Fals
         bunch: Any = importlib.import_module("sklearn.datasets").load_digits()
     except ImportError:
         raise UnalikeError(
-            "The data set 'digits' needs scikit-learn, which is missing: pip install scikit-learn."
+            "The data set 'digits' needs scikit-learn, which is missing: pip install 'unalike[app]'."
         ) from None
     x = (bunch.data / 16).astype(np.float32)
     y = bunch.target.astype(np.int64)

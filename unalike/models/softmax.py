@@ -7,8 +7,10 @@ from collections import OrderedDict
 from torch import nn
 
 from unalike.models._options import Classes, Features, whole
+from unalike.models.start import remembered
 
 
+@remembered("linear")
 def softmax_regression(features: Features, classes: Classes) -> nn.Module:
     """One linear layer with bias; anything behind the batch dimension is flattened to `features` numbers."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(

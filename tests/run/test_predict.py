@@ -1,0 +1,177 @@
+"""Using a run's model: rows in, classes with names or numbers in their unit out; a client's own model."""
+
+import dataclasses as dc
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from small import ENGINES, LOCAL, federation, refused, run
+from toys import SharedBody
+
+import unalike as ua
+from unalike.data import tables
+from unalike.data.schema import Column, Schema
+from unalike.run.predict import Prediction
+
+
+@dc.dataclass(frozen=True)
+class Halving:
+    """A preparation by hand: NaN becomes 0, everything is halved; what is predicted has mean 100 and deviation 10."""
+
+    target: tuple | None = ((100.0,), (10.0,))
+
+    def apply(self, x):
+        assert x.dtype == torch.float64
+        return (torch.nan_to_num(x) / 2).float()
+
+
+SCHEMA = Schema((Column("age"), Column("sex", "category", ("f", "m"))), "outcome", ("ill", "well"))
+
+
+def table_run(monkeypatch):
+    """A run on features that came from a table; the coding of rows is the table reader's, here a stand-in."""
+    fed = ua.Federation.from_arrays([(torch.randn(6, 3), torch.arange(6) % 2)] * 2, names=["north", "south"])
+    fed.schema, fed.label_names = SCHEMA, ["ill", "well"]
+    stand_in = lambda schema, rows: (np.array([[r["age"], r["sex"] == "f", r["sex"] == "m"] for r in rows]), None)  # noqa: E731
+    monkeypatch.setattr(tables, "encoded", stand_in, raising=False)
+    return ua.simulate(ua.models.linear(3, 2), fed, ua.FedAvg(), rounds=1, local=LOCAL, device="cpu")
+
+
+def regression_run(**given):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 4, generator=draw)
+    fed = ua.Federation.from_arrays([(x[:6], x[:6].sum(1)), (x[6:], x[6:].sum(1))])
+    return ua.simulate(torch.nn.Linear(4, 1), fed, ua.FedAvg(), rounds=1, local=LOCAL, loss="squared-error", **given)
+
+
+def test_classes_are_what_the_model_says():
+    done, x = run(), federation().global_test[0]
+    found = done.predict(x.numpy())
+    logits = done.model(x).detach()
+    assert found.classes.tolist() == logits.argmax(1).tolist() == found.labels and len(found) == 30
+    np.testing.assert_allclose(found.probabilities, logits.softmax(1), atol=1e-6)
+    assert repr(found).startswith("Prediction(30 rows: ") and "\n" not in repr(found)
+    assert done.predict(x.tolist()).labels == found.labels
+    assert len(done.predict(x[:0])) == 0
+
+
+def test_more_rows_than_fit_at_once(monkeypatch):
+    done, x = run(), federation().global_test[0]
+    monkeypatch.setattr("unalike.run.predict.SLICE", 7)
+    assert done.predict(x).classes.tolist() == done.model(x).argmax(1).tolist()
+
+
+def test_rows_of_a_table_and_names_of_classes(monkeypatch):
+    done = table_run(monkeypatch)
+    found = done.predict([{"age": 3.0, "sex": "m"}, {"age": -50.0, "sex": "f"}])
+    logits = done.model(torch.tensor([[3.0, 0, 1], [-50.0, 1, 0]])).detach()
+    assert found.labels == [["ill", "well"][k] for k in logits.argmax(1)]
+    assert done.predict([[3.0, 0, 1]]).labels == found.labels[:1]  # features are taken too
+
+
+def test_what_was_prepared_is_prepared_again_and_numbers_have_their_unit():
+    done = regression_run()
+    done.data.preparation = Halving()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    x[2, 1] = torch.nan
+    want = 100 + 10 * done.model((torch.nan_to_num(x) / 2).float()).detach()[:, 0]
+    np.testing.assert_allclose(done.predict(x), want, rtol=1e-5)
+    done.data.preparation = Halving(target=None)
+    np.testing.assert_allclose(done.predict(x), (want - 100) / 10, rtol=1e-3, atol=1e-5)
+
+
+def test_one_logit_for_two_classes():
+    fed = ua.Federation.from_arrays([(torch.randn(8, 3), torch.arange(8) % 2)])
+    loss = lambda out, y: torch.nn.functional.binary_cross_entropy_with_logits(out[:, 0], y.to(out), reduction="none")  # noqa: E731
+    metrics = {"right": lambda out, y: ((out[:, 0] > 0) == y).float()}
+    done = ua.simulate(lambda: torch.nn.Linear(3, 1), fed, ua.FedAvg(), rounds=1, loss=loss, metrics=metrics)
+    x = torch.randn(4, 3)
+    np.testing.assert_allclose(done.predict(x).probabilities[:, 1], done.model(x).detach()[:, 0].sigmoid(), atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_s_own_model_is_the_one_that_was_evaluated(engine):
+    done = run(SharedBody(), engine=engine)
+    x, y = federation().test.of(2)
+    right = (torch.as_tensor(done.predict(x, client=2).classes) == y).float().mean()
+    at = done.client_values["client"].tolist().index(2)
+    assert abs(float(right) - done.client_values["accuracy"][at]) < 1e-6
+    assert not np.array_equal(done.predict(x, client=2).probabilities, done.predict(x).probabilities)
+    assert not np.array_equal(done.predict(x, client=2).probabilities, done.predict(x, client=3).probabilities)
+
+
+def test_a_client_by_name_and_methods_without_own_models():
+    data = federation()
+    data.names = [f"site {k}" for k in range(6)]
+    x, one = data.global_test[0], run(ua.LocalOnly(), data=data)
+    assert np.array_equal(one.predict(x, client="site 3").probabilities, one.predict(x, client=3).probabilities)
+    plain = run(data=data)
+    assert np.array_equal(plain.predict(x, client=1).probabilities, plain.predict(x).probabilities)
+    with refused(r"LocalOnly has no global model: run.predict\(x, client=0\)"):
+        one.predict(x)
+    for client, words in ((9, "its number from 0 to 5"), ("site 33", "Did you mean 'site 3'"), (True, "number from 0")):
+        with refused(words):
+            plain.predict(x, client=client)
+    with refused("Clients have numbers here"):
+        run().predict(x, client="north")
+
+
+def test_a_client_s_own_statistics():
+    from small import model
+
+    done = run(module=model(batch_norm=True), buffers="local")
+    x = federation().global_test[0]
+    assert not np.array_equal(done.predict(x, client=2).probabilities, done.predict(x).probabilities)
+
+
+@pytest.mark.parametrize(
+    "x,words",
+    [
+        (torch.zeros(4), r"x has shape \[4\]: it must be \[n, 5\], a row a sample \(x\[None\]"),
+        (torch.zeros(2, 4), r"x has shape \[2, 4\]"),
+        (torch.zeros(2, 5).fill_(torch.nan), "NaN or infinite in row 0"),
+        (torch.zeros(2, 5, dtype=torch.uint8), "x is uint8"),
+        ("rows.csv", r"A str was given, and this model did not learn from a table: give an array of shape \[n, 5\]"),
+        ([{"age": 3}], "did not learn from a table"),
+        ([["a"] * 5], "cannot be taken as an array of numbers"),
+    ],
+)
+def test_rows_that_do_not_fit_are_one_line(x, words):
+    with refused(words):
+        run(rounds=0).predict(x)
+
+
+def test_outputs_by_the_hook_are_used():
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(5, 3)
+
+        def forward(self, x):
+            return x, self.net(x)
+
+    done, x = run(module=Two(), output=1), federation().global_test[0]
+    assert done.predict(x).classes.tolist() == done.model(x)[1].argmax(1).tolist()
+
+
+def test_repr_is_one_line(tmp_path):
+    done = run(ua.Scaffold(), folder=tmp_path / "run")
+    number = done.history[-1]["test_accuracy"]
+    words = f"6 clients with 3 classes, round 3 of 3, test accuracy {number:.3f}, {tmp_path / 'run'}"
+    assert repr(done) == f"Run(Scaffold, {words})"
+    assert repr(run(rounds=0)) == "Run(FedAvg, 6 clients with 3 classes, round 0 of 0)"
+
+
+def test_to_pandas(monkeypatch):
+    done = run()
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    assert done.to_pandas() == done.history
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with refused("pip install pandas"):
+        done.to_pandas()
+
+
+def test_labels_without_names_are_numbers():
+    assert Prediction(np.array([1, 0]), np.eye(2)).labels == [1, 0]

@@ -1,0 +1,227 @@
+"""Using a trained model: rows as the user has them in, classes with their names or numbers in their own unit out."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unalike.client import Job, OneClient
+from unalike.client.evaluation import own_model
+from unalike.contract import BUFFERS, EVALUATION, Call
+from unalike.contract.method import settings
+from unalike.data import RemoteFederation, tables
+from unalike.data.schema import Schema
+from unalike.errors import UnalikeError, did_you_mean, first_line
+from unalike.messages.request import message_parts
+from unalike.nn.numerics import numerics
+from unalike.nn.output import Output, picker
+from unalike.run.evaluate import shares_one_model
+
+if TYPE_CHECKING:
+    from unalike.run.run import Run
+
+SLICE = 1024  # rows that the model sees at once
+
+
+@dc.dataclass(frozen=True)
+class Prediction:
+    """What a model says of some rows: the class of each by number, and the probability of every class [n, classes]."""
+
+    classes: np.ndarray
+    probabilities: np.ndarray
+    names: tuple[str, ...] | None = None
+
+    @property
+    def labels(self) -> list[str] | list[int]:
+        """The class of each row by name, where classes have names; else by number."""
+        return self.classes.tolist() if self.names is None else [self.names[k] for k in self.classes]
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __repr__(self) -> str:
+        some = ", ".join(
+            f"{label} ({p:.2f})" for label, p in zip(self.labels[:3], self.probabilities.max(1), strict=False)
+        )
+        return f"Prediction({len(self)} rows: {some}{', …' if len(self) > 3 else ''})"
+
+
+@dc.dataclass(frozen=True, repr=False)
+class Predictor:
+    """A model with all that it takes to use it.
+
+    shape: of a sample, without preparation; tokens: whether samples are whole numbers. preparation: what is done to
+    features and to the number that is predicted. schema: of the table that the data came from. classes: how many, None
+    for numbers. about: the method and other facts worth keeping.
+    """
+
+    module: nn.Module
+    shape: tuple[int, ...]
+    tokens: bool = False
+    preparation: Any = None
+    schema: Schema | None = None
+    classes: int | None = None
+    label_names: tuple[str, ...] | None = None
+    output: Output = None
+    about: Mapping[str, Any] = dc.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        what = "numbers" if self.classes is None else f"{self.classes} classes"
+        source = "rows of a table" if self.schema else f"samples {list(self.shape)}"
+        return f"Predictor({what} from {source}, {self.about.get('method', {}).get('name', 'a model')})"
+
+    def predict(self, rows: Any) -> Prediction | np.ndarray:
+        """Predict rows as the user has them: an array [n, ...] as before any preparation, or, where the data came from
+        a table, a file, a data frame or a list of dicts. Numbers come back in the unit of the table."""
+        x = self.prepared(rows)
+        pick, first = picker(self.output), next(self.module.parameters(), torch.empty(0))
+        self.module.eval()
+        outputs = []
+        with torch.no_grad():
+            for part in x.split(SLICE) if len(x) else (x,):
+                part = part.to(first.device)
+                outputs.append(pick(self.module(part.to(first.dtype) if part.is_floating_point() else part)))
+        output = torch.cat(outputs).double().cpu()
+        return self._numbers(output) if self.classes is None else self._classes(output)
+
+    def prepared(self, rows: Any) -> Tensor:
+        """Return rows as the model sees them."""
+        if _is_table(rows):
+            if self.schema is None:
+                raise UnalikeError(
+                    f"A {type(rows).__name__} was given, and this model did not learn from a table: give an array of "
+                    f"shape [n, {', '.join(map(str, self.shape))}]."
+                )
+            x = coded(self.schema, rows)
+        else:
+            x = _tensor(rows)
+            self._check(x)
+        if self.preparation is None:
+            _check_finite(x)
+            return x
+        _check_finite(torch.nan_to_num(x, nan=0.0, posinf=torch.inf, neginf=-torch.inf))  # a gap will be filled
+        return self.preparation.apply(x.double())
+
+    def _check(self, x: Tensor) -> None:
+        if tuple(x.shape[1:]) != self.shape or not x.dim():
+            raise UnalikeError(
+                f"x has shape {list(x.shape)}: it must be [n, {', '.join(map(str, self.shape))}], a row a sample "
+                "(x[None] for a single one)."
+            )
+        if x.dtype in (torch.uint8, torch.bool) and not self.tokens:
+            kind = str(x.dtype).removeprefix("torch.")
+            raise UnalikeError(f"x is {kind} and the model learned from floats: convert it, for images x / 255.")
+
+    def _numbers(self, output: Tensor) -> np.ndarray:
+        flat = output.reshape(len(output), -1)
+        if self.preparation is not None and self.preparation.target is not None:
+            mean, scale = (torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in self.preparation.target)
+            flat = flat * scale + mean
+        return (flat[:, 0] if flat.shape[1] == 1 else flat.reshape(output.shape)).numpy()
+
+    def _classes(self, output: Tensor) -> Prediction:
+        if output.dim() == 1:
+            output = output[:, None]
+        if output.shape[1] == 1 and self.classes == 2:  # one logit, as binary cross-entropy has it
+            output = torch.cat([torch.zeros_like(output), output], 1)
+        if output.dim() != 2 or output.shape[1] < (self.classes or 0):
+            raise UnalikeError(
+                f"The model's outputs are {list(output.shape)} for {self.classes} classes: there must be one per class "
+                "and row."
+            )
+        probabilities = output.softmax(1).numpy()
+        return Prediction(probabilities.argmax(1), probabilities, self.label_names)
+
+
+def coded(schema: Schema, rows: Any) -> Tensor:
+    """Return rows of a table as features, coded by the schema of the table that the model learned from."""
+    x, _ = tables.encoded(schema, rows)  # type: ignore[attr-defined]
+    return torch.as_tensor(x, dtype=torch.float64)
+
+
+def _is_table(rows: Any) -> bool:
+    """Whether rows have columns with names: a file, a data frame, a dict of columns, a list of dicts."""
+    if isinstance(rows, str | os.PathLike | Mapping) or hasattr(rows, "columns") or hasattr(rows, "column_names"):
+        return True
+    return isinstance(rows, list | tuple) and len(rows) > 0 and isinstance(rows[0], Mapping)
+
+
+def _tensor(rows: Any) -> Tensor:
+    try:
+        x = rows if isinstance(rows, Tensor) else torch.as_tensor(np.asarray(rows))
+    except (TypeError, ValueError) as error:
+        raise UnalikeError(f"x cannot be taken as an array of numbers: {first_line(error)}.") from None
+    return x.detach().cpu()
+
+
+def _check_finite(x: Tensor) -> None:
+    if not x.is_floating_point() or x.isfinite().all():
+        return
+    row = int(torch.nonzero(~x.reshape(len(x), -1).isfinite().all(1))[0])
+    raise UnalikeError(f"x has a value that is NaN or infinite in row {row}: all must be finite.")
+
+
+# ---------------------------------------------------------------- from a run
+
+
+def predictor(run: Run, client: int | str | None = None) -> Predictor:
+    """Return the run's global model, or a client's own, ready to be used."""
+    data = run.data
+    module = run.model if client is None else _own_module(run, _client(run, client))
+    x, names = data.train.x, data.label_names
+    about = {"method": settings(run.method), "rounds": run.rounds_done, "seed": run.seed}
+    return Predictor(
+        module=module.cpu(),
+        shape=tuple(x.shape[1:]),
+        tokens=not x.is_floating_point(),
+        preparation=getattr(data, "preparation", None),
+        schema=data.schema,
+        classes=data.classes,
+        label_names=None if names is None else tuple(names),
+        output=run.task.output,
+        about=about if client is None else {**about, "client": client},
+    )
+
+
+def _client(run: Run, client: int | str) -> int:
+    """Return the number of a client that is given by number or name."""
+    names = run.data.names or []
+    if isinstance(client, str):
+        if client not in names:
+            known = did_you_mean(client, names) if names else " Clients have numbers here, and no names."
+            raise UnalikeError(f"There is no client {client!r}.{known}")
+        return names.index(client)
+    if isinstance(client, bool) or not isinstance(client, int | np.integer) or not 0 <= client < len(run.data):
+        raise UnalikeError(f"client={client!r} must be a client's name, or its number from 0 to {len(run.data) - 1}.")
+    return int(client)
+
+
+class _OwnModel(Job):
+    """The job of finding a client's own model."""
+
+    def function(self, function: Any) -> Callable[..., Any]:
+        return own_model(self.method)
+
+
+def _own_module(run: Run, client: int) -> nn.Module:
+    """Return the module with a client's own model, found as evaluation finds it."""
+    task = run.task
+    if shares_one_model(run.method) and task.buffer_policy != "local":
+        return run.model
+    if isinstance(run.data, RemoteFederation):
+        raise UnalikeError("The clients' own models stay with them in a real federation: only the global one is here.")
+    shared, rows = message_parts(run.method.published(run.server), run.population, run.server.values, task)
+    rows = {name: values[[client]] for name, values in rows.items()}
+    call = Call("personal", shared, rows, run.rounds_done - 1, EVALUATION)
+    state, first = run.clients.read(np.array([client]))
+    job = run.engine.job
+    one = OneClient(_OwnModel(**{field.name: getattr(job, field.name) for field in dc.fields(job) if field.init}))
+    with numerics(run.settings.precision, run.settings.deterministic):
+        _, sent, _ = one.run(call, client, {n: v[0] for n, v in state.items()}, first[0], call.message(0))
+    return run.module_with(sent["vector"], sent.get(BUFFERS, one.buffers))
