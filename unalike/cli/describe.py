@@ -16,8 +16,7 @@ from unalike import config
 from unalike.cli import show
 from unalike.config import flags
 from unalike.data import Federation
-from unalike.data.remarks import each, missing_by_column
-from unalike.data.schema import Column
+from unalike.data.remarks import each
 from unalike.data.tables import remarks
 from unalike.errors import UnalikeError
 from unalike.files import complaining, replace
@@ -29,7 +28,7 @@ WAYS = ("name", "table", "folder")  # of saying which data
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unalike data describe [NAME] [--table FILE] [--SETTING VALUE ...] [--schema FILE]"
+    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE]"
     parser.add_argument("name", nargs="?", metavar="NAME", help="a data set", choices=[*config.NAMES["data"]])
     schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
     schema.complete = shtab.FILE  # type: ignore[attr-defined]
@@ -52,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
         content["features"] = [_feature(fed, k) for k in range(len(fed.schema.columns))]
         parts.append(_feature_table(content["features"]))
         content["missing by client"] = _missing(fed)
-        parts.append(_missing_table(fed, content["missing by client"]))
+        parts.append(_missing_table(content["missing by client"]))
     if fed.classes is not None:
         content["label counts"] = fed.label_counts().tolist()
         parts.append(picture(fed, fed.label_counts(), show.width()))
@@ -199,15 +198,17 @@ def _feature_table(features: list[dict[str, Any]]) -> str:
 def _missing(fed: Federation) -> dict[str, dict[str, int]]:
     """Of the clients that miss cells: how many, by column."""
     assert fed.schema is not None
-    found = {}
-    for k in range(len(fed)):
-        counts, _ = missing_by_column(fed.schema, fed.train.of(k)[0].numpy())
-        if counts:
-            found[_name(fed, k) if fed.names is None else fed.names[k]] = counts
-    return found
+    _, first = np.unique(fed.schema.sources, return_index=True)
+    counts = np.zeros((len(fed), len(first)), np.int64)
+    np.add.at(counts, fed.train.owners(), np.isnan(fed.train.x.numpy()[:, first]))
+    columns = [column.name for column in fed.schema.columns]
+    return {
+        str(k) if fed.names is None else fed.names[k]: {c: int(n) for c, n in zip(columns, counts[k], strict=True) if n}
+        for k in np.flatnonzero(counts.any(1))
+    }
 
 
-def _missing_table(fed: Federation, missing: dict[str, dict[str, int]]) -> str:
+def _missing_table(missing: dict[str, dict[str, int]]) -> str:
     if not missing:
         return ""
     most = sorted(missing.items(), key=lambda item: -sum(item[1].values()))
