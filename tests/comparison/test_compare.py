@@ -91,7 +91,8 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     for row in rows:  # what a reference line would send is nobody's traffic, as the table has it
         sent = row["method"] in ("fedavg", "scaffold")
         assert bool(row["bytes"]) == sent and (sent or row["rounds_to"] == row["bytes_to"] == "")
-    assert [row["all bytes"] == "–" for row in table] == [False, False, True, True]
+    assert [row["all bytes"] == "–" for row in table] == [False, False, True, True, True]
+    assert table[-1]["method"] == "constant" and float(table[-1]["accuracy"].split()[0]) < 0.25
 
     before, stamps = found("out"), {p: p.stat().st_mtime_ns for p in Path("out").glob("*/rounds.jsonl")}
     assert do(capsys, "report out --out again.html")[0] == 0
@@ -153,7 +154,8 @@ def test_the_default_folder_is_found_again_by_the_same_settings(here, capsys):
 def test_one_that_diverges_does_not_stop_the_others(here, capsys):
     line = f"compare fedavg fedprox {SMALL} --rounds 2 --seeds 2 --mu 1e4 --no-references --folder a"
     code, out, said = do(capsys, line)
-    assert code == 0 and "fedprox-seed0: diverged in round 1" in said
+    assert code == 3 and "fedprox-seed0: diverged in round 1" in said
+    assert "In short: fedavg is the only method that got through; its accuracy is" in out
     assert "\nDiverged: fedprox in 2 of 2 seeds (round 1)" in out
     rows, table, _ = found("a")
     assert all(row["bytes"] for row in rows)
@@ -166,11 +168,12 @@ def test_where_all_diverge_at_once_there_is_a_verdict_and_no_page(here, capsys):
     Path("my.csv").write_text(patients())
     line = "compare fedavg --table my.csv --client hospital --label outcome --lr 1e30 --rounds 2 --seeds 1 --folder a"
     code, out, said = do(capsys, line)
-    assert code == 0 and "\nNo verdict: fedavg" in out and "there is no page" in said
-    assert [row["accuracy"] for row in found("a")[1]] == ["diverged"] * 3
+    assert code == 3 and "In short: no verdict; no method got through in every seed." in out and "no page" in said
+    assert "Measured: " not in out and "How sure" not in out
+    assert [row["accuracy"] for row in found("a")[1]][:3] == ["diverged"] * 3
     assert not Path("a/report.html").exists()
     code, out, _ = do(capsys, f"{line} --json")
-    assert code == 0 and json.loads(out)["report"] is None and json.loads(out)["title"] == "fedavg on my"
+    assert code == 3 and json.loads(out)["report"] is None and json.loads(out)["title"] == "fedavg on my"
 
 
 def test_lists_are_a_grid_and_flags_go_to_the_methods_that_have_them(here, capsys):
@@ -242,9 +245,9 @@ def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
     draw = np.random.default_rng(0)
     Path("clients").mkdir()
     for name in "abc":
-        x = draw.normal(size=(30, 3)).astype(np.float32)
+        x = draw.normal(size=(60, 3)).astype(np.float32)
         np.savez(f"clients/{name}.npz", x=x, y=(x[:, 0] > 0).astype(int) * (name != "c"))
-    line = "compare fedavg --data-folder clients --rounds 2 --seeds 2 --folder"
+    line = "compare fedavg --data-folder clients --rounds 4 --seeds 2 --folder"
     code, out, said = do(capsys, f"{line} a")
     assert code == 0 and "Highest" not in out and "Is federating worth it" in out
     assert "note: 1 of 3 clients have samples of one class (client 2 ('c'))" in " ".join(said.split())
@@ -269,11 +272,11 @@ def test_classes_saved_as_floats_are_a_regression_and_told(here, kind):
     assert told == (kind in ("0 and 1", "one-hot"))
 
 
-def test_a_number_to_predict_is_compared_by_its_loss(here, capsys):
+def test_a_number_to_predict_is_compared_by_its_error(here, capsys):
     Path("my.csv").write_text(patients())
     line = "compare fedavg fedprox --table my.csv --client hospital --label dose --categorical outcome --regression"
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
-    assert code == 0 and "\nLowest loss: " in out and "loss on clients' own test samples" in out
+    assert code == 0 and "\nLowest RMSE: " in out and "RMSE over all clients' test samples together" in out
     found = config.load_toml("a/fedavg-seed0/config.toml")["facts"]["model"]
     assert found["loss"] == "squared_error" and found["parameters"] == 4 * 32 + 32 + 32 + 1
 

@@ -1,6 +1,7 @@
 """Somebody's own table, and everything that can be wrong with it."""
 
 import csv
+import functools
 import io
 import json
 
@@ -11,9 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unalike import core
-from unalike.data import table_files
-from unalike.data.tables import from_huggingface, from_table, remarks, table_dataset
+from unalike.data import table_files, tables
+from unalike.data.tables import remarks, table_dataset
 from unalike.errors import UnalikeError
+
+# in the table's own units, so that what was read can be seen
+from_table = functools.partial(tables.from_table, scale="none")
+from_huggingface = functools.partial(tables.from_huggingface, scale="none")
 
 
 def says(*pieces):
@@ -204,7 +209,7 @@ def test_a_dataset_to_be_partitioned(table):
     data = table_dataset(file, "y", client="c", columns=["region"])
     assert data.x.shape == (40, 1) and data.columns["region"].dtype == np.int64
     assert data.split().names == ["a", "b"] and len(data.split("natural:region")) == 5
-    assert data.split().fingerprint() == from_table(file, "c", "y", ["v"]).fingerprint()
+    assert data.split().fingerprint() == tables.from_table(file, "c", "y", ["v"]).fingerprint()
 
 
 def test_a_table_in_a_config(table, tmp_path):
@@ -384,3 +389,14 @@ def test_damaged_tables(table, data):
 def test_what_only_looks_right(table, text, pieces):
     with says(*pieces):
         from_table(table(text), "c", "y")
+
+
+def test_features_are_in_comparable_units_unless_it_is_said(table):
+    fed = tables.from_table(table(), "hospital", "outcome", categorical=["sex"])
+    mean, spread = fed.train.x.mean(0), fed.train.x.std(0, unbiased=False)
+    assert fed.preparation.features == ["age", "dose", "sex=f", "sex=m"] and not fed.preparation.own
+    assert torch.allclose(mean[:2], torch.zeros(2), atol=1e-6) and torch.allclose(spread[:2], torch.ones(2))
+    assert set(fed.train.x[:, 2:].flatten().tolist()) == {0.0, 1.0}
+    assert tables.from_table(table(), "hospital", "outcome", categorical=["sex"], scale="client").preparation.own
+    with says("scale", "standard"):
+        tables.from_table(table(), "hospital", "outcome", categorical=["sex"], scale="minmax")

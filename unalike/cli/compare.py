@@ -133,7 +133,7 @@ def _conduct(
     content = results.write(folder, cases, planned, facts)
     if not args.json:
         print(text(cases, facts))
-    begun = any(outcome.lines for outcome in outcomes.values())
+    begun = any(outcomes[job.arm.name, job.seed].lines for job in planned)
     folders = [job.folder for job in planned]
     page = report.write(folders, folder / "report.html", comparison=content) if begun else None
     if args.json:
@@ -259,8 +259,9 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         head = case.name and f"{case.name}\n"
         titles = list(results.columns(case))
         cut = titles.index("variance pp²")
-        first = [t for t in titles[:cut] if t != "corrected"]
-        for part in (first, ["method", *titles[cut:]]):
+        others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
+        first = [t for t in titles[:cut] if t != "corrected" and t not in others]
+        for part in (first, *([["method", *others]] if others else []), ["method", *titles[cut:]]):
             rows = results.rows(case, part)
             kept = _fitting(rows, part, [*reversed(case.base.others)])
             out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))

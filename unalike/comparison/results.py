@@ -166,7 +166,7 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     chosen = any(e.validation for e in case.found)
     out: dict[str, Callable[[Evidence], str]] = {
         "method": lambda e: e.label,
-        score.spoken: lambda e: _diverged(e) or (_narrow(e.selected, digits) if e.selected else NOTHING),
+        score.name: lambda e: _diverged(e) or (_narrow(e.selected, digits) if e.selected else NOTHING),
     }
     if chosen:
         out["last round"] = lambda e: _narrow(e.final, digits) if e.final else NOTHING

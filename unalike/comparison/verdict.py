@@ -125,7 +125,7 @@ def _nothing(methods: Sequence[Evidence], guess: Evidence, score: Number, advice
     digits = places(score.unit, guess.selected)
     return [
         "In short: no verdict; no method has learned anything here.",
-        f"What is wrong: the best {score.spoken} of a method is {spread(best.selected, digits)} ({best.label}); the "
+        f"What is wrong: the best {score.name} of a method is {spread(best.selected, digits)} ({best.label}); the "
         f"same answer for every sample has {spread(guess.selected, digits)}. Which method is better cannot be seen in "
         "models that have not learned.",
         f"What to try: {advice or '--tune 8, which looks for a learning rate; more --rounds'}.",
@@ -146,7 +146,7 @@ def _learned_nothing(methods: Sequence[Evidence], guess: Evidence, score: Number
 def _only(method: Evidence, found: Sequence[Evidence], guess: Evidence | None, score: Number) -> str:
     """The answer in short where one method is left to speak of."""
     digits = places(score.unit, method.selected)
-    what = f"its {score.spoken} is {spread(method.selected, digits)}"
+    what = f"its {score.name} is {spread(method.selected, digits)}"
     if guess is not None and guess.complete:
         what += f", that of the same answer for every sample {spread(guess.selected, digits)}"
     why = (
@@ -227,7 +227,7 @@ def _clearly_worse(method: Evidence, best: Evidence, values: Values, larger: boo
 def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     digits = places(score.unit, base.selected)
     wish = _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected, digits), score.larger)
-    return f"{'Highest' if score.larger else 'Lowest'} {score.spoken}: {wish}"
+    return f"{'Highest' if score.larger else 'Lowest'} {score.name}: {wish}"
 
 
 def _worst(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
@@ -252,7 +252,7 @@ def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: 
     reached = [m for m in methods if m.reached == len(m.seeds)]
     missed = [f"{m.label} in {m.reached} of {len(m.seeds)} seeds" for m in methods if m not in reached]
     rest = f" Reached by {listed(missed)} only: no mean for {plural('it', missed)}." if missed else ""
-    where = f"{score.spoken} {target:g}"
+    where = f"{score.name} {target:g}"
     if not reached:
         return [f"Fewest rounds and bytes to {where}: no method reaches it in every seed.{rest}"]
 
@@ -316,7 +316,7 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     best, simplest = clear
     gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
     short = f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}."
-    also = f" {best.label} has the best {score.spoken}, not clearly better than {simplest.label}'s."
+    also = f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
     return short if best is simplest else short + also
 
 

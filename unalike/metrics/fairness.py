@@ -15,9 +15,10 @@ def spread(values: np.ndarray, share: float = 0.2, higher: bool = True) -> dict[
         return dict.fromkeys(("mean", "worst20", "best20", "variance_pp2"))
     ordered = np.sort(values) if higher else np.sort(values)[::-1]
     few = max(1, round(share * len(ordered)))
-    return {
-        "mean": float(ordered.mean()),
-        "worst20": float(ordered[:few].mean()),
-        "best20": float(ordered[-few:].mean()),
-        "variance_pp2": float(ordered.var() * 1e4),
-    }
+    with np.errstate(invalid="ignore", over="ignore"):  # of a model that is about to diverge
+        return {
+            "mean": float(ordered.mean()),
+            "worst20": float(ordered[:few].mean()),
+            "best20": float(ordered[-few:].mean()),
+            "variance_pp2": float(ordered.var() * 1e4),
+        }

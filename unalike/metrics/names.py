@@ -55,11 +55,6 @@ class Number:
         return spoken(self.metric)
 
     @property
-    def spoken(self) -> str:
-        """What is measured, in a sentence: "AUC", "balanced accuracy"."""
-        return spoken(self.metric)
-
-    @property
     def validation(self) -> str:
         """The key of the same metric on validation data."""
         return f"validation_{self.metric}"
@@ -81,26 +76,29 @@ def numbers(metrics: Mapping[str, bool] | None = None) -> dict[str, Number]:
     the headline first."""
     given = {} if "accuracy" in (metrics or {}) else {"accuracy": True}
     given |= metrics or {}
-    rows = [number for name, higher in given.items() for number in _metric(name, higher)]
+    first = next(iter(metrics or given))
+    rows = [number for name, higher in given.items() for number in _metric(name, higher, name == first)]
     validation = [_validation(name, higher) for name, higher in given.items()]
     return {number.key: number for number in (*rows, *_loss(), *validation, *_others())}
 
 
-def _metric(name: str, higher: bool) -> Iterator[Number]:
-    """Yield the numbers of a metric: on the test set, over all clients' samples together, and over clients."""
+def _metric(name: str, higher: bool, first: bool) -> Iterator[Number]:
+    """Yield the numbers of a metric: on the test set, over all clients' samples together, and over clients. Of built-in
+    metrics beside the headline a report's table has only the first two."""
     share, said = name in SHARES, spoken(name)
     title = said[:1].upper() + said[1:]
-    of = "" if name == "accuracy" else f"{said}, "  # accuracy is what is meant where nothing is said
+    of = "" if name == "accuracy" and first else f"{said}, "  # accuracy is what is meant where nothing is said
     unit: Unit = "percent" if share else "plain"
     better: Better = "higher" if higher else "lower"
 
     def number(key: str, label: str, words: str, short: str = "", score: str = "", summary: str = "") -> Number:
+        summary = summary if first or name not in TOGETHER or key.startswith(("test_", "pooled_")) else ""
         return Number(key, f"{title}, {label}", unit, better, "evaluation", name, words, short, score, summary)
 
     on_test, on_own = f"{said} of the global model on the test set", f"{said} on clients' own test samples"
     counted, chosen = f"{on_own}, every client counted once", f"{of}selected on validation"
     mean, worst, variance = (f"{of}{words}" for words in ("mean over clients", "worst 20 %", "variance over clients"))
-    together = f"{of}all clients' samples together"
+    together = f"pooled {said}"
     yield number(f"test_{name}", "test set", f"test {said}", "test set", on_test, said)
     yield number(f"selected_{name}", "selected on validation", chosen, summary=chosen)
     if name in TOGETHER:

@@ -14,8 +14,9 @@ from unalike.data.columns import Columns
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts
+from unalike.metrics.by_class import class_means, class_table
 from unalike.metrics.evaluation import Scores, clients_line, evaluate_columns, validation_line
-from unalike.nn.metrics import MEANS, statistics
+from unalike.nn.metrics import COUNTS, MEANS, statistics
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -101,7 +102,7 @@ def _test(run: Run) -> dict[str, float | None]:
 def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, Scores]:
     """Return the loss and metrics of each client's own model on its own data; over a network, of those that answer."""
     task, columns = run.task, run.data.splits[split]
-    if shares_one_model(run.method) and task.buffer_policy != "local" and not isinstance(run.data, RemoteFederation):
+    if _one_model_here(run):
         return ids, evaluate_columns(task, run.bound(run.server.w), columns, ids)
     message = run.method.published(run.server)
     shared, rows = message_parts(message, run.population, run.server.values, task)
@@ -111,6 +112,31 @@ def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.nd
         found.add(outcome)
     run.clients.discard()  # a personal model that is trained here leaves nothing behind
     return found.scores()
+
+
+def by_class(run: Run) -> list[dict[str, Any]]:
+    """Return the metrics of every class: see `Run.by_class`."""
+    data, test = run.data, run.data.splits.get("test")
+    if data.classes is None:
+        raise UnalikeError("The labels are numbers: there are no classes to look at one by one.")
+    vector = next(iter(run.vectors().values()), None)
+    if vector is not None and data.global_test is not None and len(data.global_test[1]):
+        means, samples = class_means(run.task, run.bound(vector), *data.global_test), len(data.global_test[1])
+    elif COUNTS.name in run.client_means and test is not None:
+        means, samples = run.client_means[COUNTS.name], int(test.sizes[run.client_values["client"]].sum())
+    elif test is not None and _one_model_here(run):
+        means, samples = class_means(run.task, run.bound(run.server.w), test.x, test.y), len(test.y)
+    else:
+        raise UnalikeError(
+            "There is nothing to count classes on: give a test set, or clients' test samples and the metric 'f1'."
+        )
+    return class_table(means, samples, data.label_names)
+
+
+def _one_model_here(run: Run) -> bool:
+    """Return whether all clients share the global model, and their data are here."""
+    remote = isinstance(run.data, RemoteFederation)
+    return shares_one_model(run.method) and run.task.buffer_policy != "local" and not remote
 
 
 class _Answers:

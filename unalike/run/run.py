@@ -24,7 +24,7 @@ from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
-from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model
+from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.predict import Prediction, predictor
@@ -327,6 +327,11 @@ class Run:
             *([str(self.folder.path)] if self.folder else []),
         ]
         return f"Run({', '.join(parts)})"
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Return a row a class (class, samples, recall, precision, f1): of the global model on the global test set,
+        else over all clients' test samples together."""
+        return by_class(self)
 
     def summary(self) -> dict[str, Any]:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on
