@@ -368,6 +368,29 @@ def test_a_table_with_a_number_to_predict_by_its_schema():
 # ---- files
 
 
+def test_arrow_and_parquet(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    noon = pa.array([dt.datetime(1970, 1, 1, 12), None, None, None], pa.timestamp("ns", "UTC"))
+    table = pa.table(
+        {
+            "c": ["n", "n", "s", "s"],
+            "y": [0, 1, 0, 1],
+            "whole": pa.array([1, None, 3, 4], pa.int32()),
+            "flag": pa.array([True, None, False, True]),
+            "date": pa.array([dt.date(1970, 1, 3), None, None, None]),
+            "noon": noon,
+            "word": pa.array(["u", None, "v", "u"]).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    for source in (table, tmp_path / "a.parquet"):
+        data = read(source)
+        assert [c.kind for c in data.schema.columns] == ["number", "flag", "date", "date", "category"]
+        assert same(data.x[:2], [[1, 1, 2, 0.5, 1, 0], [NAN] * 6]) and same(data.x[2:, 4:], [[0, 1], [1, 0]])
+
+
 def test_a_file_with_gaps_is_read_as_one_without(tmp_path):
     """Gaps in the first rows, behind them, and in all ways of writing; the quick readers and the exact one."""
     lines = [f"{'ns'[k % 2]},{k % 2},{k}.5,{k}.25,{'' if k == 3 else k % 7}" for k in range(300)]

@@ -14,10 +14,11 @@ from unalike import config
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings import typed
 
-COMMANDS = ("run", "compare", "local-federation", "serve")  # those that take settings as flags
+# Those that take settings as flags.
+COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set"}
-OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
+OWN |= {"--schema", "--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
@@ -38,6 +39,12 @@ def flag(table: str, name: str) -> str:
     """A setting as one types it."""
     short = next((s for s, place in SHORT.items() if place == (table, name)), None)
     return f"--{short or name.replace('_', '-')}"
+
+
+def taken(words: list[str]) -> bool:
+    """Whether the command that is given takes settings as flags."""
+    plain = [word for word in words if not word.startswith("-")]
+    return any(plain[: len(command)] == command for command in COMMANDS)
 
 
 def split(words: list[str]) -> tuple[list[str], list[Given]]:

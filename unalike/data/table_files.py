@@ -171,6 +171,8 @@ class Frame:
 
     def _column(self, name: str) -> np.ndarray:
         values = self.frame[self.keys[name]]
+        if str(getattr(values, "type", "")).startswith("dictionary"):  # of pyarrow, whose to_numpy fills its gaps
+            values = values.to_pylist()
         if hasattr(values, "to_numpy"):
             return values.to_numpy()
         values = list(values)
