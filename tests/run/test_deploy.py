@@ -1,6 +1,9 @@
 """One file that holds a model and all that it takes to use it."""
 
+import dataclasses as dc
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import unalike as ua
 from unalike import config
 from unalike.cli import main
 from unalike.cli.predict import columns
+from unalike.data.schema import Column, Schema
 from unalike.models import MODELS, build
 from unalike.run import deploy
 from unalike.run.predict import Predictor
@@ -115,6 +119,36 @@ def test_tied_weights_and_a_client_s_own_model(tmp_path):
     loaded = ua.load_model(own.save(tmp_path / "own", client=2))
     assert np.array_equal(loaded.predict(X).probabilities, own.predict(X, client=2).probabilities)
     assert loaded.about["client"] == 2
+
+
+@dc.dataclass(frozen=True)
+class Shift:
+    """A preparation by hand, as plain numbers."""
+
+    by: float
+    target: None = None
+
+    def apply(self, x):
+        return (x + self.by).float()
+
+    def plain(self):
+        return {"by": self.by}
+
+    @classmethod
+    def from_plain(cls, plain):
+        return cls(plain["by"])
+
+
+def test_preparation_and_schema_come_back(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "unalike.data.preparation", types.SimpleNamespace(Preparation=Shift))
+    done = trained()
+    done.data.preparation = Shift(1 / 3)
+    done.data.schema = Schema((Column("a"), Column("b", "category", ("x", "y"))), "c", ("p", "q", "r"))
+    loaded = ua.load_model(done.save(tmp_path / "m"))
+    assert loaded.preparation == Shift(1 / 3) and loaded.schema == done.data.schema
+    assert np.array_equal(loaded.predict(X).probabilities, done.predict(X).probabilities)
+    done.data.preparation = None
+    assert not np.array_equal(loaded.predict(X).probabilities, done.predict(X).probabilities)
 
 
 # ---------------------------------------------------------------- files that will not do
