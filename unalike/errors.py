@@ -43,7 +43,8 @@ def did_you_mean(given: str, options: Iterable[str]) -> str:
     options = sorted(options)
     if not options:
         return ""
-    near = difflib.get_close_matches(given, options, n=1, cutoff=0.6)
+    # many names begin alike: 'fedsgd' is 0.73 near 'feddc'. Of two or three letters one is a large share
+    near = difflib.get_close_matches(given, options, n=1, cutoff=0.6 if len(given) <= 3 else 0.75)
     return f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(options)}."
 
 

@@ -201,12 +201,7 @@ def test_methods_are_compared_by_the_first_metric(here, capsys):
     assert code == 0 and "\nHighest AUC: " in out and "AUC of the global model on the test set" in out
     case = json.loads(Path("c/comparison.json").read_text())["cases"][0]
     assert case["score"]["key"] == "test_auc"
-    assert list(case["methods"][0]["others"]) == [
-        "accuracy",
-        "F1",
-        "Brier score",
-        "balanced accuracy",
-    ]
+    assert list(case["methods"][0]["others"]) == ["accuracy", "F1", "Brier score", "balanced accuracy"]
     page = content("c/report.html")
     assert [run["name"] for run in page["runs"]] == ["AUC"] * 4 and not page["runs"][0]["percent"]
     rows = page["runs"][0]["by_class"]

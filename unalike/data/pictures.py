@@ -32,12 +32,7 @@ class Picture(NamedTuple):
 
 
 def from_pictures(
-    folder: str | os.PathLike,
-    size: int | None = None,
-    *,
-    test: float = 0.0,
-    validation: float = 0.0,
-    seed: int = 0,
+    folder: str | os.PathLike, size: int | None = None, *, test: float = 0.0, validation: float = 0.0, seed: int = 0
 ) -> Federation:
     """A federation of the pictures in folder/CLIENT/CLASS/, as float32 [channels, height, width] in 0..1.
 
