@@ -49,7 +49,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from unalike import config
-from unalike.comparison.jobs import TEST, VALIDATION
+from unalike.config.defaults import SHARES
 from unalike.data.fetch import Package, Route, get
 
 METHODS = ("fedavg", "fedprox", "scaffold")
@@ -248,7 +248,7 @@ def split(table: Table, columns: Columns, seed: int) -> dict[str, np.ndarray]:
     """
     rows = [str(k) for k in range(len(columns[table.label]))]
     frame = {"client": columns[table.client or "group"], "row": rows, "x": [str(k % 7) for k in range(len(rows))]}
-    options = {"client": "client", "label": "row", "regression": True, "test": TEST, "validation": VALIDATION}
+    options = {"client": "client", "label": "row", "regression": True, **SHARES}
     fed = config.make_data({"table": frame, **options, "seed": seed})
     parts = {name: fed.splits[name].y.double().numpy() for name in ("train", "validation", "test")}
     order = np.sort(np.concatenate([*parts.values()]))
