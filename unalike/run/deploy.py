@@ -165,7 +165,7 @@ def _predictor(module: nn.Module, about: dict[str, Any], output: Output, path: A
         )
     schema, preparation, names = about["schema"], about["preparation"], about["label_names"]
     if preparation is not None:
-        from unalike.data.preparation import Preparation  # type: ignore[import-not-found]
+        from unalike.data.preparation import Preparation  # type: ignore[import-not-found,import-untyped]
 
         preparation = Preparation.from_plain(preparation)
     return Predictor(
