@@ -37,7 +37,7 @@ from unalike.cli import show
 from unalike.cli.scoreboard import Scoreboard
 from unalike.comparison import jobs, results
 from unalike.comparison.arms import arms_of, chooses
-from unalike.config import flags
+from unalike.config import defaults, flags
 from unalike.errors import UnalikeError, unknown
 from unalike.text import parse_seeds, span
 
@@ -167,7 +167,10 @@ def _methods(words: list[str], references: bool) -> list[str]:
 
 
 def _defaults(given: Sequence[flags.Given]) -> dict[str, dict[str, Any]]:
-    """What is run where nothing is said; steps take the place of epochs."""
+    """What is run where nothing is said; steps take the place of epochs. Of data of one's own the rest is found in
+    them."""
+    if not any(name in ("data", "data.name") for name, _ in given):
+        return {"run": {**DEFAULTS["run"], "rounds": defaults.ROUNDS}}
     start = {table: dict(values) for table, values in DEFAULTS.items()}
     if any(name in ("steps", "local.steps") for name, _ in given):
         del start["local"]["epochs"]

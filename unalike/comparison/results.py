@@ -13,13 +13,13 @@ from unalike import config
 from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
 from unalike.files import complaining, replace
+from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
 from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, places
 from unalike.text import csv_text, listed, size, span
 
 NOTHING = "–"
-FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
 
 
 @dc.dataclass
@@ -55,8 +55,10 @@ def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
     """A word of doubt where the round was chosen on few samples."""
     if samples is None or samples >= FEW_SAMPLES or not any(e.validation for e in found):
         return []
-    few = f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
-    return [few]
+    return [
+        f"Few samples: rounds were chosen by the loss on {samples} validation samples, partly by chance; see the last "
+        "round too."
+    ]
 
 
 def conclude(

@@ -151,4 +151,5 @@ def validation_line(scores: Scores, metrics: Mapping[str, Metric]) -> Line:
     """Return the numbers of all clients' validation samples together; of a metric of one's own of a whole set, which
     has no means, the mean of the clients' values, weighted by their samples."""
     pooled = scores.pooled(metrics)
-    return {f"validation_{k}": pooled[k] if k in pooled else scores.weighted(k) for k in ("loss", *metrics)}
+    line: Line = {f"validation_{k}": pooled[k] if k in pooled else scores.weighted(k) for k in ("loss", *metrics)}
+    return line | {"validation_samples": int(scores.sizes.sum())}

@@ -138,6 +138,7 @@ def _validation(name: str, higher: bool) -> Number:
 def _others() -> Iterator[Number]:
     label, words = "Accuracy of the mean of all local models, test set", "test accuracy of the mean of all local models"
     yield Number("test_all_accuracy", label, "percent", "higher", words=words)
+    yield Number("validation_samples", "Validation samples", "count", source="bookkeeping")
     yield Number("train_loss", "Training loss", better="lower", source="training", metric="loss")
     yield Number("drift_mean", "Size of an update, mean", source="training")
     yield Number("drift_max", "Size of an update, largest", source="training")
