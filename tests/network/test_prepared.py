@@ -11,9 +11,11 @@ import unalike as ua
 from unalike import config
 from unalike.client.preparing import SENDS
 from unalike.data.preparation import Recipe
+from unalike.data.schema import Column, Schema
 from unalike.messages import wire
 from unalike.network import server
 from unalike.network.client import Client, Rules
+from unalike.network.join import read_client, read_schema
 
 UNITS, SITES = np.array([1e-3, 1.0, 2000.0]), len(KEYS)
 
@@ -104,3 +106,41 @@ def test_what_was_done_to_the_features_is_kept_with_the_run(tmp_path):
         "preparation": json.loads(json.dumps(run.data.preparation.plain())),
         "label_names": None,
     }
+
+
+TABLE = "age,sex,dose,outcome\n61,f,2000,ill\n,m,1500,well\n33,m,,well\n70,x,900,ill\n52,f,1200,well\n"
+
+
+def schema(folder):
+    found = Schema((Column("age"), Column("sex", "category", ("f", "m")), Column("dose")), "outcome", ("ill", "well"))
+    (folder / "schema.json").write_text(json.dumps(found.plain()))
+    return folder / "schema.json"
+
+
+def test_clients_bring_tables_and_share_a_schema(tmp_path):
+    people = []
+    for k in range(SITES):
+        lines = TABLE.splitlines()
+        (tmp_path / f"{k}.csv").write_text("\n".join(lines[:1] + lines[1 + k % 2 :]) + "\n")
+        own = read_client(tmp_path / f"{k}.csv", test=0.3, schema=schema(tmp_path))
+        people.append(Client(own, tmp_path / str(k), Rules(repeatable=True)))
+    shared = read_schema(tmp_path / "schema.json")
+    settings = tables(model={"name": "linear"}, run={"folder": str(tmp_path / "run")})
+    settings["model"].pop("hidden")
+    run = server.run(settings, Direct(people), KEYS, recipe="standard", schema=shared, deadline=5.0)
+    assert run.data.preparation.features == ["age", "sex=f", "sex=m", "dose", "age missing", "dose missing"]
+    kept = json.loads((tmp_path / "run" / "preparation.json").read_text())
+    assert kept["label_names"] == ["ill", "well"] and Schema.from_plain(kept["schema"]) == shared
+
+
+def test_tables_that_do_not_fit_a_schema(tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    with pytest.raises(ua.UnalikeError, match="give --schema too"):
+        read_client(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("age,sex,dose\n1,f,2\n")
+    with pytest.raises(ua.UnalikeError, match="no column 'outcome'"):
+        read_client(tmp_path / "b.csv", schema=schema(tmp_path))
+    (tmp_path / "no.json").write_text("[1, 2]")
+    for file, words in (("no.json", "is no schema"), ("nothing.json", "cannot be read")):
+        with pytest.raises(ua.UnalikeError, match=words):
+            read_schema(tmp_path / file)

@@ -17,7 +17,7 @@ from unalike.settings import typed
 # Those that take settings as flags.
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
-OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set"}
+OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema"}
 OWN |= {"--schema", "--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
 # What a bare flag means where a name alone would not say it.
 SHORT = {

@@ -223,8 +223,8 @@ def run(
     with federation(data, kept) as (local, link):
         return server.run(
             tables, link, local.public, deadline=deadline, wait=60.0, test=data.global_test, classes=data.classes,
-            recipe=data.recipe, callbacks=callbacks if begun else [Keep(local), *callbacks], resume=resume, say=say,
-            check=local.processes.check,
+            recipe=data.recipe, schema=data.schema, callbacks=callbacks if begun else [Keep(local), *callbacks],
+            resume=resume, say=say, check=local.processes.check,
         )  # fmt: skip
 
 
