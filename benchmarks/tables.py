@@ -32,6 +32,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -49,7 +50,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from unalike import config
-from unalike.comparison.jobs import TEST, VALIDATION
+from unalike.config.defaults import SHARES
 from unalike.data.fetch import Package, Route, get
 
 METHODS = ("fedavg", "fedprox", "scaffold")
@@ -57,6 +58,7 @@ SEEDS = (0, 1, 2)
 PARTS = 5  # clients by quantiles, where a table has no column of clients
 POINTS, SHARE, SECONDS = 0.02, 0.03, 60  # the goals
 MISSING = {"", "NA", "?"}
+COMMAND = "import sys; from unalike.cli import main; sys.exit(main())"
 
 Columns = dict[str, list[str]]  # a CSV's cells by column
 
@@ -248,7 +250,7 @@ def split(table: Table, columns: Columns, seed: int) -> dict[str, np.ndarray]:
     """
     rows = [str(k) for k in range(len(columns[table.label]))]
     frame = {"client": columns[table.client or "group"], "row": rows, "x": [str(k % 7) for k in range(len(rows))]}
-    options = {"client": "client", "label": "row", "regression": True, "test": TEST, "validation": VALIDATION}
+    options = {"client": "client", "label": "row", "regression": True, **SHARES}
     fed = config.make_data({"table": frame, **options, "seed": seed})
     parts = {name: fed.splits[name].y.double().numpy() for name in ("train", "validation", "test")}
     order = np.sort(np.concatenate([*parts.values()]))
@@ -339,13 +341,16 @@ def compare(table: Table, file: Path, folder: Path) -> tuple[float, str]:
     """Run the command as a user would; the seconds it took and the first line of its verdict."""
     seeds = ",".join(map(str, SEEDS))
     words = ["compare", *METHODS, "--table", str(file), *table.flags, "--seeds", seeds, "--folder", str(folder)]
+    shutil.rmtree(folder, ignore_errors=True)  # runs of another time would be read and not made
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "unalike", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return seconds, f"exit code {done.returncode}: {said[-1] if said else ''}"
-    return seconds, json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["verdict"][0]
+    result = folder / "comparison.json"
+    if result.exists():
+        said = json.loads(result.read_text(encoding="utf-8"))["verdict"][0]
+    else:
+        said = ([*done.stderr.splitlines(), *done.stdout.splitlines()] or [""])[-1]
+    return seconds, f"(exit code {done.returncode}) {said}" if done.returncode else said
 
 
 def ours(table: Table, folder: Path) -> dict[str, float]:

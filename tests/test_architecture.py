@@ -61,8 +61,9 @@ MAY = {
     | {"settings", "report", "results", "metrics", "config", "run", "engines", "contract", "nn", "data"},
     "testing": {"run", "methods", "models", "contract", "training", "data"},
     "core": {"errors", "config", "run", "reproduce"},
+    "__main__": {"cli"},
 }
-MAY["cli"] = set(MAY) - {"core"} | BASE
+MAY["cli"] = set(MAY) - {"core", "__main__"} | BASE
 MAY["unalike"] = {
     "settings",
     "contract",

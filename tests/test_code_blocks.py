@@ -126,6 +126,7 @@ def write_files(folder):
         picture = folder / f"pics/{'ab'[k % 2]}/{'xy'[k // 2 % 2]}/{k}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (9, 8), k).save(picture)
+    np.save(folder / "rows.npy", np.zeros((3, 64), np.float32))
     (folder / "clients").mkdir()
     for name in "abc":
         np.savez(folder / f"clients/{name}.npz", x=draw.normal(size=(20, 4)), y=np.arange(20) % 2)
@@ -158,7 +159,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         exec(compile(text, f"{page.name}, a block", "exec"), names)
     if page.name == "methods.md":  # its blocks are pieces of methods: put together they must train
         pieces = {name: names[name] for name in ("keeps", "sends", "tables", "setup", "round")}
-        for method in (names["FedProx"](), type("Pieces", (ua.Scaffold,), pieces)()):
+        whole = [names[name]() for name in ("FedProx", "FedEma", "OwnHead")]
+        for method in (*whole, type("Pieces", (ua.Scaffold,), pieces)()):
             assert ua.simulate(model(), federation(), method, rounds=2).history[-1]["round"] == 2
 
 

@@ -12,6 +12,7 @@ from small import ENGINES, LOCAL, SIZES, federation, model, refused, run
 from torch import nn
 
 import unalike as ua
+from unalike.errors import did_you_mean
 
 # ---------------------------------------------------------------- what is given to simulate
 
@@ -372,3 +373,13 @@ def test_rates_that_cannot_be():
     for lr in (0.0, -1.0, float("inf"), np.array([0.1] * 5 + [0.0])):
         with refused("lr must be a finite number above 0"):
             run(local=dc.replace(LOCAL, lr=lr), data=federation(), module=model(), clients_per_round=6)
+
+
+@pytest.mark.parametrize(
+    "given,near",
+    [("fedprx", "fedprox"), ("fedavgg", "fedavg"), ("fed-avg", "fedavg"), ("scafold", "scaffold"), ("fedsgd", None)],
+)
+def test_a_name_that_only_begins_like_others_is_not_near(given, near):
+    """Most methods begin with fed."""
+    said = did_you_mean(given, ua.METHODS)
+    assert said == (f" Did you mean {near!r}?" if near else f" There are: {', '.join(sorted(ua.METHODS))}.")

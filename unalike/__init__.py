@@ -20,6 +20,8 @@ from unalike.nn import layout
 from unalike.nn import task as model
 from unalike.run import callbacks, sampling
 from unalike.run.callbacks import JSONL, Callback, Progress, StopAt, TensorBoard
+from unalike.run.deploy import load_model
+from unalike.run.predict import Prediction, Predictor
 from unalike.run.run import Run
 from unalike.run.simulate import simulate
 from unalike.settings.knobs import Knob, knob
@@ -27,9 +29,10 @@ from unalike.training import LocalTraining
 
 __all__ = [
     "JSONL", "METHODS", "Batch", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation", "Field",
-    "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Progress", "Replies", "Request", "Run", "Server",
-    "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "draws", "knob", "layout", "load", "local", "methods",
-    "metrics", "model", "models", "partition", "random", "sampling", "simulate", "synthetic", *CLASSES,
+    "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress", "Replies",
+    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "draws", "knob", "layout",
+    "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random", "sampling",
+    "simulate", "synthetic", *CLASSES,
 ]  # fmt: skip
 
 

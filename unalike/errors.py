@@ -43,8 +43,17 @@ def did_you_mean(given: str, options: Iterable[str]) -> str:
     options = sorted(options)
     if not options:
         return ""
-    near = difflib.get_close_matches(given, options, n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else f" There are: {', '.join(options)}."
+    best = max(options, key=lambda option: _nearness(given, option, options))
+    near = _nearness(given, best, options) >= 0.6
+    return f" Did you mean {best!r}?" if near else f" There are: {', '.join(options)}."
+
+
+def _nearness(given: str, option: str, options: Sequence[str]) -> float:
+    """How alike two names are, from 0 to 1. What many names begin with does not count (fedsgd, feddc)."""
+    head = given[:3]
+    if head in option and sum(head in other for other in options) >= 3:
+        given, option = given[3:], option.replace(head, "", 1)
+    return difflib.SequenceMatcher(None, option, given).ratio()
 
 
 def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from small import LOCAL, federation, refused
+from test_models import EXAMPLES
 from torch import nn
 
 import unalike as ua
@@ -102,8 +103,6 @@ def test_frozen_layers_stay_frozen_and_layers_put_in_stay():
 
 
 def test_every_model_remembers_how_it_was_built():
-    from test_models import EXAMPLES
-
     for name, options, _, _ in EXAMPLES:
         made = build(name, **options)
         built = start.untouched(made)

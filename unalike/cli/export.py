@@ -3,6 +3,7 @@
 unalike export runs/demo --csv                 a row a round, all runs in it
 unalike export runs/demo --csv --clients       a row a round and client
 unalike export runs/demo --parquet             the same as parquet
+unalike export runs/scaffold-digits-1 --deploy       model.unalike, for `unalike predict` and ua.load_model
 unalike export runs/scaffold-digits-1 --safetensors
 unalike export runs/scaffold-digits-1 --onnx --out model.onnx
 """
@@ -21,9 +22,12 @@ from unalike.files import complaining
 KINDS = {
     "csv": "the rounds as CSV",
     "parquet": "the rounds as parquet",
+    "deploy": "the model as one file to be used: weights, preparation, names",
     "safetensors": "the model's weights by name",
     "onnx": "the model as ONNX",
 }
+
+ENDINGS = {"deploy": "unalike"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
 
     folder = Path(args.folder)
     stem = "clients" if args.clients else "rounds" if args.kind in export.TABLES else "model"
-    file = Path(args.out) if args.out else folder / f"{stem}.{args.kind}"
+    file = Path(args.out) if args.out else folder / f"{stem}.{ENDINGS.get(args.kind, args.kind)}"
     if args.clients and args.kind in export.MODELS:
         raise UnalikeError("unalike export: --clients is for tables: --csv or --parquet.")
     with complaining(f"{file} cannot be written"):

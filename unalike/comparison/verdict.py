@@ -112,12 +112,12 @@ def _diverged(found: Sequence[Evidence]) -> list[str]:
 
 
 def _beats(method: Evidence, guess: Evidence, score: Number) -> bool:
-    """Whether a method is shown to be better than a constant guess; in a single seed, whether it is better."""
-    ahead = stats.mean(method.selected) - stats.mean(guess.selected)
-    if ahead == 0 or (ahead > 0) != score.larger:
-        return False
+    """Whether a method is shown to be better than a constant guess; one or two seeds cannot show it, there it need
+    only be better in each."""
     test = stats.paired(method.selected, guess.selected)
-    return test is None or math.isinf(test.t) or test.p / 2 < stats.ALPHA
+    if test is None or test.df < 2 or math.isinf(test.t):
+        return _always(method, guess, lambda e: e.selected, score.larger)
+    return (test.difference > 0) == score.larger and test.p / 2 < stats.ALPHA
 
 
 def _nothing(methods: Sequence[Evidence], guess: Evidence, score: Number, advice: str) -> list[str]:

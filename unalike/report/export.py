@@ -17,6 +17,7 @@ from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
 from unalike.run.folder import join_values
+from unalike.run.run import Run
 from unalike.text import csv_text
 
 Table = dict[str, list[Any]]
@@ -65,8 +66,13 @@ def _inert(cell: Any) -> Any:
 
 def write_csv(table: Table, file: Path) -> None:
     """A header and a line a row; what is not known is empty."""
+    replace(file, csv_of(table).encode())
+
+
+def csv_of(table: Table) -> str:
+    """A table as the text of a CSV file."""
     rows = ([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
-    replace(file, csv_text([table, *rows]).encode())
+    return csv_text([table, *rows])
 
 
 def write_parquet(table: Table, file: Path) -> None:
@@ -88,8 +94,8 @@ def write_parquet(table: Table, file: Path) -> None:
 # ---------------------------------------------------------------- models
 
 
-def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
-    """The module with the global weights of the last checkpoint, and one sample to try it on."""
+def finished(folder: Path) -> tuple[Run, dict[str, Any]]:
+    """The run with what its last checkpoint holds of the server, and its [model] table."""
     from unalike import config
 
     tree = config.load_toml(folder / "config.toml") if (folder / "config.toml").is_file() else {}
@@ -97,7 +103,7 @@ def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
         raise UnalikeError(f"{folder} holds no run: there is no {folder / 'config.toml'}.")
     if config.FACTS not in tree:
         raise UnalikeError(
-            f"{folder} was written by a Python program, which alone knows the model: save run.model.state_dict() there."
+            f"{folder} was written by a Python program, which alone knows the model: use run.save(...) there."
         )
     checkpoint = folder / "checkpoint"
     try:
@@ -111,12 +117,18 @@ def model(folder: Path) -> tuple[torch.nn.Module, torch.Tensor]:
     tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device")}
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
     run.server.values.update(join_values(tensors), **manifest["numbers"])
-    return run.model, run.data.train.x[:2]
+    return run, tables["model"]
+
+
+def write_deployable(folder: Path, file: Path) -> None:
+    """All that it takes to use the model, in one file: `ua.load_model(file)` and `unalike predict` take it."""
+    run, table = finished(folder)
+    run.save(file, source=table.get("file"))
 
 
 def write_safetensors(folder: Path, file: Path) -> None:
     """Parameters and buffers by name: `module.load_state_dict(safetensors.torch.load_file(file))` takes them."""
-    module, _ = model(folder)
+    module = finished(folder)[0].model
     replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
 
 
@@ -128,7 +140,8 @@ def write_onnx(folder: Path, file: Path) -> None:
     except ImportError as error:
         missing = f"ONNX needs onnx and onnxscript; {error.name} is missing: pip install onnx onnxscript."
         raise UnalikeError(missing) from error
-    module, sample = model(folder)
+    run, _ = finished(folder)
+    module, sample = run.model, run.data.train.x[:2]
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of operators that this model does not have
@@ -150,4 +163,8 @@ def write_onnx(folder: Path, file: Path) -> None:
 
 
 TABLES: dict[str, Callable[[Table, Path], None]] = {"csv": write_csv, "parquet": write_parquet}
-MODELS: dict[str, Callable[[Path, Path], None]] = {"safetensors": write_safetensors, "onnx": write_onnx}
+MODELS: dict[str, Callable[[Path, Path], None]] = {
+    "deploy": write_deployable,
+    "safetensors": write_safetensors,
+    "onnx": write_onnx,
+}

@@ -24,6 +24,7 @@ from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
+from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
@@ -307,6 +308,11 @@ class Run:
         client: a client, by number or name, whose own model is used instead of the global one.
         """
         return predictor(self, client).predict(x)
+
+    def save(self, path: str | Path, client: int | str | None = None, source: str | None = None) -> Path:
+        """Write the model (or a client's own) with all that it takes to use it as one file, for `ua.load_model` and
+        `unalike predict`; source: where a model of one's own is built, to be named when the file is read."""
+        return save(predictor(self, client), path, source)
 
     def to_pandas(self) -> Any:
         """Return the history as a pandas data frame, a row a round."""
