@@ -331,7 +331,7 @@ def test_the_schema_says_the_same():
         ({"name": "mnist", "folder": "x", "normalise": False, "partition": "shards:2", "test": "same"}, True),
         ({"name": "digits", "folder": "x"}, False),
         ({"folder": "x", "test": 0.2}, True),
-        ({"folder": "x", "partition": "iid"}, False),
+        ({"folder": "x", "missing": "drop"}, False),
         ({"table": "x.csv", "label": "y", "client": "town", "features": ["a"], "test": "held.csv"}, True),
         ({"table": "x.csv", "client": "town"}, False),
         ({"table": "x.csv", "label": "y", "name": "mnist"}, False),

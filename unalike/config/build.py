@@ -13,6 +13,7 @@ from unalike.config.tables import MODEL, SPLIT
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
 from unalike.data import Dataset, Federation, load, load_federation
+from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
 from unalike.errors import UnalikeError, line_of, unknown
@@ -47,10 +48,12 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
         made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
         pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
         return pool.split(dealt, len(made), seed=seed, test=test, validation=share)
-    if name is None and "folder" in options:
-        fractions = {f"{k}_fraction": options.pop(k) for k in ("test", "validation") if k in options}
-        return Federation.from_folder(options.pop("folder"), raw=raw, **fractions, **options)
     split = {key: options.pop(key) for key in SPLIT if key in options}
+    if name is None and "folder" in options and layout(options["folder"]):
+        return picture_dataset(**options).split(**split)
+    if name is None and "folder" in options:
+        fractions = {f"{k}_fraction": split.pop(k) for k in ("test", "validation") if k in split}
+        return Federation.from_folder(options.pop("folder"), raw=raw, **fractions, **split, **options)
     if name is None:
         return _table(options, split, raw)
     return load(name, **options).split(**split)

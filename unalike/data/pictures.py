@@ -49,12 +49,13 @@ def from_pictures(
 
 
 def picture_dataset(
-    folder: str | os.PathLike,
-    size: Annotated[int | None, Knob("pictures are resized and cropped to size × size", least=1)] = None,
+    folder: str | os.PathLike, size: Annotated[int | None, Knob("pixels along a side", least=1)] = None
 ) -> Dataset:
-    """The same pictures as one pooled Dataset, for a partition to deal out; the client, if any, is its natural column."""
+    """The same pictures as one pooled Dataset, for a partition to deal out; the client, if any, is its column."""
     top = Path(folder)
     with reading(top, "folder of pictures"):
+        if not top.is_dir():
+            raise FileNotFoundError(2, "", str(top))
         parts = {"train": _found(_training(top)), "test": _found(top / "test") if _training(top) != top else []}
     if not parts["train"]:
         raise UnalikeError(f"{top} has no pictures: put them into CLIENT/CLASS/ or CLASS/ there, as png or jpg.")
@@ -77,15 +78,18 @@ def picture_dataset(
     )  # fmt: skip
 
 
-def layout(folder: str | os.PathLike) -> str:
-    """'clients', 'classes' or '': how deep the first picture lies. Only names are looked at."""
+def layout(folder: Any) -> str:
+    """'clients', 'classes' or '': how deep the first picture lies. Only names are looked at; a file a client comes
+    first."""
     try:
+        if not folder or any(file.suffix in (".npz", ".safetensors") for file in Path(folder).iterdir()):
+            return ""
         for place in _folders(_training(Path(folder))):
             if any(_is_picture(file) for file in place.iterdir()):
                 return "classes"
             if any(_is_picture(file) for inner in _folders(place) for file in inner.iterdir()):
                 return "clients"
-    except OSError:  # not there, or not to be read: said when it is
+    except (OSError, TypeError, ValueError):  # not there, not to be read, or no path: said when it is read
         pass
     return ""
 
@@ -104,10 +108,12 @@ def _is_picture(file: Path) -> bool:
 
 def _found(root: Path) -> list[Picture]:
     """The pictures below a folder, in the order of their names; raise unless all lie equally deep."""
-    files = sorted(file for file in root.rglob("*") if _is_picture(file)) if root.is_dir() else []
-    found = []
-    for file in files:
-        *clients, label = file.relative_to(root).parts[:-1] or ("", "", "")
+    found: list[Picture] = []
+    for file in sorted(file for file in root.rglob("*") if _is_picture(file)):
+        above = file.relative_to(root).parts[:-1]
+        if any(part.startswith(".") for part in above):  # thumbnails and the like
+            continue
+        *clients, label = above or ("", "", "")
         if len(clients) > 1 or (found and bool(clients) != bool(found[0].client)):
             raise UnalikeError(
                 f"{file} lies at another depth than it should: all must be in CLIENT/CLASS/, or all in CLASS/."
