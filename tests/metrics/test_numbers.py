@@ -179,6 +179,8 @@ def test_methods_are_compared_by_a_metric_of_ones_own(here, capsys):
     assert "miss of the global model on the test set" in out and "Lowest miss:" in out
     assert "mean of the highest 20 %" in " ".join(out.split())
     for method in case["methods"]:
+        if method["label"] == "constant":  # a guess, not a run
+            continue
         for seed in (0, 1):
             rounds = Path(f"c/{method['label']}-seed{seed}/rounds.jsonl").read_text().splitlines()
             best = min(map(json.loads, rounds), key=lambda line: line["validation_miss"])
