@@ -49,8 +49,11 @@ def did_you_mean(given: str, options: Iterable[str]) -> str:
 
 
 def _nearness(given: str, option: str, options: Sequence[str]) -> float:
-    """How alike two names are, from 0 to 1. What many names begin with does not count (fedsgd, feddc)."""
-    head = given[:3]
+    """How alike two names are, from 0 to 1. Unless they are nearly the same, what many names begin with does not count
+    (fedsgd, feddc)."""
+    head, whole = given[:3], difflib.SequenceMatcher(None, option, given).ratio()
+    if whole >= 0.8:
+        return whole
     if head in option and sum(head in other for other in options) >= 3:
         given, option = given[3:], option.replace(head, "", 1)
     return difflib.SequenceMatcher(None, option, given).ratio()

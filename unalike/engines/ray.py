@@ -338,7 +338,7 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
             ray.cloudpickle.register_pickle_by_value(module)
     task = job.task
     parts = {"the method": job.method, "the model": task.module, "the loss": task.loss}
-    parts |= {f"the metric {name!r}": metric for name, metric in (task.metrics or {}).items()}
+    parts |= {f"the metric {name!r}": metric.function for name, metric in (task.metrics or {}).items()}
     parts["the local training"] = job.local
     for what, part in parts.items():
         try:

@@ -81,6 +81,12 @@ class Metric:
         """Whether it is defined for any samples."""
         return self.rows is not None
 
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The function that computes it; of one of one's own, that function."""
+        grouped = self.grouped
+        return grouped.args[0] if isinstance(grouped, functools.partial) else grouped or self.rows or self.value
+
     def check(self, y: Tensor) -> None:
         """Refuse labels that the metric is not for."""
         if self.labels == ("numbers" if not y.is_floating_point() else "classes"):
