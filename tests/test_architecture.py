@@ -51,7 +51,8 @@ MAY = {
         "training",
         "data",
     },
-    "config": BASE | {"settings", "run", "engines", "methods", "models", "contract", "nn", "training", "data"},
+    "config": BASE
+    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
     "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},
@@ -60,8 +61,9 @@ MAY = {
     | {"settings", "report", "results", "metrics", "config", "run", "engines", "contract", "nn", "data"},
     "testing": {"run", "methods", "models", "contract", "training", "data"},
     "core": {"errors", "config", "run", "reproduce"},
+    "__main__": {"cli"},
 }
-MAY["cli"] = set(MAY) - {"core"} | BASE
+MAY["cli"] = set(MAY) - {"core", "__main__"} | BASE
 MAY["unalike"] = {
     "settings",
     "contract",

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from paths import ROOT
+from PIL import Image
 from small import federation, model
 
 import unalike as ua
@@ -116,8 +117,15 @@ def write_files(folder):
     draw = np.random.default_rng(0)
     (folder / "run.toml").write_text(RUN)
     (folder / "own.py").write_text(OWN)
-    rows = [f"{('north', 'south')[k % 2]},{('ill', 'well')[k // 2 % 2]},{k},0.5,{'fm'[k % 3 == 0]}" for k in range(80)]
+    rows = [
+        f"{('north', 'south')[k % 2]},{('ill', 'well')[k // 2 % 2]},{20 + k % 50},{k % 4 / 2},{'fm'[k % 3 == 0]}"
+        for k in range(80)
+    ]
     (folder / "patients.csv").write_text("\n".join(["hospital,outcome,age,dose,sex", *rows]))
+    for k in range(24):
+        picture = folder / f"pics/{'ab'[k % 2]}/{'xy'[k // 2 % 2]}/{k}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 8), k).save(picture)
     np.save(folder / "rows.npy", np.zeros((3, 64), np.float32))
     (folder / "clients").mkdir()
     for name in "abc":

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import unalike as ua
 from unalike import config
 from unalike.cli import main
 from unalike.data import fetch
+from unalike.data.schema import Schema
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import Facts
 
@@ -110,6 +112,11 @@ def test_mistakes(here, capsys):
         "data describe digits --partition dirichlt:1": "no partition 'dirichlt'. Did you mean 'dirichlet'?",
         "data describe digits --folder x": "[data] has no setting 'folder'",
         "data describe synthetic-feddc --folder x": "[data] has no setting 'folder'",
+        "data describe": "unalike data describe: give the NAME of a data set, --table FILE or --folder F.",
+        "data describe digits --lr 1": "unalike data describe: [data] has no setting 'lr'.",
+        "data describe digits --table x.csv": "a table alone",
+        "data describe --table x.csv": "needs a label",
+        "data describe digits --schema x.json": "--schema is for a table of columns; these data have none",
     }.items():
         code, out, said = do(capsys, line)
         assert (code, out) == (2, "") and words in said and said.count("\n") == 1, (line, said)
@@ -128,6 +135,72 @@ def test_describe(here, capsys):
     found = json.loads(out)
     assert found["clients"] == 200 and np.sum(found["label counts"]) == found["samples"] == 1438
     assert len(do(capsys, "data describe digits --partition iid --clients 200")[1].splitlines()) == 30  # 20 of them
+
+
+RAW = """id,hospital,ill,age,sex,seen,dose
+1,north,no,61,f,2024-01-01,1.5
+2,south,yes,,m,2024-01-03,-2
+3,north,yes,33,,2024-01-02,0.25
+4,south,no,70,f,,1
+5,north,no,,f,2024-01-05,1
+6,south,yes,42,m,2024-01-07,1
+"""
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw.csv").write_text(RAW)
+
+
+def test_describe_a_table(raw, capsys):
+    code, out, said = do(capsys, "data describe --table raw.csv --client hospital --label ill --drop id --json")
+    found = json.loads(out)
+    assert (code, said) == (0, "") and found["clients"] == 2 and found["label names"] == ["no", "yes"]
+    assert found["label counts"] == [[2, 1], [1, 2]]
+    assert found["features"] == [
+        {"name": "age", "kind": "number", "missing": 2, "least": 33, "mean": 51.5, "most": 70},
+        {"name": "sex", "kind": "category", "missing": 1, "categories": {"f": 3, "m": 2}},
+        {"name": "seen", "kind": "date", "missing": 1}
+        | {"least": "2024-01-01", "mean": "2024-01-03", "most": "2024-01-07"},
+        {"name": "dose", "kind": "number", "missing": 0, "least": -2, "mean": 2.75 / 6, "most": 1.5},
+    ]  # fmt: skip
+    assert found["missing by client"] == {"north": {"age": 1, "sex": 1}, "south": {"age": 1, "seen": 1}}
+    assert found["remarks"] == [
+        "Columns of words are taken as categories: sex (2 values).",
+        "4 cells are missing: age 2, sex 1, seen 1; most in client 'north' (2 of 3 rows).",
+    ]
+
+
+def test_describe_a_table_in_words(raw, capsys):
+    code, out, _ = do(capsys, "data describe --table raw.csv --client hospital --label ill --drop id --schema s.json")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    shown = [line.split() for line in out.splitlines()]
+    for line in (
+        "classes 2: no, yes",
+        "age number 2 33 51.5 70",
+        "sex category 1 f 3, m 2",
+        "seen date 1 2024-01-01 2024-01-03 2024-01-07",
+        "north 2 age 1, sex 1",
+        "north ▓▓▒▒ 3",
+        "note: Columns of words are taken as categories: sex (2 values).",
+    ):
+        assert line.split() in shown, line
+    schema = Schema.from_plain(json.loads(Path("s.json").read_text()))
+    assert schema.features == ["age", "sex=f", "sex=m", "seen", "dose"] and schema.label_names == ("no", "yes")
+
+
+def test_describe_a_number_to_predict(raw, capsys):
+    line = "data describe --table raw.csv --client hospital --label dose --features age --missing drop --regression"
+    code, out, _ = do(capsys, line + " --json")
+    found = json.loads(out)
+    assert code == 0 and found["classes"] is None and "label counts" not in found
+    assert found["target"] == [{"least": 0.25, "mean": 0.875, "most": 1.5}, {"least": 1, "mean": 1, "most": 1}]
+    code, out, _ = do(capsys, line)
+    assert code == 0 and ["north", "2", "0.25", "0.875", "1.5"] in [line.split() for line in out.splitlines()]
+    assert "classes           none: a number to predict" in out
+    code, out, _ = do(capsys, "data describe --table raw.csv --label ill --drop id --clients 3 --partition iid --json")
+    assert json.loads(out)["clients"] == 3  # a table without clients
 
 
 def test_completion_knows_the_command(here, capsys):
@@ -258,7 +331,7 @@ def test_the_schema_says_the_same():
         ({"name": "mnist", "folder": "x", "normalise": False, "partition": "shards:2", "test": "same"}, True),
         ({"name": "digits", "folder": "x"}, False),
         ({"folder": "x", "test": 0.2}, True),
-        ({"folder": "x", "partition": "iid"}, False),
+        ({"folder": "x", "missing": "drop"}, False),
         ({"table": "x.csv", "label": "y", "client": "town", "features": ["a"], "test": "held.csv"}, True),
         ({"table": "x.csv", "client": "town"}, False),
         ({"table": "x.csv", "label": "y", "name": "mnist"}, False),

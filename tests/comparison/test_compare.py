@@ -18,6 +18,7 @@ from small import logged, timeless
 from unalike import config
 from unalike.cli import compare, main
 from unalike.comparison import arms, jobs
+from unalike.config import defaults
 from unalike.data.federation import Federation
 
 SMALL = "--data digits --partition dirichlet:0.3 --clients 6 --hidden 8 --epochs 1"
@@ -77,7 +78,7 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     for name in names:
         tables = config.read(f"out/{name}/config.toml")
         assert tables["run"]["seed"] == tables["data"]["seed"] == int(name[-1])  # the split's seed is the run's
-        assert tables["data"]["test"] == jobs.TEST and tables["data"]["validation"] == jobs.VALIDATION
+        assert {k: tables["data"][k] for k in ("test", "validation")} == defaults.SHARES
         assert [row["round"] for row in logged(f"out/{name}")] == [1, 2, 3]
     facts = {n: config.load_toml(f"out/{n}/config.toml")["facts"] for n in names}
     assert len({facts[n]["data"]["fingerprint"] for n in names if n.endswith("4")}) == 1  # paired: one split, one start
@@ -90,7 +91,8 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     for row in rows:  # what a reference line would send is nobody's traffic, as the table has it
         sent = row["method"] in ("fedavg", "scaffold")
         assert bool(row["bytes"]) == sent and (sent or row["rounds_to"] == row["bytes_to"] == "")
-    assert [row["all bytes"] == "–" for row in table] == [False, False, True, True]
+    assert [row["all bytes"] == "–" for row in table] == [False, False, True, True, True]
+    assert table[-1]["method"] == "constant" and float(table[-1]["accuracy"].split()[0]) < 0.25
 
     before, stamps = found("out"), {p: p.stat().st_mtime_ns for p in Path("out").glob("*/rounds.jsonl")}
     assert do(capsys, "report out --out again.html")[0] == 0
@@ -152,7 +154,8 @@ def test_the_default_folder_is_found_again_by_the_same_settings(here, capsys):
 def test_one_that_diverges_does_not_stop_the_others(here, capsys):
     line = f"compare fedavg fedprox {SMALL} --rounds 2 --seeds 2 --mu 1e4 --no-references --folder a"
     code, out, said = do(capsys, line)
-    assert code == 0 and "fedprox-seed0: diverged in round 1" in said
+    assert code == 3 and "fedprox-seed0: diverged in round 1" in said
+    assert "In short: fedavg is the only method that got through; its accuracy is" in out
     assert "\nDiverged: fedprox in 2 of 2 seeds (round 1)" in out
     rows, table, _ = found("a")
     assert all(row["bytes"] for row in rows)
@@ -165,11 +168,12 @@ def test_where_all_diverge_at_once_there_is_a_verdict_and_no_page(here, capsys):
     Path("my.csv").write_text(patients())
     line = "compare fedavg --table my.csv --client hospital --label outcome --lr 1e30 --rounds 2 --seeds 1 --folder a"
     code, out, said = do(capsys, line)
-    assert code == 0 and "\nNo verdict: fedavg" in out and "there is no page" in said
-    assert [row["accuracy"] for row in found("a")[1]] == ["diverged"] * 3
+    assert code == 3 and "In short: no verdict; no method got through in every seed." in out and "no page" in said
+    assert "Measured: " not in out and "How sure" not in out
+    assert [row["accuracy"] for row in found("a")[1]][:3] == ["diverged"] * 3
     assert not Path("a/report.html").exists()
     code, out, _ = do(capsys, f"{line} --json")
-    assert code == 0 and json.loads(out)["report"] is None and json.loads(out)["title"] == "fedavg on my"
+    assert code == 3 and json.loads(out)["report"] is None and json.loads(out)["title"] == "fedavg on my"
 
 
 def test_lists_are_a_grid_and_flags_go_to_the_methods_that_have_them(here, capsys):
@@ -241,9 +245,9 @@ def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
     draw = np.random.default_rng(0)
     Path("clients").mkdir()
     for name in "abc":
-        x = draw.normal(size=(30, 3)).astype(np.float32)
+        x = draw.normal(size=(60, 3)).astype(np.float32)
         np.savez(f"clients/{name}.npz", x=x, y=(x[:, 0] > 0).astype(int) * (name != "c"))
-    line = "compare fedavg --data-folder clients --rounds 2 --seeds 2 --folder"
+    line = "compare fedavg --data-folder clients --rounds 4 --seeds 2 --folder"
     code, out, said = do(capsys, f"{line} a")
     assert code == 0 and "Highest" not in out and "Is federating worth it" in out
     assert "note: 1 of 3 clients have samples of one class (client 2 ('c'))" in " ".join(said.split())
@@ -268,22 +272,23 @@ def test_classes_saved_as_floats_are_a_regression_and_told(here, kind):
     assert told == (kind in ("0 and 1", "one-hot"))
 
 
-def test_a_number_to_predict_is_compared_by_its_loss(here, capsys):
+def test_a_number_to_predict_is_compared_by_its_error(here, capsys):
     Path("my.csv").write_text(patients())
     line = "compare fedavg fedprox --table my.csv --client hospital --label dose --categorical outcome --regression"
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
-    assert code == 0 and "\nLowest loss: " in out and "loss on clients' own test samples" in out
-    model = config.read("a/fedavg-seed0/config.toml")["model"]
-    assert (model["classes"], model["loss"]) == (1, "squared-error")
+    assert code == 0 and "\nLowest RMSE: " in out and "RMSE over all clients' test samples together" in out
+    found = config.load_toml("a/fedavg-seed0/config.toml")["facts"]["model"]
+    assert found["loss"] == "squared_error" and found["parameters"] == 3 * 32 + 32 + 32 + 1
 
 
 def test_data_with_splits_of_their_own_keep_them(here):
     x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
     Path("clients").mkdir()
     np.savez("clients/a.npz", x=x, y=y, x_test=x[:4], y_test=y[:4])
-    table, fed = jobs.held_out({"folder": "clients"})
+    table, fed = defaults.held_out({"folder": "clients"}, "test", "validation")
     assert table == {"folder": "clients", "validation": 0.1} and len(fed.test.y) == 4 and len(fed.validation.y) == 2
-    assert jobs.held_out({"folder": "clients", "validation": 0.0})[0] == {"folder": "clients", "validation": 0.0}
+    given = {"folder": "clients", "validation": 0.0}
+    assert defaults.held_out(given, "test", "validation")[0] == given
 
 
 def test_the_centralized_reference_makes_as_many_passes_as_the_clients_together():
@@ -360,8 +365,8 @@ MISTAKES = [
      "mean 'hospital'?"),
     ("fedavg --table text.csv --client hospital --label outcome", "unalike: The column 'age' of HERE/text.csv is a "
      "number but has 'high' in line 52: *"),
-    ("fedavg --table nan.csv --client hospital --label outcome", "unalike: The column 'age' of HERE/nan.csv is a "
-     "number but has 'nan' in line 52: *"),
+    ("fedavg --table nan.csv --client hospital --label outcome --missing refuse", "unalike: Of HERE/nan.csv 1 cell is "
+     "missing: age 1; the first in line 52: *"),
     ("fedavg --table labels.csv --client hospital --label outcome", "unalike: The label column 'outcome' of "
      "HERE/labels.csv has another value in each of 96 rows: *"),
     ("fedavg --data-folder rows", "unalike: The data have 11 different labels in 11 samples: labels must be classes "

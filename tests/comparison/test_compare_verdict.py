@@ -427,11 +427,58 @@ def test_diverged_methods_are_named_and_left_out():
     bad = method("b", [0.99], diverged={1: 7, 2: 4})
     bad.seeds = [0, 1, 2]
     text = say(method("fedavg", BASE[:3]), bad, method("c", [0.70, 0.73, 0.70]))
-    assert text["Diverged"].startswith("b in 2 of 3 seeds (round 4); left out")
+    assert text["Diverged"].startswith("b in 2 of 3 seeds (round 4); not judged")
     assert not text["Highest accuracy"].startswith("b") and " b " not in text["Highest accuracy"]
     lost = method("fedavg", [], diverged={0: 1, 1: 1})
-    text = say(lost, method("b", BASE[:2]))
-    assert text["No verdict"].startswith("fedavg, against which the others are tested, did not get through")
+    text = say(method("b", BASE[:2]), lost)
+    assert text["In short"].startswith("b is the only method that got through; its accuracy is 0.7")
+    assert say(lost, method("b", [], diverged={0: 3}))["In short"] == "no verdict; no method got through in every seed."
+
+
+# ---------------------------------------------------------------- has anything been learned
+
+
+def guess(value, seeds=3):
+    return method("constant", [value] * seeds, reference=True)
+
+
+def test_no_verdict_where_no_method_beats_a_constant_guess():
+    text = say(method("fedavg", [0.60, 0.61, 0.62]), method("b", [0.63, 0.58, 0.60]), guess(0.62))
+    assert text["In short"] == "no verdict; no method has learned anything here."
+    assert (
+        "the best accuracy of a method is 0.610 ± 0.010 (fedavg); the same answer for every sample has 0.620"
+        in (text["What is wrong"])
+    )
+    assert text["What to try"].startswith("--tune 8") and set(text) == {"In short", "What is wrong", "What to try"}
+
+
+def test_better_by_chance_is_not_better_than_a_constant_guess():
+    text = say(method("fedavg", [0.60, 0.61, 0.62]), method("b", [0.66, 0.61, 0.60]), guess(0.60))
+    assert text["In short"].startswith("no verdict")
+    text = say(method("fedavg", [0.60, 0.61, 0.62]), method("b", [0.90, 0.91, 0.89]), guess(0.60))
+    assert text["In short"].startswith("b, clearly better") and text["Learned nothing"].startswith("fedavg (0.610")
+
+
+def test_the_same_gain_in_every_seed_beats_a_constant_guess_and_one_seed_need_only_be_better():
+    assert not say(method("fedavg", [0.9] * 3), method("b", [0.9] * 3), guess(0.5))["In short"].startswith("no verdict")
+    assert say(method("fedavg", [0.5]), guess(0.5, 1))["In short"].startswith("no verdict")
+    text = say(method("fedavg", [0.6]), guess(0.5, 1))["In short"]
+    assert text == "fedavg was run alone; its accuracy is 0.600, that of the same answer for every sample 0.500."
+
+
+def test_of_a_loss_less_must_be_had_than_the_guess():
+    assert say(method("fedavg", [2.0, 2.1, 2.2]), guess(2.0), score=LOSS)["In short"].startswith("no verdict")
+    assert say(method("fedavg", [1.0, 1.1, 1.2]), guess(2.0), score=LOSS)["In short"].startswith("fedavg was run alone")
+
+
+def test_advice_names_the_likeliest_cause_first():
+    tables = {"data": {"table": "a.csv"}, "model": {"name": "linear"}, "method": {}, "local": {}, "run": {"rounds": 20}}
+    raw = Arm("fedavg", "fedavg", "", tables, unscaled=True)
+    assert results._advice(raw, tuned=False).startswith("--scale standard, which") and "data describe" in (
+        results._advice(raw, tuned=False)
+    )
+    fine = results._advice(dc.replace(raw, unscaled=False), tuned=True)
+    assert fine.startswith("--rounds 40; --model mlp") and "--tune" not in fine
 
 
 # ---------------------------------------------------------------- grids, cases, tuning
@@ -451,12 +498,12 @@ def test_of_a_grid_validation_data_choose_the_setting():
     }
     (case,) = results.conclude(arms, [0], runs)
     assert case.judged == ["fedavg lr=2", "local-only"] and case.base.label == "fedavg lr=2"
-    assert case.target == 0.57 and case.lines[1].endswith("does best on validation data: fedavg lr=2.")
+    assert case.target == 0.57 and case.lines[2].endswith("does best on validation data: fedavg lr=2.")
     assert [row["method"] for row in results.rows(case)] == ["fedavg lr=1", "fedavg lr=2", "local-only"]
     for run in runs.values():
         run.lines[0].pop("validation_accuracy", None)
     (case,) = results.conclude(arms, [0], runs, target=0.8)
-    assert case.judged[0] == "fedavg lr=1" and "too good" in case.lines[1] and case.target == 0.8
+    assert case.judged[0] == "fedavg lr=1" and "too good" in case.lines[2] and case.target == 0.8
 
 
 def test_cases_are_judged_apart():
@@ -493,7 +540,8 @@ def test_few_validation_samples_are_said():
 
 def test_all_runs_diverged():
     (case,) = results.conclude([arm("fedavg")], [0, 1], {("fedavg", s): Outcome(s, [], 1) for s in (0, 1)})
-    assert results.rows(case)[0]["accuracy"] == "diverged" and case.lines[-1].startswith("No verdict: ")
+    assert results.rows(case)[0]["accuracy"] == "diverged" and case.lines[0].startswith("In short: no verdict")
+    assert case.lines[1].startswith("Diverged: fedavg in 2 of 2 seeds (round 1)") and len(case.lines) == 2
     json.dumps(results._plain(case), allow_nan=False)
 
 

@@ -462,7 +462,13 @@ def test_split_twice():
 # ---- named splits
 
 
-FACTS = {"classes": 4, "names": list("abcd"), "label_names": ["cat", "dog", "owl", "fox"], "schema": None}
+FACTS = {
+    "classes": 4,
+    "names": list("abcd"),
+    "label_names": ["cat", "dog", "owl", "fox"],
+    "notes": [],
+    **dict.fromkeys(("schema", "recipe", "preparation")),
+}
 
 
 def named():

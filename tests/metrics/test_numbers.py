@@ -77,6 +77,30 @@ def test_a_metric_of_ones_own_stands_between_accuracy_and_loss():
     assert known["clients_far_off_worst20"].summary == "far off, worst 20 %"
 
 
+def test_the_first_metric_is_the_headline():
+    """On the test set, then over all samples together, then over clients; accuracy keeps test set, then clients."""
+    known = names.numbers({"auc": True, "accuracy": True, "rmse": False})
+    assert [s.key for s in names.scores(known)] == [
+        "test_auc", "pooled_auc", "clients_auc_mean", "test_accuracy", "clients_accuracy_mean", "test_rmse",
+        "pooled_rmse", "clients_rmse_mean", "test_loss", "clients_loss",
+    ]  # fmt: skip
+    assert known["pooled_auc"].label == "AUC, all clients' samples together" and known["pooled_auc"].name == "AUC"
+    assert (known["pooled_auc"].unit, names.numbers({"balanced_accuracy": True})["test_balanced_accuracy"].unit) == (
+        "plain",
+        "percent",
+    )
+    assert known["pooled_rmse"].better == "lower" and known["clients_accuracy_mean"].words.startswith("accuracy, ")
+    line = {"clients_auc_mean": 0.5, "pooled_auc": 0.6, "clients_accuracy_mean": 0.9}
+    assert names.score_in(line, known).key == "pooled_auc"
+    assert names.score_in({**line, "test_auc": None}, known).key == "pooled_auc"  # undefined is no score
+
+
+def test_a_report_s_table_is_short_beside_the_headline():
+    summary = {n.key for n in names.numbers({"auc": True, "f1": True}).values() if n.summary and n.metric == "f1"}
+    assert summary == {"test_f1", "pooled_f1"}
+    assert names.numbers({"auc": True})["clients_auc_worst20"].summary
+
+
 def test_every_number_of_a_metric_has_its_direction():
     """A miss is better where it is less, a hit where it is more, on test data and on validation data alike."""
     known = names.numbers({"miss": False, "hit": True})
@@ -154,18 +178,35 @@ def test_methods_are_compared_by_a_metric_of_ones_own(here, capsys):
     assert case["score"]["key"] == "test_miss" and case["score"]["larger"] is False
     assert "miss of the global model on the test set" in out and "Lowest miss:" in out
     assert "mean of the highest 20 %" in " ".join(out.split())
-    for method in case["methods"]:
+    for method in case["methods"][:-1]:  # the last is the constant guess, which is no run
         for seed in (0, 1):
             rounds = Path(f"c/{method['label']}-seed{seed}/rounds.jsonl").read_text().splitlines()
             best = min(map(json.loads, rounds), key=lambda line: line["validation_miss"])
             assert (
                 method["selected"][seed] == best["test_miss"] and method["worst"][seed] == best["clients_miss_worst20"]
             )
-            assert method["others"]["test top2"][seed] == best["test_top2"]
-    assert "test top2" in found["table"][0] and found["table"][0]["miss"]
+            assert method["others"]["top2"][seed] == best["test_top2"]
+    assert "top2" in found["table"][0] and found["table"][0]["miss"]
     with open("c/comparison.csv", newline="") as file:
-        assert float(next(csv.DictReader(file))["test top2"]) == case["methods"][0]["others"]["test top2"][0]
+        assert float(next(csv.DictReader(file))["top2"]) == case["methods"][0]["others"]["top2"][0]
     again = do(capsys, line)  # from the folders alone
     assert again[0] == 0 and json.loads(Path("c/comparison.json").read_text())["cases"] == found["cases"]
     columns = {c["key"]: c["better"] for c in content("c/report.html")["summary"]["columns"]}
     assert columns["test_miss"] == columns["clients_miss_worst20"] == "lower" and columns["test_top2"] == "higher"
+
+
+def test_methods_are_compared_by_the_first_metric(here, capsys):
+    given = "--metrics auc,accuracy,f1,brier,balanced_accuracy --seeds 2 --no-references --folder c"
+    code, out, _ = do(capsys, f"compare fedavg fedprox {RUN} {given}")
+    assert code == 0 and "\nHighest AUC: " in out and "AUC of the global model on the test set" in out
+    case = json.loads(Path("c/comparison.json").read_text())["cases"][0]
+    assert case["score"]["key"] == "test_auc"
+    assert list(case["methods"][0]["others"]) == ["accuracy", "F1", "Brier score", "balanced accuracy"]
+    page = content("c/report.html")
+    assert [run["name"] for run in page["runs"]] == ["AUC"] * 4 and not page["runs"][0]["percent"]
+    rows = page["runs"][0]["by_class"]
+    assert len(rows) == 10 and rows[3].keys() == {"class", "samples", "recall", "precision", "f1"}
+    assert do(capsys, f"run {RUN} --metrics auc,own.py:miss --folder a -q")[0] == 0  # both kinds, mixed
+    assert config.load_toml("a/config.toml")["facts"]["model"]["metrics"] == ["auc", "miss"]
+    code, _, err = do(capsys, f"run {RUN} --metrics acu --folder b -q")
+    assert code == 2 and "Did you mean 'auc'" in err and not Path("b").exists()

@@ -1,6 +1,7 @@
 """A federation's server and clients without a network between them: what is asked, answered, kept, and refused."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -362,6 +363,60 @@ def test_an_evaluation_that_lies_is_left_out(people):
     said = []
     run = served(tables(), Direct(people, meddle), said)
     assert any("site-1 is left out" in t and "one number each" in t for t in said)
+    assert list(run.client_values["client"]) == [0, 2, 3]
+
+
+METRICS = ["auc", "f1", "accuracy", "balanced_accuracy", "log_loss", "brier", "calibration_error"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local-only"])
+def test_metrics_of_a_whole_set_are_those_of_a_simulation(method, people):
+    """Also the numbers over all clients' samples together, of which the server sees sums only."""
+    settings = tables(method, model={"metrics": METRICS})
+    said = []
+    real, simulation = served(settings, Direct(people), said), simulated(settings)
+    assert not said
+    for mine, theirs in zip(timeless(real.history), timeless(simulation.history), strict=True):
+        assert mine.keys() == theirs.keys() and {f"pooled_{name}" for name in METRICS} <= mine.keys()
+        for key, value in mine.items():
+            assert value == theirs[key] or value == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), key
+
+
+def test_a_metric_that_a_client_does_not_have_is_left_out_of_its_answer(people):
+    x, y = people[1].data.test.of(0)
+    people[1].data = people[1].data.replace(test=ua.data.Columns(x[:1], y[:1], [0, 1]))
+    said = []
+    run = served(tables(model={"metrics": METRICS}), Direct(people), said)
+    assert not said and np.isnan(run.client_values["auc"]).tolist() == [False, True, False, False]
+    assert run.history[-1]["clients_auc_count"] == 3 and "clients_accuracy_count" not in run.history[-1]
+
+
+LIES = {
+    "a share above 1": ({"f1": torch.tensor(1.5, dtype=torch.float64)}, r"its f1 is 1.5: it must be in \[0, 1\]"),
+    "a loss that is missing": ({"loss": None}, "one number each"),
+    "means that are missing": ({"means.classes": None}, "one number each"),
+    "a metric more": ({"other": torch.tensor(1.0)}, "one number each"),
+    "means of another shape": ({"means.classes": torch.zeros(4, dtype=torch.float64)}, "must be 9 numbers, float64"),
+    "means of another kind": ({"means.classes": torch.zeros(9, dtype=torch.int64)}, "must be 9 numbers, float64"),
+    "means of no samples": ({"means.classes": torch.zeros(9, dtype=torch.float64)}, "cannot be the means of samples"),
+    "bins below 0": ({"means.bins": -torch.ones(3 * 8192, dtype=torch.float64)}, "cannot be the means of samples"),
+    "infinite": ({"means.bins": torch.full((3 * 8192,), torch.inf, dtype=torch.float64)}, "NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_evaluation_of_metrics_that_lies_is_left_out(name, people):
+    fields, words = LIES[name]
+
+    def meddle(k, header, answer):
+        if k != 1 or header["kind"] != "evaluate":
+            return answer
+        missing = [field for field, value in fields.items() if value is None]
+        return without(answer, missing[0]) if missing else changed(answer, fields)
+
+    said = []
+    run = served(tables(rounds=1, model={"metrics": METRICS}), Direct(people, meddle), said)
+    assert any("site-1 is left out" in text and re.search(words, text) for text in said), said
     assert list(run.client_values["client"]) == [0, 2, 3]
 
 

@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics as sk
 from small import ENGINES, LOCAL, assert_same, federation, model, refused, run, states, timeless
 from torch import nn
 from torch.nn import functional as F
@@ -184,6 +185,113 @@ def test_metrics_of_ones_own_and_regression():
     assert done.history[-1]["test_loss"] == pytest.approx(float(off.square().mean()), rel=1e-5)
     done = run(metrics={"miss": lambda output, y: (output[:, 0] - y).abs()}, **given)
     assert done.history[-1]["test_miss"] == pytest.approx(float(off.abs().mean()), rel=1e-5)
+
+
+# ---------------------------------------------------------------- metrics of a whole set
+
+WHOLE = ["auc", "f1", "balanced_accuracy", "calibration_error", "brier", "log_loss", "accuracy"]
+
+
+@pytest.mark.parametrize("slice", (4, 2048))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_metrics_of_a_whole_set_by_scikit_learn(engine, slice, monkeypatch):
+    """On the test set, on each client's samples, and over all samples together: of one global model."""
+    monkeypatch.setattr(evaluation, "SLICE", slice)
+    data = federation(validation=True)
+    done = run(ua.Scaffold(), data=data, engine=engine, metrics=WHOLE)
+    line = done.history[-1]
+
+    def scores(x, y):
+        z = done.model(x).detach()
+        p, label, guess = torch.softmax(z.double(), 1).numpy(), y.numpy(), z.argmax(1).numpy()
+        both = [c for c in range(3) if 0 < (label == c).sum() < len(label)]
+        curves = [sk.roc_auc_score(label == c, p[:, c]) for c in both]
+        return {
+            "auc": np.mean(curves) if curves else np.nan,
+            "f1": sk.f1_score(label, guess, average="macro", labels=sorted({*label, *guess})),
+            "balanced_accuracy": np.mean([(guess[label == c] == c).mean() for c in set(label)]),
+        }
+
+    for name, value in scores(*data.global_test).items():
+        assert line[f"test_{name}"] == pytest.approx(value, abs=1e-9), name
+    each = [scores(*data.test.of(k)) for k in range(6)]
+    for name in each[0]:
+        np.testing.assert_allclose(done.client_values[name], [one[name] for one in each], atol=1e-9)
+        assert line[f"clients_{name}_mean"] == pytest.approx(np.nanmean([one[name] for one in each]))
+    for where, columns in (("pooled", data.test), ("validation", data.validation)):
+        for name, value in scores(columns.x, columns.y).items():
+            near = 1e-2 if name == "auc" else 1e-9  # from bins: of few samples one pair counts much
+            assert line[f"{where}_{name}"] == pytest.approx(value, abs=near), (where, name)
+
+
+@pytest.mark.parametrize("buffers", ("average", "local"))
+def test_engines_agree_on_metrics_of_personal_models(buffers):
+    """Models that are trained for the evaluation, with statistics of their own."""
+    given = {
+        "module": model(batch_norm=True),
+        "buffers": buffers,
+        "metrics": WHOLE,
+        "data": federation(validation=True),
+    }
+    first, *others = (run(FineTuned(), engine=engine, **given) for engine in ENGINES)
+    for other in others:
+        assert first.client_values.keys() == other.client_values.keys() == {"client", "loss", *WHOLE}
+        for name, values in first.client_values.items():
+            np.testing.assert_allclose(other.client_values[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+        for key, value in first.history[-1].items():
+            if key.startswith(("pooled_", "validation_", "clients_")):
+                assert other.history[-1][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_regression_has_rmse_mae_and_r2(engine):
+    draw = torch.Generator().manual_seed(0)
+    sizes = (7, 4, 1)
+
+    def pair(n):
+        x = torch.randn(n, 5, generator=draw)
+        return x, x.sum(1) + 50
+
+    data = ua.Federation.from_arrays([pair(8)] * 3, client_tests=[pair(n) for n in sizes])
+    for method in (ua.FedAvg(), FineTuned()):
+        done = run(method, module=nn.Linear(5, 1), data=data, engine=engine, loss="squared-error")
+        line, values = done.history[-1], done.client_values
+        np.testing.assert_allclose(values["rmse"] ** 2, values["loss"], rtol=1e-5)
+        assert line["pooled_rmse"] == pytest.approx((values["loss"] @ np.array(sizes) / 12) ** 0.5, rel=1e-6)
+        assert np.isnan(values["r2"]).tolist() == [False, False, True] and line["clients_r2_count"] == 2
+        variance = data.test.y.double().var(correction=0)
+        assert line["pooled_r2"] == pytest.approx(1 - line["pooled_rmse"] ** 2 / float(variance), rel=1e-5)
+    json.loads(json.dumps(line, allow_nan=False))
+
+
+def test_the_default_pays_nothing_for_metrics_of_a_whole_set(monkeypatch):
+    """Personal models by their batches alone, in the stack."""
+    monkeypatch.setattr(ua.model.Task, "measured", None)
+    assert run(FineTuned(), engine="batched").client_values.keys() == {"client", "loss", "accuracy"}
+
+
+def test_by_class():
+    data = federation()
+    done = run(data=data)
+    x, y = data.global_test
+    guess = done.model(x).argmax(1)
+    rows = done.by_class()
+    assert [row["class"] for row in rows] == ["0", "1", "2"] and sum(row["samples"] for row in rows) == len(y)
+    found = sk.precision_recall_fscore_support(y, guess, zero_division=0)
+    for k, row in enumerate(rows):
+        assert (row["precision"] or 0, row["recall"], row["f1"]) == pytest.approx([part[k] for part in found[:3]])
+    own = run(data=data.replace(global_test=None), metrics=["f1"])
+    assert sum(row["samples"] for row in own.by_class()) == len(data.test.y)
+    assert own.by_class() == run(data=data.replace(global_test=None)).by_class()
+    personal = run(FineTuned(), data=data.replace(global_test=None), metrics=["f1"])
+    recalls = [row["samples"] * row["recall"] for row in personal.by_class()]
+    right = personal.client_means["classes"].reshape(3, -1)[2].sum()
+    assert sum(recalls) == pytest.approx(float(right) * len(data.test.y))
+    with refused("There is nothing to count classes on"):
+        run(FineTuned(), data=data.replace(global_test=None)).by_class()
+    numbers = ua.Federation.from_arrays([(x, x.sum(1))])
+    with refused("The labels are numbers"):
+        run(data=numbers, module=nn.Linear(5, 1), loss="squared-error", clients_per_round=1).by_class()
 
 
 # ---------------------------------------------------------------- summaries

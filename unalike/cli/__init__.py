@@ -102,7 +102,7 @@ def _command(given: list[str]) -> int:
 
     command = next((word for word in given if not word.startswith("-")), None)
     top = parser(command)
-    words, settings = flags.split(given) if command in flags.COMMANDS else (given, [])
+    words, settings = flags.split(given) if flags.taken(given) else (given, [])
     args, rest = top.parse_known_args(words)
     args.settings = settings
     fetch.quiet = args.quiet or args.json

@@ -13,6 +13,9 @@ For every seed all methods get the same split, start and clients; the seed is
 also the split's, unless --data-seed is given. Where the data have none, 20 % of
 every client's samples are held out as its test, 10 % to choose the round by.
 The same command goes on where it ended and repeats nothing.
+
+Exit code: 0 with a verdict, 3 where runs diverged or no method has learned
+anything (the output says so), 2 for a mistake in what was asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from unalike.cli import show
 from unalike.cli.scoreboard import Scoreboard
 from unalike.comparison import jobs, results
 from unalike.comparison.arms import arms_of, chooses
-from unalike.config import flags
+from unalike.config import defaults, flags
 from unalike.errors import UnalikeError, unknown
 from unalike.text import parse_seeds, span
 
@@ -45,6 +48,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 50, "checkpoint_every": 10},
 }
 SEEDS = 3
+UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was learned
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,23 +128,24 @@ def _conduct(
     board.begin(planned, "runs")
     outcomes = jobs.make(planned, board)
     board.stop()
-    cases = results.conclude(arms, seeds, outcomes, args.target)
+    cases = results.conclude(arms, seeds, outcomes, args.target, bool(args.tune))
+    code = 0 if all(case.sound for case in cases) else UNSOUND
     content = results.write(folder, cases, planned, facts)
     if not args.json:
         print(text(cases, facts))
-    begun = any(outcome.lines for outcome in outcomes.values())
+    begun = any(outcomes[job.arm.name, job.seed].lines for job in planned)
     folders = [job.folder for job in planned]
     page = report.write(folders, folder / "report.html", comparison=content) if begun else None
     if args.json:
         show.document({"folder": str(folder), "report": page and str(page), **content})
-        return 0
+        return code
     if not args.quiet:
         look = f"Look at {show.near(page)};" if page else "No run got through a round: there is no page;"
         board.say(
             f"{span(time.perf_counter() - began)} in all. {look}\n"
             f"comparison.md, .csv and .json and the {len(planned)} runs are in {show.near(folder)}."
         )
-    return 0
+    return code
 
 
 # ---------------------------------------------------------------- what was asked for
@@ -162,7 +167,10 @@ def _methods(words: list[str], references: bool) -> list[str]:
 
 
 def _defaults(given: Sequence[flags.Given]) -> dict[str, dict[str, Any]]:
-    """What is run where nothing is said; steps take the place of epochs."""
+    """What is run where nothing is said; steps take the place of epochs. Of data of one's own the rest is found in
+    them."""
+    if not any(name in ("data", "data.name") for name, _ in given):
+        return {"run": {**DEFAULTS["run"], "rounds": defaults.ROUNDS}}
     start = {table: dict(values) for table, values in DEFAULTS.items()}
     if any(name in ("steps", "local.steps") for name, _ in given):
         del start["local"]["epochs"]
@@ -254,20 +262,21 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         head = case.name and f"{case.name}\n"
         titles = list(results.columns(case))
         cut = titles.index("variance pp²")
-        first = [t for t in titles[:cut] if t != "corrected"]
-        for part in (first, ["method", *titles[cut:]]):
+        others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
+        first = [t for t in titles[:cut] if t != "corrected" and t not in others]
+        for part in (first, *([["method", *others]] if others else []), ["method", *titles[cut:]]):
             rows = results.rows(case, part)
-            kept = _fitting(rows, part)
+            kept = _fitting(rows, part, [*reversed(case.base.others)])
             out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
             head = ""
         out.append("\n".join(map(_filled, case.lines)))
     return "\n\n".join(out)
 
 
-def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str]) -> list[str]:
-    """The columns that fit the terminal: what can be spared goes first."""
+def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
     kept = [*titles]
-    for spare in ("variance pp²", "own data", "clients keep", "last round", "time", "p"):
+    for spare in ("variance pp²", "own data", "clients keep", "last round", *others, "time", "p"):
         wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
         if wide + (20 if "server reads" in kept else 0) <= show.width():
             break

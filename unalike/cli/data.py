@@ -7,6 +7,8 @@
   unalike data path [NAME]            where the cache, or a set in it, lies
   unalike data describe hapt          sizes and classes of its clients
   unalike data describe mnist --partition dirichlet:0.1 --clients 20
+  unalike data describe --table raw.csv --client hospital --label diagnosis
+                                      a table's columns, clients and classes
 
 A set comes from a package registry by the registry's own client (npm, pip,
 apt-get) or from its owner, and is used only if its SHA-256 is right. The cache
@@ -21,21 +23,24 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import shtab
 
 from unalike import config
-from unalike.cli import show
+from unalike.cli import describe, show
 from unalike.cli.list import summary
-from unalike.data import Federation, fetch
+from unalike.data import fetch
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import expected
-from unalike.errors import UnalikeError, unknown
+from unalike.errors import UnalikeError
 from unalike.files import complaining, replacing
 from unalike.text import size
 
-SHADES = " ░▒▓█"  # of a client's samples: none, up to 1/4, 1/2, 3/4, more
-SHOWN = 20  # clients in the picture
+HELP = """Sizes and classes of the clients; of a table of your own also its columns.
+
+  unalike data describe mnist --partition dirichlet:0.1 --clients 20
+  unalike data describe --table raw.csv --client hospital --label diagnosis
+  unalike data describe --folder clients/      a file a client, or pictures
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,17 +53,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     folder = get.add_argument("--folder", metavar="F", help="put a copy into F/NAME")
     path = actions.add_parser("path", help="where the cache, or a set in it, lies")
     path.add_argument("name", nargs="?", metavar="NAME", help="a data set", choices=names)
-    describe = actions.add_parser("describe", help="sizes and classes of the clients")
-    describe.add_argument("name", metavar="NAME", help="a data set", choices=[*config.NAMES["data"]])
-    own = describe.add_argument("--folder", metavar="F", help="where its files are")
-    describe.add_argument("--partition", metavar="P", help="how it is dealt: dirichlet:0.1, shards:2, …")
-    describe.add_argument("--clients", metavar="N", type=int, help="to how many clients")
-    describe.add_argument("--seed", metavar="N", type=int, help="of the partition")
-    folder.complete = own.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+    look = actions.add_parser("describe", help="the clients of data, and the columns of a table", description=HELP)
+    describe.arguments(look)
+    folder.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
 
 
 def main(args: argparse.Namespace) -> int:
-    return {"list": _list, "get": _get, "path": _path, "describe": _describe}[args.action](args)
+    return {"list": _list, "get": _get, "path": _path, "describe": describe.main}[args.action](args)
 
 
 # ---------------------------------------------------------------- list, get, path
@@ -134,53 +135,3 @@ def _path(args: argparse.Namespace) -> int:
             raise UnalikeError(f"{args.name} is not in the cache: fetch it with `unalike data get {args.name}`.")
         place /= package.folder
     return show.answer(args, {"path": str(place)}, str(place))
-
-
-# ---------------------------------------------------------------- describe
-
-
-def _describe(args: argparse.Namespace) -> int:
-    if args.name not in config.NAMES["data"]:
-        raise unknown("data set", args.name, config.NAMES["data"])
-    given = {k: getattr(args, k) for k in ("folder", "partition", "clients", "seed")}
-    table = {"name": args.name, **{k: v for k, v in given.items() if v is not None}}
-    fed = config.make_data(config.check({"data": table, "run": {"rounds": 0}})["data"])
-    counts = None if fed.classes is None else fed.label_counts()
-    sizes = fed.sizes
-    facts: dict[str, Any] = {
-        "clients": len(fed),
-        "samples": int(sizes.sum()),
-        "test samples": 0 if fed.global_test is None else len(fed.global_test[0]),
-        "a sample": f"{str(fed.train.x.dtype).removeprefix('torch.')} {list(fed.train.x.shape[1:])}",
-        "classes": fed.classes,
-        "samples a client": {"least": int(sizes.min()), "median": float(np.median(sizes)), "most": int(sizes.max())},
-    }
-    if counts is not None:
-        facts["classes a client"] = float((counts > 0).sum(1).mean())
-    if args.json:
-        show.document({"name": args.name, **facts, "label counts": None if counts is None else counts.tolist()})
-        return 0
-    each = facts.pop("samples a client")
-    forms = {int: "{:,}", float: "{:.1f}"}
-    words = {k: forms.get(type(v), "{}").format(v) for k, v in facts.items()}
-    words["samples a client"] = f"{each['least']:,} to {each['most']:,}, median {each['median']:,.0f}"
-    print(show.table([], [[k, v] for k, v in words.items()], args.name))
-    if counts is not None:
-        print("\n" + picture(fed, counts, show.width()))
-    return 0
-
-
-def picture(fed: Federation, counts: np.ndarray, width: int) -> str:
-    """A row a client, a column a class, as dark as the class's share of the client's samples."""
-    rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)  # evenly over all of them
-    names = [str(k) if fed.names is None else f"{fed.names[k][:16]}" for k in rows]
-    wide = max(map(len, names))
-    room = max(1, width - wide - 12)
-    cell = 2 if 2 * counts.shape[1] <= room else 1
-    shown = min(counts.shape[1], room // cell)
-    share = counts[rows, :shown] / np.maximum(counts[rows].sum(1, keepdims=True), 1)
-    lines = [f"client × class, as dark as its share of the client's samples (columns 0 to {shown - 1})"]
-    for name, row, k in zip(names, share, rows, strict=True):
-        shades = "".join(SHADES[int(np.ceil(4 * value))] * cell for value in row)
-        lines.append(f"{name.rjust(wide)} {shades} {fed.sizes[k]:>9,}".rstrip())
-    return "\n".join(lines)

@@ -34,16 +34,18 @@ def main(args: argparse.Namespace) -> int:
 
     tables = run.tables_of(args)
     _clients(tables, args.number)
-    settings = config.absolute(config.check(tables))
+    settings, notes = run.with_defaults(args, config.absolute(config.check(tables)))
     if args.dry_run:
         return run.dry_run(settings, args, stand_in="loopback")  # the same messages, without a network
-    data = config.make_data(settings["data"])
+    data = config.make_data(settings["data"], raw=True)
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
     serve.answer_signals()
     command = serve.command(args, ["local-federation", args.number], {"deadline": serve.DEFAULTS["deadline"]})
 
     def go(live: Any, resume: bool) -> Any:
+        for note in notes:
+            live.say(f"note: {note}")
         return one_machine.run(settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say)
 
     return run.conduct(args, settings, go, command)

@@ -25,7 +25,8 @@ import shtab
 
 from unalike import config
 from unalike.cli import show
-from unalike.config import flags
+from unalike.config import defaults, flags
+from unalike.data.tables import remarks
 from unalike.errors import UnalikeError
 from unalike.metrics.names import of, score_in
 from unalike.report import Record
@@ -74,9 +75,30 @@ def _help(text: str, default: Any) -> str:
 
 def main(args: argparse.Namespace) -> int:
     settings = config.absolute(config.check(tables_of(args)))
+    settings, notes = with_defaults(args, settings)
     if args.dry_run:
         return dry_run(settings, args)
-    return conduct(args, settings, lambda live, resume: config.run(settings, callbacks=[live, Record()], resume=resume))
+
+    def go(live: show.Live, resume: bool) -> Run:
+        for note in notes:
+            live.say(f"note: {note}")
+        return config.run(settings, callbacks=[live, Record()], resume=resume)
+
+    return conduct(args, settings, go)
+
+
+def with_defaults(
+    args: argparse.Namespace, settings: dict[str, dict[str, Any]]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """What data of one's own decide: samples to test on, metrics; and what is worth knowing of them. The folder of a
+    run that goes on says all that already."""
+    if not defaults.own(settings) or isinstance(args.resume, str):
+        return settings, []
+    table, fed = defaults.held_out(settings["data"], "test")
+    notes = remarks(fed)
+    if table != settings["data"] and "test" in table:
+        notes.append(f"{table['test']:.0%} of every client's samples are held out as its test (--test).")
+    return defaults.suited({**settings, "data": table}, fed), notes
 
 
 def conduct(

@@ -155,4 +155,4 @@ def _words(line: dict[str, Any] | None, score: Number | None) -> str:
     if line is None or score is None:
         return "done"
     whose = " on own data" if score.key.startswith("clients") else ""
-    return f"{score.metric} {_figure(line[score.key])}{whose}"
+    return f"{score.name} {_figure(line[score.key])}{whose}"

@@ -8,7 +8,10 @@ The clients are those whose keys are there, numbered in the order of their names
 The server waits until all have joined. An exchange ends at its deadline; whoever
 has not answered is left out of the round, and may come back. [data] is not
 looked at: the clients' data are their own. The model's numbers of classes and
-features are found from what they tell, or set under [model].
+features are found from what they tell, or set under [model]. Features in units
+of their own (raw tables) are prepared first with --prepare standard: the clients
+send sums, and missing cells are filled. Tables of words need --schema FILE, here
+and at every client.
 
 Clients reach the outer port, over TLS and with their key, and nothing else of
 Flower's SuperLink. Settings and --resume are those of `unalike run`.
@@ -26,9 +29,13 @@ from typing import Any
 
 from unalike import config
 from unalike.cli import run
+from unalike.data.preparation import SCALES
 from unalike.errors import UnalikeError
 
-DEFAULTS: dict[str, Any] = {"host": "127.0.0.1", "port": 8443, "deadline": 600.0, "wait": 3600.0, "test_set": None}
+DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1", "port": 8443, "deadline": 600.0, "wait": 3600.0, "test_set": None,
+    "prepare": None, "schema": None,
+}  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +47,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for an exchange [600]")
     parser.add_argument("--wait", type=float, metavar="SECONDS", help="until all have joined [3600]")
     parser.add_argument("--test-set", metavar="FILE", help="x and y of the server's own, to test the global model on")
+    parser.add_argument(
+        "--prepare",
+        choices=SCALES,
+        help="features in comparable units, from sums over all clients [standard with --schema]",
+    )
+    parser.add_argument("--schema", metavar="FILE", help="what the columns of the clients' tables mean")
     parser.set_defaults(**DEFAULTS)
 
 
@@ -74,7 +87,11 @@ def main(args: argparse.Namespace) -> int:
     checked = config.absolute(config.check({**tables, "data": {"folder": "."}}))
     settings: dict[str, Any] = {**checked, "data": {"name": "federation"}}
     public = keys.roster(Path(args.keys))
-    test = join.read_client(Path(args.test_set)).train if args.test_set else None
+    schema = join.read_schema(Path(args.schema)) if args.schema else None
+    test = (
+        join.read_client(Path(args.test_set), schema=args.schema and Path(args.schema)).train if args.test_set else None
+    )
+    scale = args.prepare or ("standard" if schema else None)
     answer_signals()
 
     def go(live: Any, resume: bool) -> Any:
@@ -83,7 +100,8 @@ def main(args: argparse.Namespace) -> int:
         with one_machine.scratch() as folder, one_machine.serving(folder, own, public, door) as (link, processes):
             return server.run(
                 {**settings, "data": {}}, link, public, deadline=args.deadline, wait=args.wait,
-                test=None if test is None else (test.x, test.y), callbacks=[live], resume=resume, say=live.say,
+                test=None if test is None else (test.x, test.y), schema=schema,
+                recipe=scale, callbacks=[live], resume=resume, say=live.say,
                 check=processes.check,
             )  # fmt: skip
 

@@ -180,7 +180,7 @@ class Live(Callback):
         left = spent / rounds * (run.rounds - done)
         self.bytes += traffic(line)
         if score := score_in(line, run.numbers):
-            self.score = f"{score.metric} {line[score.key]:.3f}  "
+            self.score = f"{score.name} {line[score.key]:.3f}  "
         ending = f"{span(left)} left" if done < run.rounds else f"in {span(now - self.began)}"
         text = f"{self.score}{size(self.bytes)}  {ending}"
         if self.bar is not None:

@@ -6,25 +6,58 @@ import dataclasses as dc
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Fields, Me, Method, Request
-from unalike.nn.task import Loss
+from unalike.contract.requests import Measure
+from unalike.nn.metrics import MEANS, Metric, need_outputs, statistics
+from unalike.nn.task import Task
+
+COUNT = MEANS + "count"  # the sum of the weights that a mean was made with: 1, but for rounding
 
 
-def evaluation(method: Method, metrics: dict[str, Loss], split: str) -> Callable[..., Answer]:
-    """Return the client function that finds the method's personal model and answers its mean loss and metrics."""
+def evaluation(method: Method, task: Task, metrics: dict[str, Metric], split: str) -> Callable[..., Answer]:
+    """Return the client function that finds the method's personal model and answers its mean loss, its metrics, and the
+    means of their statistics."""
+    plain = {name: m.rows for name, m in metrics.items() if m.rows is not None}
+    summed, whole = statistics(metrics, of_all=False), need_outputs(metrics)
 
     def scores(batch: Batch) -> dict[str, Tensor]:
-        return {"loss": batch.losses, **{n: metric(batch.output, batch.y) for n, metric in metrics.items()}}
+        output, y = task.original(batch.output, batch.y)
+        rows = {"loss": batch.losses, **{name: metric(output, y) for name, metric in plain.items()}}
+        means = {MEANS + name: s.rows(output, y) for name, s in summed.items() if s.rows is not None}
+        count = {COUNT: torch.ones_like(batch.weights, dtype=torch.float64)} if means else {}
+        return {**rows, **means, **count}
 
     def score(me: Me, s: Fields, m: Fields, vector: Tensor) -> Answer:
-        return me.average(scores, vector, data=split).then(lambda me, s, m, values: ({}, values))
+        found = me.average(scores, vector, data=split)
+        return found.then(measure, vector=vector) if whole else found.then(end)
+
+    def measure(me: Me, s: Fields, m: Fields, found: dict[str, Tensor], vector: Tensor) -> Answer:
+        return Measure(vector, split).then(both, found=found)
+
+    def both(me: Me, s: Fields, m: Fields, measured: dict[str, Tensor], found: dict[str, Tensor]) -> Answer:
+        return {}, {**_own(metrics, found), **measured}
+
+    def end(me: Me, s: Fields, m: Fields, found: dict[str, Tensor]) -> Answer:
+        return {}, {**_own(metrics, found)}
 
     def personal(me: Me, s: Fields, m: Fields) -> Answer:
         return _chain(method.personal(me, s, m), score, me, s, m)
 
     return personal
+
+
+def _own(metrics: dict[str, Metric], found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what was found, with the metrics that are functions of the means."""
+    if COUNT not in found:
+        return found
+    out = {k: v / found[COUNT] if k.startswith(MEANS) else v for k, v in found.items() if k != COUNT}
+    for name, metric in metrics.items():
+        if metric.grouped is None and metric.statistic is not None and metric.value is not None:
+            out[name] = metric.value(out[MEANS + metric.statistic.name])
+    return out
 
 
 def own_model(method: Method) -> Callable[..., Answer]:

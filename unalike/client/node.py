@@ -56,6 +56,8 @@ class Node:
         columns = self.job.split(split)
         self.state.settle(header.get("acknowledged"), commit=False)
         _, scores, _ = self._run(call, tensors)
+        defined = self.job.task.metrics_for(columns.y)
+        scores = {n: v for n, v in scores.items() if n not in defined or defined[n].always or not v.isnan()}
         return self._reply(header, scores, int(columns.sizes[self.client]), float("nan"), 0)
 
     def _run(self, call: Call, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:

@@ -15,6 +15,7 @@ from unalike import draws
 from unalike.client.job import Job
 from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
 from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Request, Train
+from unalike.contract.requests import Measure
 from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.nn.numerics import keep_memory
 from unalike.nn.task import BoundModule, FunctionalModule
@@ -259,6 +260,11 @@ class OneClient:
             (task.losses(output, y[a : a + SLICE]).sum() / len(y)).backward()
         return bound.gradient.clone()
 
+    def measure(self, request: Measure) -> dict[str, Tensor]:
+        self.bound.vector.copy_(request.at)
+        self.bound.buffers.copy_(self.buffers)
+        return self.job.task.measured(self.bound, *self.job.split(request.data).of(self.id))
+
 
 SLICE = 512  # samples at a time where a whole client is averaged over
 
@@ -266,4 +272,5 @@ PERFORM: dict[type[Request], Callable[..., Any]] = {
     Train: OneClient.train,
     Average: OneClient.average,
     Gradient: OneClient.gradient,
+    Measure: OneClient.measure,
 }

@@ -17,17 +17,19 @@ import numpy as np
 
 from unalike import config, report
 from unalike.comparison import tune
+from unalike.config import defaults
 from unalike.data import Columns, Federation
 from unalike.data.tables import remarks
 from unalike.errors import Diverged, UnalikeError
+from unalike.metrics.constant import constant_scores
 from unalike.metrics.names import from_facts
 from unalike.nn.numerics import one_thread
-from unalike.results.evidence import REFERENCES, SCORES, Outcome, score_of
+from unalike.results.evidence import CONSTANT, REFERENCES, SCORES, Outcome, score_of
 from unalike.run import folder
 from unalike.run.callbacks import Callback
 from unalike.run.sampling import sampling
 
-TEST, VALIDATION = 0.2, 0.1  # shares of every client's samples that are held out where the data have no such split
+LARGE = 10.0  # features beyond it in a tenth of the rows have units
 COHORT = 10  # clients a round, where nothing is said
 TRIAL_SHARE = 0.5  # of the rounds, in a trial of --tune
 
@@ -39,7 +41,8 @@ class Arm:
     """A method with its settings: a line of the comparison, run once a seed.
 
     name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
-    learning rate, so that --tune may; validation: how many samples of all clients choose the round.
+    learning rate, so that --tune may; validation: how many samples of all clients choose the round; unscaled: its
+    features are in units of their own.
     """
 
     label: str
@@ -48,6 +51,7 @@ class Arm:
     tables: Tables
     free_rate: bool = False
     validation: int | None = None
+    unscaled: bool = False
 
     @property
     def method(self) -> str:
@@ -102,20 +106,19 @@ def with_seed(tables: Tables, seed: int) -> Tables:
 
 
 def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = False) -> list[Arm]:
-    """What the data decide: test and validation shares, clients a round, outputs and loss where a number is predicted,
-    the centralized reference's passes. Then
+    """What the data decide: test and validation shares, clients a round, the centralized reference's passes. Then
     every method is tried on a few samples, so that what cannot run is said before anything is run. `validation`: such
     data must be there."""
     settled, data, said = [], {}, False
     for arm in arms:
         if arm.case not in data:
-            table, fed = held_out(with_seed(arm.tables, seed)["data"])
+            table, fed = defaults.held_out(with_seed(arm.tables, seed)["data"], "test", "validation")
             if "seed" not in arm.tables["data"]:
                 table.pop("seed", None)
             _check_labels(fed)
             if validation and fed.validation is None:
                 raise UnalikeError("--tune chooses on validation data, and there are none: give --validation 0.1.")
-            if not said and not arm.tables["data"].get("name"):  # data of one's own
+            if not said and defaults.own(arm.tables):
                 said = True
                 for line in [*remarks(fed), *_float_classes(arm.tables["data"], fed)]:
                     watch.note(line)
@@ -123,25 +126,21 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         table, fed = data[arm.case]
         run = dict(arm.tables["run"])
         run.setdefault("clients_per_round", COHORT if len(fed) > COHORT else 1.0)
-        model = dict(arm.tables["model"])
-        if fed.classes is None and "classes" in config.model_settings(model):  # a number to predict
-            model = {"classes": 1 if fed.train.y.dim() == 1 else fed.train.y.shape[1], "loss": "squared-error", **model}
-        tables = {**arm.tables, "data": table, "model": model, "run": run}
+        tables = {**arm.tables, "data": table, "run": run}
+        if defaults.own(tables):
+            tables = defaults.suited(tables, fed)
         if arm.method == "centralized":
             tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(fed))
         chosen_on = None if fed.validation is None else len(fed.validation.y)
-        settled.append(dc.replace(arm, tables=tables, validation=chosen_on))
+        settled.append(dc.replace(arm, tables=tables, validation=chosen_on, unscaled=_unscaled(fed)))
         _try(settled[-1], fed, seed)
     return settled
 
 
-def held_out(table: dict[str, Any]) -> tuple[dict[str, Any], Federation]:
-    """[data] with the shares it needs, and the federation: clients' own test samples and validation samples are held
-    out where neither the data nor the settings say otherwise."""
-    fed, known = config.make_data(table), config.data_settings(table)
-    free = [name for name in known if name not in table and name not in fed.splits]
-    shares = {name: share for name, share in (("test", TEST), ("validation", VALIDATION)) if name in free}
-    return ({**table, **shares}, config.make_data({**table, **shares})) if shares else (dict(table), fed)
+def _unscaled(fed: Federation) -> bool:
+    """Whether some feature is far larger than models are at ease with."""
+    x = fed.train.x
+    return x.dim() == 2 and x.is_floating_point() and bool((x.abs() > LARGE).any(1).double().mean() > 0.1)
 
 
 def _check_labels(fed: Federation) -> None:
@@ -257,14 +256,29 @@ def _written(folder: Path) -> dict[str, Any] | None:
 
 
 def make(jobs: Sequence[Job], watch: Watch) -> dict[tuple[str, int], Outcome]:
-    """Every job's outcome, by the arm's name and the seed."""
+    """Every job's outcome, by the arm's name and the seed; and the constant guess's, by `guess_of` its case."""
     out = {}
     for job, fed in _with_data(jobs):
         done = finished(job, fed)
         outcome = done or _run(job, fed, watch)
         out[job.arm.name, job.seed] = outcome
+        if (guess := (guess_of(job.arm.case), job.seed)) not in out:
+            out[guess] = _guess(job, fed, outcome.metrics)
         watch.done(job, outcome, fresh=done is None)
     return out
+
+
+def guess_of(case: str) -> str:
+    """The name under which the outcome of the constant guess on this data is kept."""
+    return f"{case} {CONSTANT}"
+
+
+def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome:
+    """The same answer for every sample: the most common class, or the mean."""
+    given = config.make_loss(job.tables["model"])
+    unit = None if fed.preparation is None else fed.preparation.target
+    line = constant_scores(fed, given.get("metrics"), given.get("loss"), unit=unit)
+    return Outcome(job.seed, [{"round": 0, **line}], metrics=metrics)
 
 
 def _with_data(jobs: Sequence[Job]) -> Iterator[tuple[Job, Federation]]:
@@ -303,7 +317,9 @@ def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
         with one_thread():  # the same numbers on every machine, and the pooled reference far faster on a busy one
             run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
     except Diverged as error:
-        return Outcome(job.seed, folder.read_rounds(job.folder / "rounds.jsonl"), error.round)
+        there = _written(job.folder)
+        known = {} if there is None else from_facts(there[config.FACTS])
+        return Outcome(job.seed, folder.read_rounds(job.folder / "rounds.jsonl"), error.round, known)
     return Outcome(job.seed, run.history, metrics=run.higher)
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from unalike import config
-from unalike.comparison.jobs import Arm, Job, Tuned
+from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
 from unalike.comparison.verdict import Against, against, p_word, spread, verdict
 from unalike.files import complaining, replace
+from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
-from unalike.results.evidence import SCORES, Evidence, Outcome, places
+from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, places
 from unalike.text import csv_text, listed, size, span
 
 NOTHING = "–"
-FEW_SAMPLES = 100  # validation samples of all clients below which the choice of a round is said to be doubtful
 
 
 @dc.dataclass
@@ -36,6 +36,11 @@ class Case:
     judged: list[str]
     lines: list[str]
 
+    @property
+    def sound(self) -> bool:
+        """Whether every run got through and there is a verdict."""
+        return not any(e.diverged for e in self.found) and "no verdict" not in self.lines[0]
+
 
 def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
     """What the numbers are."""
@@ -50,51 +55,73 @@ def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
     """A word of doubt where the round was chosen on few samples."""
     if samples is None or samples >= FEW_SAMPLES or not any(e.validation for e in found):
         return []
-    few = f"Few samples: rounds were chosen on {samples} validation samples, partly by chance; see the last round too."
-    return [few]
+    return [
+        f"Few samples: rounds were chosen by the loss on {samples} validation samples, partly by chance; see the last "
+        "round too."
+    ]
 
 
 def conclude(
-    arms: Sequence[Arm], seeds: Sequence[int], outcomes: dict[tuple[str, int], Outcome], target: float | None = None
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    outcomes: dict[tuple[str, int], Outcome],
+    target: float | None = None,
+    tuned: bool = False,
 ) -> list[Case]:
-    """Every case's evidence and verdict."""
+    """Every case's evidence and verdict. Among the outcomes are those of the constant guess, by case (`guess_of`);
+    `tuned`: settings were looked for already."""
     out = []
     for name in dict.fromkeys(arm.case for arm in arms):
         mine = [arm for arm in arms if arm.case == name]
         made = {arm.label: [outcomes[arm.name, seed] for seed in seeds] for arm in mine}
         plain = [arm for arm in mine if not arm.reference] or mine
         shown = [o for arm in plain for o in made[arm.label]]
-        score = evidence.score_of(shown) or SCORES[0]
+        guesses = [outcomes[key] for seed in seeds if (key := (guess_of(name), seed)) in outcomes]
+        measured = evidence.score_of(shown)
+        score = measured or evidence.score_of(guesses) or SCORES[0]
         others = evidence.others_of(shown, score)
         kinds = {arm.label: evidence.traits(config.make_method(arm.tables["method"])) for arm in mine}
         found = [
             evidence.gather(arm.label, arm.method, made[arm.label], score, kinds[arm.label], arm.reference, others)
             for arm in mine
         ]
-        out.append(_case(name, found, made, score, target, mine[0].validation))
+        if len(guesses) == len(seeds):
+            found.append(evidence.gather(CONSTANT, CONSTANT, guesses, score, Traits(), True, others))
+            made[CONSTANT] = guesses
+        case = _case(name, found, made, score, target, _advice(mine[0], tuned))
+        basis = [] if measured is None else [_basis(found, case.base, score), *_few(found, mine[0].validation)]
+        case.lines[1:1] = basis
+        out.append(case)
     return out
 
 
+def _advice(arm: Arm, tuned: bool) -> str:
+    """What to try where no method has learned anything, the likeliest cause first."""
+    data, rounds = arm.tables["data"], arm.tables["run"].get("rounds", 0)
+    parts = ["--scale standard, which puts features into comparable units"] if arm.unscaled else []
+    parts += [] if tuned else ["--tune 8, which looks for a learning rate"]
+    parts += [
+        f"--rounds {2 * rounds}",
+        "--model mlp" if arm.tables["model"].get("name") == "linear" else "--model linear",
+    ]
+    look = "look at the columns with `unalike data describe`: perhaps none of them tells the label"
+    return "; ".join([*parts, look] if "table" in data else parts)
+
+
 def _case(
-    name: str,
-    found: list[Evidence],
-    made: dict[str, list[Outcome]],
-    score: Number,
-    target: float | None,
-    samples: int | None,
+    name: str, found: list[Evidence], made: dict[str, list[Outcome]], score: Number, target: float | None, advice: str
 ) -> Case:
     judged, note = _judged(found, score)
     first = [e for e in judged if not e.reference] or judged
-    base = next((e for e in first if e.method == "fedavg"), first[0])
+    ranked = [e for e in first if e.complete] or first  # what diverged is no baseline
+    base = next((e for e in ranked if e.method == "fedavg"), ranked[0])
     target = target if target is not None else evidence.target_of(base, score)
     for each in found:
         evidence.aim(each, made[each.label], score, target)
     complete = [e for e in judged if e.complete and not e.reference]
     tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
-    said = verdict(judged, base, score, target, found)
-    short = said[:1] if said[0].startswith("In short") else []
-    lines = [*short, _basis(found, base, score), *_few(found, samples), *note, *said[len(short) :]]
-    return Case(name, found, base, score, target, tests, [e.label for e in judged], lines)
+    short, *rest = verdict(judged, base, score, target, found, advice)
+    return Case(name, found, base, score, target, tests, [e.label for e in judged], [short, *note, *rest])
 
 
 def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], list[str]]:
@@ -141,7 +168,7 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
     chosen = any(e.validation for e in case.found)
     out: dict[str, Callable[[Evidence], str]] = {
         "method": lambda e: e.label,
-        score.metric: lambda e: _diverged(e) or (_narrow(e.selected, digits) if e.selected else NOTHING),
+        score.name: lambda e: _diverged(e) or (_narrow(e.selected, digits) if e.selected else NOTHING),
     }
     if chosen:
         out["last round"] = lambda e: _narrow(e.final, digits) if e.final else NOTHING

@@ -55,18 +55,32 @@ def _word(test: stats.Paired | None, corrected: float | None, larger: bool) -> s
 
 
 def verdict(
-    found: Sequence[Evidence], base: Evidence, score: Number, target: float | None, tried: Sequence[Evidence] = ()
+    found: Sequence[Evidence],
+    base: Evidence,
+    score: Number,
+    target: float | None,
+    tried: Sequence[Evidence] = (),
+    advice: str = "",
 ) -> list[str]:
     """The sentences, one a wish; each begins with what is wished for and a colon. The first is the answer in short.
-    `tried`: settings that were run, where they are more than those that are judged."""
+    `tried`: settings that were run, where they are more than those that are judged; `advice`: what to try where no
+    method has learned anything."""
     methods = [e for e in found if not e.reference and e.complete]
     references = {e.method: e for e in found if e.reference}
-    lines = [_sure(len(base.seeds))]
-    lines += _diverged(tried or found)
-    if base not in methods:
-        return [*lines, f"No verdict: {base.label}, against which the others are tested, did not get through."]
+    diverged = _diverged(tried or found)
+    if not methods:
+        return ["In short: no verdict; no method got through in every seed.", *diverged]
+    guess = references.get("constant")
+    learned = [m for m in methods if guess is None or not guess.complete or _beats(m, guess, score)]
+    if not learned:
+        assert guess is not None
+        return [*_nothing(methods, guess, score, advice), *diverged]
+    lines = [_short(methods, base, score) if len(methods) > 1 else _only(methods[0], found, guess, score)]
+    lines.append(_sure(len(base.seeds)))
+    lines += diverged
+    if guess is not None:
+        lines += _learned_nothing([m for m in methods if m not in learned], guess, score)
     if len(methods) > 1:
-        lines.insert(0, _short(methods, base, score))
         lines.append(_accuracy(methods, base, score))
         lines.append(_worst(methods, base, score))
         lines += _target(methods, base, score, target)
@@ -91,7 +105,54 @@ def _sure(seeds: int) -> str:
 def _diverged(found: Sequence[Evidence]) -> list[str]:
     bad = [e for e in found if e.diverged]
     parts = [f"{e.label} in {len(e.diverged)} of {len(e.seeds)} seeds (round {min(e.diverged.values())})" for e in bad]
-    return [f"Diverged: {listed(parts)}; left out of what follows. A smaller --lr may help."] if parts else []
+    return [f"Diverged: {listed(parts)}; not judged. A smaller --lr may help, or --clip-norm 10."] if parts else []
+
+
+# ---------------------------------------------------------------- has anything been learned
+
+
+def _beats(method: Evidence, guess: Evidence, score: Number) -> bool:
+    """Whether a method is shown to be better than a constant guess; one or two seeds cannot show it, there it need
+    only be better in each."""
+    test = stats.paired(method.selected, guess.selected)
+    if test is None or test.df < 2 or math.isinf(test.t):
+        return _always(method, guess, lambda e: e.selected, score.larger)
+    return (test.difference > 0) == score.larger and test.p / 2 < stats.ALPHA
+
+
+def _nothing(methods: Sequence[Evidence], guess: Evidence, score: Number, advice: str) -> list[str]:
+    best = _best(methods, lambda e: e.selected, score.larger)
+    digits = places(score.unit, guess.selected)
+    return [
+        "In short: no verdict; no method has learned anything here.",
+        f"What is wrong: the best {score.name} of a method is {spread(best.selected, digits)} ({best.label}); the "
+        f"same answer for every sample has {spread(guess.selected, digits)}. Which method is better cannot be seen in "
+        "models that have not learned.",
+        f"What to try: {advice or '--tune 8, which looks for a learning rate; more --rounds'}.",
+    ]
+
+
+def _learned_nothing(methods: Sequence[Evidence], guess: Evidence, score: Number) -> list[str]:
+    if not methods:
+        return []
+    digits, labels = places(score.unit, guess.selected), [m.label for m in methods]
+    have = listed([spread(m.selected, digits) for m in methods])
+    return [
+        f"Learned nothing: {listed(labels)} ({have}); the same answer for every sample has "
+        f"{spread(guess.selected, digits)}."
+    ]
+
+
+def _only(method: Evidence, found: Sequence[Evidence], guess: Evidence | None, score: Number) -> str:
+    """The answer in short where one method is left to speak of."""
+    digits = places(score.unit, method.selected)
+    what = f"its {score.name} is {spread(method.selected, digits)}"
+    if guess is not None and guess.complete:
+        what += f", that of the same answer for every sample {spread(guess.selected, digits)}"
+    why = (
+        "is the only method that got through" if any(e.diverged and not e.reference for e in found) else "was run alone"
+    )
+    return f"In short: {method.label} {why}; {what}."
 
 
 # ---------------------------------------------------------------- the wishes
@@ -166,7 +227,7 @@ def _clearly_worse(method: Evidence, best: Evidence, values: Values, larger: boo
 def _accuracy(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     digits = places(score.unit, base.selected)
     wish = _wish(methods, base, lambda e: e.selected, lambda e: spread(e.selected, digits), score.larger)
-    return f"{'Highest' if score.larger else 'Lowest'} {score.metric}: {wish}"
+    return f"{'Highest' if score.larger else 'Lowest'} {score.name}: {wish}"
 
 
 def _worst(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
@@ -191,7 +252,7 @@ def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: 
     reached = [m for m in methods if m.reached == len(m.seeds)]
     missed = [f"{m.label} in {m.reached} of {len(m.seeds)} seeds" for m in methods if m not in reached]
     rest = f" Reached by {listed(missed)} only: no mean for {plural('it', missed)}." if missed else ""
-    where = f"{score.metric} {target:g}"
+    where = f"{score.name} {target:g}"
     if not reached:
         return [f"Fewest rounds and bytes to {where}: no method reaches it in every seed.{rest}"]
 
@@ -255,7 +316,7 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     best, simplest = clear
     gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
     short = f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}."
-    also = f" {best.label} has the best {score.metric}, not clearly better than {simplest.label}'s."
+    also = f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
     return short if best is simplest else short + also
 
 

@@ -40,6 +40,7 @@ from unalike.config.tables import (
     every,
     method_settings,
     model_settings,
+    uses,
 )  # fmt: skip
 from unalike.config.user_files import from_file, is_file, own_method
 
@@ -47,5 +48,5 @@ __all__ = [
     "ENGINE", "FACTS", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described", "every",
     "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
     "make_sampling", "method_settings", "model_settings", "own_method", "population", "read", "read_tables", "run",
-    "schema",
+    "schema", "uses",
 ]  # fmt: skip

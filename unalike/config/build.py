@@ -10,14 +10,16 @@ import torch
 
 from unalike import draws
 from unalike.config.tables import MODEL, SPLIT
-from unalike.config.user_files import own_function, own_method, own_model
+from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
 from unalike.data import Dataset, Federation, load, load_federation
+from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
 from unalike.errors import UnalikeError, line_of, unknown
 from unalike.methods import METHODS
 from unalike.models import MODELS, build
+from unalike.nn.metrics import named
 from unalike.nn.task import LOSSES
 from unalike.run.sampling import Bernoulli, BySize
 from unalike.settings.typed import short
@@ -26,15 +28,16 @@ from unalike.training.settings import LocalTraining
 SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
 
 
-def make_data(table: dict[str, Any]) -> Federation:
-    """[data]: a name, a folder or a table, and how it is split among clients."""
+def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
+    """[data]: a name, a folder or a table, and how it is split among clients; `raw`: features that are to be prepared
+    are left as they are."""
     try:
-        return _data(dict(table))
+        return _data(dict(table), raw)
     except (MemoryError, OverflowError, ValueError) as error:  # numpy, asked for 10**12 of something
         raise UnalikeError(f"[data] {short(table)} is too much for this machine: {line_of(error)}.") from error
 
 
-def _data(options: dict[str, Any]) -> Federation:
+def _data(options: dict[str, Any], raw: bool) -> Federation:
     name = options.pop("name", None)
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
@@ -45,32 +48,34 @@ def _data(options: dict[str, Any]) -> Federation:
         made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
         pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
         return pool.split(dealt, len(made), seed=seed, test=test, validation=share)
-    if name is None and "folder" in options:
-        fractions = {f"{k}_fraction": options.pop(k) for k in ("test", "validation") if k in options}
-        return Federation.from_folder(options.pop("folder"), **fractions, **options)
     split = {key: options.pop(key) for key in SPLIT if key in options}
+    if name is None and "folder" in options and layout(options["folder"]):
+        return picture_dataset(**options).split(**split)
+    if name is None and "folder" in options:
+        fractions = {f"{k}_fraction": split.pop(k) for k in ("test", "validation") if k in split}
+        return Federation.from_folder(options.pop("folder"), raw=raw, **fractions, **split, **options)
     if name is None:
-        return _table(options, split)
+        return _table(options, split, raw)
     return load(name, **options).split(**split)
 
 
-def _table(options: dict[str, Any], split: dict[str, Any]) -> Federation:
+def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federation:
     """A table by its client column, or pooled and dealt by a partition; `test` may be a second table."""
     test = split.get("test")
     if isinstance(test, str) and test != "same":
         options["test"] = split.pop("test")
-    return table_dataset(options.pop("table"), **options).split(**split)
+    return table_dataset(options.pop("table"), **options).split(**split, raw=raw)
 
 
 def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torch.nn.Module:
     """[model]: a name or a file, and options; what the data decide need not be said. Weights come from the seed."""
     options = {k: v for k, v in table.items() if k not in MODEL}
-    sample = federation.train.x[0]
+    sample, target = federation.train.x[0], federation.train.y[0]
     found = {
         "features": sample.numel(),
         "channels": sample.shape[0] if sample.dim() == 3 else None,
         "size": sample.shape[-1] if sample.dim() == 3 else None,
-        "classes": federation.classes,
+        "classes": target.numel() if federation.classes is None else federation.classes,  # or numbers to predict
     }
     file, name = options.pop("file", None), options.pop("name", "linear")
     builder = own_model(file) if file else MODELS[name]
@@ -96,7 +101,8 @@ def make_loss(table: dict[str, Any]) -> dict[str, Any]:
     elif "loss" in out and out["loss"] not in LOSSES:
         raise unknown("loss", out["loss"], LOSSES)
     if "metrics" in out:
-        out["metrics"] = {text.rpartition(":")[2]: own_function(text) for text in out["metrics"]}
+        out["metrics"] = {t.rpartition(":")[2]: own_function(t) if is_file(t) else t for t in out["metrics"]}
+        named(out["metrics"])  # refuses unknown names before any data are loaded
     return out
 
 

@@ -14,10 +14,11 @@ from unalike import config
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings import typed
 
-COMMANDS = ("run", "compare", "local-federation", "serve")  # those that take settings as flags
+# Those that take settings as flags.
+COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
-OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set"}
-OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
+OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema"}
+OWN |= {"--schema", "--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
@@ -40,9 +41,15 @@ def flag(table: str, name: str) -> str:
     return f"--{short or name.replace('_', '-')}"
 
 
+def taken(words: list[str]) -> bool:
+    """Whether the command that is given takes settings as flags."""
+    plain = [word for word in words if not word.startswith("-")]
+    return any(plain[: len(command)] == command for command in COMMANDS)
+
+
 def split(words: list[str]) -> tuple[list[str], list[Given]]:
     """What argparse reads, and the settings."""
-    switches = {flag(t, n)[2:] for t in config.TABLES for n, (hint, *_) in config.every(t).items() if _switch(hint)}
+    switches = _switches()
     plain: list[str] = []
     settings: list[Given] = []
     k = 0
@@ -62,14 +69,21 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
     return plain, settings
 
 
-def _switch(hint: Any) -> bool:
-    return typed.fits(True, hint) and hint is not Any
+def _switches() -> dict[str, set[str]]:
+    """Flags that may stand alone, and the words that may follow them all the same."""
+    out = {}
+    for table in config.TABLES:
+        for name, found in config.uses(table).items():
+            if any(typed.fits(True, setting.hint) and setting.hint is not Any for setting, _ in found):
+                words = {word for setting, _ in found for word in setting.knob.choices or ()}
+                out[flag(table, name)[2:]] = words | {"true", "false"}
+    return out
 
 
-def _is_value(word: str, name: str, switches: set[str]) -> bool:
+def _is_value(word: str, name: str, switches: dict[str, set[str]]) -> bool:
     """Whether the word after a flag belongs to it."""
     if name in switches or name.startswith("no-"):
-        return word in ("true", "false")
+        return word in switches.get(name, ("true", "false"))
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
 
 

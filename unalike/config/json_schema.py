@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unalike.config.tables import FACTS, NAMES, SECTIONS, SETTINGS, TABLES, described, every
+from unalike.config.tables import FACTS, NAMES, PICTURES, SECTIONS, SETTINGS, SPLIT, TABLES, described, every
 from unalike.settings import typed
 from unalike.settings.knobs import Knob
 
@@ -40,6 +40,8 @@ def _schema_of(table: str) -> dict[str, Any]:
     if table == "data":
         unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["table"]}]}}
         rules.append(_only(table, {"folder": ""}, {"required": ["folder"], **unnamed}))
+        names = rules[-1]["then"]["propertyNames"]["enum"]  # a folder of pictures takes more, which only it tells
+        names += [name for name in (*PICTURES, *SPLIT) if name not in names]
         rules.append(_only(table, {"table": ""}, {"required": ["table"]}))
         rules[-1]["then"]["required"] = ["label"]
     else:  # the default's; a file of one's own takes what it takes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from unalike.client.preparing import by_messages
 from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
@@ -27,7 +28,9 @@ def run(
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
     settings["resume"] = resume or settings.get("resume", False)
     if federation is None:
-        federation = make_data(tables["data"])
+        raw = settings.get("engine") == "loopback"  # which prepares features by messages too
+        federation = make_data(tables["data"], raw)
+        federation = by_messages(federation) if raw else federation
     else:
         tables["data"] = dict(config.get("data", {}))
     before(tables)

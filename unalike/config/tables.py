@@ -9,6 +9,7 @@ from typing import Any, Union
 
 from unalike.config.user_files import own_method, own_model
 from unalike.data.dataset import CLIENTS, Dataset
+from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FACTS as SETS
 from unalike.data.sources import FEDERATIONS, SOURCES
 from unalike.data.tables import table_dataset
@@ -36,14 +37,23 @@ TABLE: Known = {
     "client": _table["client"],
     **_table,
     "categorical": _table["categorical"]._replace(default=None),
+    "drop": _table["drop"]._replace(default=None),
 }
 FOLDER = Setting(
-    str, None, Knob("with a name, where that set's files are; alone, one .npz or .safetensors file a client")
+    str,
+    None,
+    Knob("with a name, where that set's files are; alone, a .npz or .safetensors file a client, or CLIENT/CLASS/*.png"),
 )
+PICTURES: Known = {"folder": FOLDER, "size": hints(picture_dataset)["size"]}
+SCALE = _table["scale"]._replace(default=None)  # arrays are left as they are unless it is said
 DATA = Setting(str, None, Knob("a data set by name (unalike list data)"))
 MODEL: Known = {
     "loss": Setting(str, None, Knob("a loss by name, or file.py:loss of (output, y), one value a sample")),
-    "metrics": Setting(list[str], None, Knob("metrics of your own, file.py:metric of (output, y)")),
+    "metrics": Setting(
+        list[str],
+        None,
+        Knob("metrics, the first is the headline: auc, f1, ... (docs/metrics.md), or file.py:metric of (output, y)"),
+    ),
     "head": Setting(str, None, Knob("the last layer's name, where it is not found")),
     "output": Setting(
         str | int, None, Knob("the part of a model's tuple or dict that is its output: a key or a position")
@@ -62,7 +72,9 @@ def data_settings(table: dict[str, Any]) -> Known:
     if name is None and "table" in table:
         return {**TABLE, **(NATURAL if "client" in table else SPLIT)}
     if name is None and "folder" in table:
-        own = {"folder": FOLDER, "test": SPLIT["test"]._replace(hint=float)}
+        if depth := layout(table["folder"]):
+            return {**PICTURES, **(NATURAL if depth == "clients" else SPLIT)}
+        own = {"folder": FOLDER, "scale": SCALE, "test": SPLIT["test"]._replace(hint=float)}
         return own | {name: SPLIT[name] for name in ("seed", "validation")}
     if name in FEDERATIONS:
         more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}
@@ -141,6 +153,8 @@ def uses(table: str) -> dict[str, list[tuple[Setting, str]]]:
     for values, owner in choices:
         for name, setting in section.settings(values).items():
             found.setdefault(name, []).append((setting, owner))
+    if table == "data":
+        found["size"].append((PICTURES["size"], "pictures"))  # of a folder, which only the folder itself tells
     others = {name: [(setting, "")] for name, setting in section.others.items() if name != "table"}
     return found | others
 

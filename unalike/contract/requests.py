@@ -82,6 +82,13 @@ class Gradient(Request):
     data: str = "train"
 
 
+@dc.dataclass(frozen=True)
+class Measure(Request):
+    """The task's metrics that are computed from all outputs of a split; what evaluation asks for."""
+
+    data: str = "test"
+
+
 def checked_args(args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a loss, step or average: tensors, each under its own name, and plain values."""
     for name, value in args.items():

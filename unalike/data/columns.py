@@ -188,6 +188,7 @@ def first_bad_row(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tens
     return None
 
 
-def first_infinite_row(tensor: torch.Tensor) -> int | None:
-    """Return the first row with a NaN or infinite element, None where there is none."""
-    return first_bad_row(tensor, lambda t: ~torch.isfinite(t)) if tensor.dtype.is_floating_point else None
+def first_infinite_row(tensor: torch.Tensor, gaps: bool = False) -> int | None:
+    """Return the first row with a NaN or infinite element, None where there is none; with `gaps` NaN is allowed."""
+    bad = torch.isinf if gaps else lambda t: ~torch.isfinite(t)
+    return first_bad_row(tensor, bad) if tensor.dtype.is_floating_point else None

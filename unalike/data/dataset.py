@@ -11,6 +11,7 @@ from unalike.data import options
 from unalike.data import partition as partitions
 from unalike.data.columns import Columns, Pair, as_pair
 from unalike.data.federation import Federation
+from unalike.data.preparation import Recipe
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings.knobs import Knob
@@ -23,7 +24,8 @@ class Dataset:
 
     `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
     rows; `natural` names the column that is the client in real life; `label_names` are the classes' names; `schema`
-    says what the features are, where they come from a table.
+    says what the features are, where they come from a table; `scale` how they are prepared after the split
+    (`Federation.prepared`), if they are; `notes` are remarks of whoever read it.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Dataset:
         natural: str | None = None,
         label_names: Sequence[str] | None = None,
         schema: Schema | None = None,
+        scale: str | None = None,
+        notes: Sequence[str] = (),
     ):
-        self.name, self.schema = name, schema
+        self.name, self.schema, self.scale, self.notes = name, schema, scale, [*notes]
         self.x, self.y = as_pair(x, y, f"{name!r}")
         if not len(self.x):
             raise UnalikeError(f"The data set {name!r} is empty: give at least one sample.")
@@ -94,6 +98,7 @@ class Dataset:
         validation: options.Validation = 0.0,
         *,
         drop_empty: Annotated[bool, Knob("leave clients without a sample out")] = False,
+        raw: bool = False,
     ) -> Federation:
         """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits.
 
@@ -101,7 +106,7 @@ class Dataset:
         natural ones, else 10. `test` and `validation` are shares of each client's samples; test="same" deals the data
         set's test rows instead, in the same way as the training rows ('similarity' and 'natural' can do that). All
         test rows stay the global test set. Clients without a sample (a partition of your own,
-        'dirichlet:0.1:0') are an error, or left out with `drop_empty`.
+        'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later.
         """
         if partition is None:
             partition = "iid" if self.natural is None else "natural"
@@ -139,9 +144,17 @@ class Dataset:
             names=None if names is None else [str(names[k]) for k in kept],
             label_names=self.label_names,
             schema=self.schema,
+            recipe=self._recipe(),
+            notes=self.notes,
         )
         share = 0.0 if isinstance(test, str) else test
-        return fed.split_clients(test=share, validation=validation, seed=seed)
+        fed = fed.split_clients(test=share, validation=validation, seed=seed)
+        return fed if raw or self.scale is None else fed.prepared()
+
+    def _recipe(self) -> Recipe | None:
+        if self.scale is None:
+            return None
+        return Recipe.of(self.schema, self.x[:1].numel(), self.scale, target=self.classes is None)
 
     def _natural(self, partition: partitions.Natural, with_test: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the column that names the client, of the training rows and of the test rows."""

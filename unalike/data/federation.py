@@ -18,6 +18,7 @@ import torch
 from unalike import draws
 from unalike.data import files
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, digest, first_bad_row, first_infinite_row, stack
+from unalike.data.preparation import Preparation, Recipe, prepare
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 
@@ -32,7 +33,8 @@ class Federation:
     `splits` has the splits by name ("train", "validation", "test"), in this order; `train`, `validation` and `test`
     are the same columns, None where there are none. `classes` is the number of labels (found from the labels where
     not given), None for regression. `names` are the clients', `label_names` the classes'. Data that come from a table
-    have its `schema`.
+    have its `schema`, and `notes`: what was worth a remark when they were read. Features that are to be prepared yet
+    have a `recipe`, those that were, their `preparation`.
     """
 
     def __init__(
@@ -46,6 +48,9 @@ class Federation:
         names: Sequence[str] | None = None,
         label_names: Sequence[str] | None = None,
         schema: Schema | None = None,
+        recipe: Recipe | None = None,
+        preparation: Preparation | None = None,
+        notes: Sequence[str] = (),
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
@@ -70,7 +75,8 @@ class Federation:
                 )
         self.names = names
         self.classes = self._count_classes(classes)
-        self.schema = schema
+        self.schema, self.recipe, self.preparation = schema, recipe, preparation
+        self.schema, self.notes = schema, [*notes]
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -113,8 +119,9 @@ class Federation:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything but the samples, as the constructor takes it: classes, names, label names and the schema."""
-        return {"classes": self.classes, "names": self.names, "label_names": self.label_names, "schema": self.schema}
+        """Everything but the samples, as the constructor takes it: classes, names, what the features are, notes."""
+        names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes")
+        return {name: getattr(self, name) for name in names}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
         """Yield every set of samples as (description, x, y, columns); the global test set has no columns."""
@@ -191,18 +198,29 @@ class Federation:
 
     @classmethod
     def from_folder(
-        cls, path: str | os.PathLike, *, test_fraction: float = 0.0, validation_fraction: float = 0.0, seed: int = 0
+        cls,
+        path: str | os.PathLike,
+        *,
+        test_fraction: float = 0.0,
+        validation_fraction: float = 0.0,
+        seed: int = 0,
+        scale: str | None = None,
+        raw: bool = False,
     ) -> Federation:
         """Read one .npz or .safetensors file per client, in the order of the file names; the stems become the names.
 
         Keys: x, y, optionally x_test, y_test, x_validation, y_validation, the same in every file. A file
         `_test.npz` or `_test.safetensors` with x and y is the global test set. Other kinds of files are
-        passed over. The fractions and the seed are those of `split_clients`.
+        passed over. The fractions and the seed are those of `split_clients`. `scale` prepares the features
+        (`prepared`), and a NaN in x is then a missing cell; `raw` leaves that for later.
         """
-        fed = cls(**files.read_folder(Path(path)))
+        fed = cls(**files.read_folder(Path(path), gaps=scale is not None))
         if test_fraction or validation_fraction:
-            return fed.split_clients(test=test_fraction, validation=validation_fraction, seed=seed)
-        return fed
+            fed = fed.split_clients(test=test_fraction, validation=validation_fraction, seed=seed)
+        if scale is None:
+            return fed
+        fed = fed.replace(recipe=Recipe.of(None, fed.train.x[:1].numel(), scale, target=fed.classes is None))
+        return fed if raw else fed.prepared()
 
     def split_clients(self, *, test: float = 0.0, validation: float = 0.0, seed: int = 0) -> Federation:
         """Carve test and validation splits out of every client's training samples.
@@ -242,6 +260,32 @@ class Federation:
         if validation:
             splits["validation"] = train.take(np.flatnonzero(part == 2), n_validation)
         return self.replace(**splits)
+
+    def prepared(self, recipe: Recipe | str | None = None) -> Self:
+        """Return the federation as models should see it: features in comparable units, missing cells filled, a number
+        to predict standardised, all by sums over the clients' training samples (unalike/data/preparation.py).
+
+        recipe: what to do; "standard", "client" (each client by its own numbers) or "none" (fill only); by default
+        the federation's own, else "standard". A federation that was prepared already is returned as it is.
+        """
+        if self.preparation is not None and recipe is None:
+            return self
+        if self.preparation is not None:
+            raise UnalikeError("The features of this federation are prepared already: begin with the raw ones.")
+        if not isinstance(recipe, Recipe):
+            own = self.recipe or Recipe.of(self.schema, self.train.x[:1].numel(), target=self.classes is None)
+            recipe = own if recipe is None else own.scaled_by(recipe)
+        return self.prepared_by(prepare(self.train, recipe))
+
+    def prepared_by(self, preparation: Preparation) -> Self:
+        """Return the federation with every sample prepared like this."""
+        return self._prepared(preparation, preparation.apply_columns)
+
+    def _prepared(self, preparation: Preparation, columns: Callable[[Columns], Columns]) -> Self:
+        test = self.global_test
+        if test is not None:
+            test = preparation.apply(test[0]), preparation.apply_target(test[1])
+        return self.map(columns, global_test=test, recipe=None, preparation=preparation)
 
     def pooled(self) -> Federation:
         """Return one client that holds all clients' data, split by split; the tensors are shared, not copied."""
@@ -314,8 +358,9 @@ class Federation:
                 digest(sha, tensor)
         return sha.hexdigest()[:16]
 
-    def check(self) -> None:
-        """Raise for the first fault that would break training: see the messages."""
+    def check(self, gaps: bool = False) -> None:
+        """Raise for the first fault that would break training: see the messages. `gaps`: x may have missing cells
+        (NaN), which will be filled before."""
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
             raise UnalikeError(
@@ -329,11 +374,11 @@ class Federation:
                     "tokens: convert it to float, for images x.float() / 255."
                 )
             for letter, tensor in (("x", x), ("y", y)):
-                row = first_infinite_row(tensor)
+                row = first_infinite_row(tensor, gaps and letter == "x")
                 if row is not None:
                     raise UnalikeError(
                         f"{letter} of {self._place(what, columns, row)} has a value that is NaN or infinite: "
-                        "all must be finite; clean the data."
+                        "all must be finite; clean the data, or prepare x (`Federation.prepared`)."
                     )
             classes = self.classes
             if classes is None:

@@ -18,21 +18,24 @@ import numpy as np
 import torch
 
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, stack
+from unalike.data.preparation import Preparation, Recipe
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
 INDEX = "columns.json"
 KEYS = ("x", "y", "x_test", "y_test", "x_validation", "y_validation")
 SUFFIXES = (".npz", ".safetensors")
+KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation}  # facts that are objects
 STEMS = {"train": "training"}  # of a split's mapped files, where it is not the split's name
 
 # ---------------------------------------------------------------- one file per client
 
 
-def read_folder(folder: Path) -> dict[str, Any]:
-    """Read the parts of a federation from a folder of client files: splits, names, and the global test set."""
+def read_folder(folder: Path, gaps: bool = False) -> dict[str, Any]:
+    """Read the parts of a federation from a folder of client files: splits, names, and the global test set. With
+    `gaps`, x may have missing cells (NaN)."""
     files, test = _client_files(folder)
-    contents = [read_arrays(file) for file in files]
+    contents = [read_arrays(file, gaps) for file in files]
     keys = set(contents[0])
     for file, content in zip(files, contents, strict=True):
         if set(content) != keys:
@@ -47,7 +50,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
         if f"x_{name}" in keys:
             parts[name] = stack([(c[f"x_{name}"], c[f"y_{name}"]) for c in contents], called, train)
     if test is not None:
-        parts["global_test"] = _read_global_test(test, train)
+        parts["global_test"] = _read_global_test(test, train, gaps)
     return parts
 
 
@@ -72,8 +75,8 @@ def _client_files(folder: Path) -> tuple[list[Path], Path | None]:
     return files, tests[0] if tests else None
 
 
-def _read_global_test(file: Path, train: Columns) -> Pair:
-    content = read_arrays(file)
+def _read_global_test(file: Path, train: Columns, gaps: bool) -> Pair:
+    content = read_arrays(file, gaps)
     if set(content) != {"x", "y"}:
         raise UnalikeError(f"{file} has the keys {', '.join(sorted(content))}: it must have x and y only.")
     pair = content["x"], content["y"]
@@ -81,8 +84,9 @@ def _read_global_test(file: Path, train: Columns) -> Pair:
     return pair
 
 
-def read_arrays(file: Path) -> dict[str, torch.Tensor]:
-    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, x always with its y."""
+def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
+    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, x always with its y. With
+    `gaps`, x may have missing cells (NaN)."""
     raw = _load(file)
     for key in raw:
         if key not in KEYS:
@@ -99,9 +103,10 @@ def read_arrays(file: Path) -> dict[str, torch.Tensor]:
             continue
         x, y = as_pair(raw["x" + suffix], raw["y" + suffix], str(file))
         for letter, tensor in (("x", x), ("y", y)):
-            if first_infinite_row(tensor) is not None:
+            if first_infinite_row(tensor, gaps and letter == "x") is not None:
+                cure = "" if gaps or letter == "y" else ", or set `scale`, which fills missing cells"
                 raise UnalikeError(
-                    f"{file}: {letter}{suffix} has NaN or infinite values: all must be finite; clean them."
+                    f"{file}: {letter}{suffix} has NaN or infinite values: all must be finite; clean them{cure}."
                 )
             content[letter + suffix] = tensor
     if not len(content["x"]):
@@ -129,7 +134,7 @@ def _load(file: Path) -> dict[str, Any]:
 def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair | None, facts: dict[str, Any]) -> None:
     """Write every column as .npy into a new folder, which appears under its name only when complete.
 
-    `facts` (classes, names, label names, the schema) go into the folder's index, columns.json.
+    `facts` (classes, names, label names, what the features are) go into the folder's index, columns.json.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UnalikeError(f"{target} exists already: open it with Federation.open_mapped, or give a new folder.")
@@ -143,8 +148,8 @@ def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair 
         if global_test is not None:
             _save(scratch, "global", *global_test)
         parts = [STEMS.get(name, name) for name in splits] + ["global"] * (global_test is not None)
-        schema = facts.get("schema")
-        index = {"format": FORMAT, "parts": parts, **facts, "schema": None if schema is None else schema.plain()}
+        plain = {name: facts[name] and facts[name].plain() for name in KINDS if name in facts}
+        index = {"format": FORMAT, "parts": parts, **facts, **plain}
         (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
         if target.exists():
             target.rmdir()  # empty: seen above
@@ -169,8 +174,8 @@ def open_mapped(source: Path) -> dict[str, Any]:
             parts[names.get(stem, stem)] = Columns(*pair, offsets)
         train = parts.pop("train")
         facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
-        schema = index.get("schema")
-        facts["schema"] = None if schema is None else Schema.from_plain(schema)
+        facts |= {name: kind.from_plain(index[name]) for name, kind in KINDS.items() if index.get(name)}
+        facts["notes"] = index.get("notes", [])
         return {"train": train, **parts, **facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnalikeError(

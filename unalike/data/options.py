@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from unalike.data.preparation import SCALES
 from unalike.settings.knobs import Knob
 
 PARTITION = Knob("how samples are dealt to clients: iid, dirichlet:0.1, natural (unalike list partitions)", written=str)
@@ -15,6 +16,10 @@ Validation = Annotated[float, Knob("share held out to choose a round by", least=
 Normalise = Annotated[bool, Knob("pictures minus the mean, over the deviation; else in 0..1")]
 Scale = Annotated[bool, Knob("features to -1..1 by their ranges in the training rows")]
 TestShare = Annotated[float, Knob("of every speaker's text, or of all tweets, for the test set")]
+Scaling = Annotated[
+    str,
+    Knob("units: standard (by sums over all clients), client (each by its own) or none", choices=SCALES, noun="scale"),
+]
 Folder = Annotated[str | None, Knob("where that set's files are, if not in the cache")]
 Length = Annotated[int, Knob("tokens in a sample")]
 Alpha = Annotated[float, Knob("how much the clients' models differ")]

@@ -12,6 +12,7 @@ import torch
 
 from unalike.data.columns import Columns, Pair, offsets_of
 from unalike.data.federation import Federation
+from unalike.data.preparation import Preparation
 from unalike.errors import UnalikeError
 
 
@@ -46,11 +47,20 @@ class RemoteFederation(Federation):
         test = None if self.global_test is None else move(*self.global_test)
         return self.map(lambda columns: _stand_ins(move(columns.x[:1], columns.y[:1]), columns.sizes), global_test=test)
 
+    def prepared_by(self, preparation: Preparation) -> RemoteFederation:
+        """Return it as its clients' samples will be, each client having prepared its own."""
+
+        def columns(split: Columns) -> Columns:
+            like = preparation.apply(split.x[:1]), preparation.apply_target(split.y[:1])
+            return _stand_ins(like, split.sizes)
+
+        return self._prepared(preparation, columns)
+
     def fingerprint(self) -> str:
         """Return 16 hex digits of a sha256 over the clients' keys: the server does not know their data."""
         return hashlib.sha256(json.dumps(self.keys).encode()).hexdigest()[:16]
 
-    def check(self) -> None:
+    def check(self, gaps: bool = False) -> None:
         """Raise where a client has no training samples."""
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):

@@ -1,50 +1,34 @@
 """Your own table: CSV, parquet, a data frame or a Hugging Face data set, with a column that says whose row it is.
 
-A table must be clean: every mistake that would make training fail, or succeed on nonsense, ends with one line that
-names the column, the row and what to do.
+What its columns are is found by looking (`coding`), and said in remarks where it was a guess. Every mistake that would
+make training fail, or succeed on nonsense, ends with one line that names the column, the row and what to do.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import importlib
-import itertools
-import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
+from unalike.data.cells import Words
+from unalike.data.coding import coded, coded_label, found_column, found_label
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
-from unalike.data.formats import as_number
-from unalike.data.safety import reading
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.data.options import Scaling
+from unalike.data.remarks import counted, each, feature_remarks, missing_by_column, missing_remark, some
+from unalike.data.schema import Schema
+from unalike.data.table_files import Cells, Csv, Frame, opened
+from unalike.errors import UnalikeError, did_you_mean, either
 from unalike.settings.knobs import Knob
 from unalike.settings.typed import short
 
-DELIMITERS = ",;\t|"
-
-
-@dataclass
-class Table:
-    """What was read: x float32 [n, …], y, its names, and the other columns that were asked for.
-
-    `features` are the columns that x is made of, `feature_names` the names of x's columns ("sex=f" for a category).
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    features: list[str]
-    feature_names: list[str]
-    label_names: list[str] | None
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    categories: dict[str, list[str]] = field(default_factory=dict)
+MISSING = ("impute", "drop", "refuse")
+UNSEEN = ("ignore", "refuse")
 
 
 def from_table(
@@ -53,30 +37,35 @@ def from_table(
     label: str,
     features: Sequence[str] | None = None,
     *,
+    drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
-    regression: bool = False,
+    regression: bool | None = None,
+    missing: str = "impute",
+    unseen: str = "ignore",
     test: Any = None,
     validation: float = 0.0,
     seed: int = 0,
     delimiter: str | None = None,
     encoding: str = "utf-8-sig",
+    scale: str = "standard",
 ) -> Federation:
     """A federation of a table's rows: one client for each value of the column `client`, named after it.
 
-    `source` is a CSV or parquet file, a pandas, polars or pyarrow table, or a dict of columns. `features` are all
-    other columns where not given; those in `categorical` become one 0/1 feature a value. The label's values become
-    0, 1, … in sorted order, and `label_names` of the result keeps them; with `regression` the label is a number.
+    `source` is a CSV or parquet file, a pandas, polars or pyarrow table, a dict of columns or a list of rows.
+    `features` are all other columns where not given, without those in `drop`; those in `categorical` become one 0/1
+    feature a value. The label's values become 0, 1, … in sorted order, and `label_names` of the result keeps them;
+    with `regression` the label is a number. `missing` and `unseen` are as in `table_dataset`.
     `test` is a share to hold out of every client (0.2), or a second table for the global test set.
     """
     share = test if isinstance(test, (int, float)) else 0.0
     data = table_dataset(
-        source, label, features, client=client, categorical=categorical, regression=regression,
-        test=None if isinstance(test, (int, float)) else test, delimiter=delimiter, encoding=encoding,
+        source, label, features, client=client, drop=drop, categorical=categorical, regression=regression,
+        missing=missing, unseen=unseen, test=None if isinstance(test, (int, float)) else test, delimiter=delimiter,
+        encoding=encoding, scale=scale,
     )  # fmt: skip
-    fed = data.split()
-    for line in remarks(fed):
+    for line in remarks(data.split(raw=True)):
         warnings.warn(line, stacklevel=2)
-    return fed.split_clients(test=share, validation=validation, seed=seed)
+    return data.split(test=share, validation=validation, seed=seed)
 
 
 def table_dataset(
@@ -86,40 +75,90 @@ def table_dataset(
     *,
     client: Annotated[str | None, Knob("the table's column that says whose row it is")] = None,
     columns: Sequence[str] = (),
+    drop: Annotated[Sequence[str], Knob("columns of the table to leave out, such as a row's number")] = (),
     categorical: Annotated[Sequence[str], Knob("features that are words or codes: one 0/1 feature a value")] = (),
-    regression: Annotated[bool, Knob("the label is a number, not a class")] = False,
+    regression: Annotated[bool | None, Knob("the label is a number, not a class; without it, by looking")] = None,
+    missing: Annotated[
+        str, Knob("rows with missing cells are filled in, left out or refused", choices=MISSING)
+    ] = MISSING[0],
+    unseen: Annotated[
+        str, Knob("words that only the test table has are no feature, or refused", choices=UNSEEN)
+    ] = UNSEEN[0],
     test: Any = None,
     name: str | None = None,
     delimiter: Annotated[str | None, Knob("what divides the table's columns, where it is not found")] = None,
     encoding: Annotated[str, Knob("of the table's text, such as latin-1")] = "utf-8-sig",
+    scale: Scaling = "standard",
 ) -> Dataset:
     """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column.
+
+    x is float64 with NaN in every feature of a missing cell (missing="impute": what is done about them is decided
+    when the clients' data are prepared); "drop" leaves such rows out, "refuse" raises. A category that only the test
+    table has is zero in all features of its column, or an error with unseen="refuse". `schema` of the result says
+    what the features are, `notes` what is worth knowing. A single column of windows or pictures keeps its shape, is
+    float32 and has no schema.
 
     `columns` are further columns to keep beside the features, such as a region to partition by. `test` may only be
     a second table here: a share is held out by `Dataset.split`.
     """
     if isinstance(test, (int, float)):
         raise UnalikeError(f"test={test!r} is a share: give it to Dataset.split, or give a second table here.")
-    options: dict[str, Any] = {"categorical": categorical, "regression": regression}
+    for word, given, choices in (("missing", missing, MISSING), ("unseen", unseen, UNSEEN)):
+        if given not in choices:
+            raise UnalikeError(f"{word} must be {either(choices)}; got {given!r}.")
+    raw = opened(source, delimiter, encoding)
     kept = [*dict.fromkeys([*([] if client is None else [client]), *columns])]
-    table = read_table(_opened(source, delimiter, encoding), label, features, columns=kept, **options)
-    if client is not None and len(np.unique(table.columns[client])) == len(table.y) > 2:
-        raise UnalikeError(
-            f"The client column {client!r} has another value in each of {len(table.y)} rows: it looks like a row's "
-            "own number; name the column that says whose row it is."
-        )
+    features = _features(raw, label, features, kept, categorical, drop)
+    cells = raw.read([*dict.fromkeys([label, *kept, *features])], [label, *kept, *categorical])
+    name = name or (Path(source).stem if isinstance(source, (str, os.PathLike)) else "table")
+    if missing != "drop":
+        _check_filled(raw, cells, [label, *kept])
+    schema, notes = _schema(raw, cells, features, label, categorical, regression)
+    part = _part(raw, schema, cells, kept, missing, unseen)
+    if part.dropped.any():  # classes and categories of the rows that are left
+        notes = [f"{part.dropped.sum()} of {len(part.dropped)} rows have a missing cell and are left out."]
+        cells = {name: column[~part.dropped] for name, column in cells.items()}
+        schema, more = _schema(raw, cells, features, label, categorical, regression)
+        notes, part = notes + more, _part(raw, schema, cells, kept, missing, unseen)
+    if client is not None:
+        _check_clients(client, part.columns[client])
+    table = part.x.dtype == np.float64  # else a single column of windows
+    notes += (
+        [*missing_remark(schema, part.x, part.columns.get(client or "")), *feature_remarks(schema, part.x)]
+        if table
+        else []
+    )
     beside: dict[str, Any] = {}
     if test is not None:
-        raw = _opened(test, delimiter, encoding)
-        there = [name for name in kept if name in raw.names]  # a test table need not say whose row it is
-        second = read_table(raw, label, table.features, columns=there, like=table, **options)
-        beside = {"test": (second.x, second.y), "test_columns": second.columns}
-    name = name or (Path(source).stem if isinstance(source, (str, os.PathLike)) else "table")
-    classes = None if table.label_names is None else len(table.label_names)
+        second = _second(opened(test, delimiter, encoding), schema, kept, missing, unseen)
+        beside, notes = {"test": (second.x, second.y), "test_columns": second.columns}, notes + second.notes
+    names = schema.label_names
     return Dataset(
-        table.x, table.y, classes=classes, name=name, columns=table.columns, natural=client,
-        label_names=table.label_names, **beside,
+        part.x, part.y, classes=None if names is None else len(names), name=name, columns=part.columns,
+        natural=client, label_names=names, schema=schema if table else None, notes=notes,
+        scale=scale if table else None, **beside,
     )  # fmt: skip
+
+
+def encoded(
+    schema: Schema,
+    source: Any,
+    *,
+    label: bool = True,
+    unseen: str = "ignore",
+    delimiter: str | None = None,
+    encoding: str = "utf-8-sig",
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows of another table as the schema has them: x float64 with NaN in missing cells, and y.
+
+    `source` is whatever `from_table` takes, such as a list of rows, each a dict. Its columns may be in any order and
+    more than are needed. y is None where the label's column is not there, or with label=False, which does not look.
+    """
+    raw = opened(source, delimiter, encoding)
+    if not label or schema.label not in raw.names:
+        return coded(raw, schema, _read(raw, schema, []), unseen)[0], None
+    second = _second(raw, schema, [], "impute", unseen)
+    return second.x, second.y
 
 
 def from_huggingface(
@@ -152,173 +191,151 @@ def from_huggingface(
     return fed
 
 
-def read_table(
-    source: Any,
-    label: str,
-    features: Sequence[str] | None = None,
-    *,
-    columns: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    regression: bool = False,
-    like: Table | None = None,
-) -> Table:
-    """Features, labels and further columns of a table, checked. `like` is a table whose codes are to be used."""
-    for word, given in (("features", features), ("categorical", categorical), ("columns", columns)):
-        if isinstance(given, str):
-            raise UnalikeError(f"{word}={given!r} must be a list of column names: write [{given!r}].")
-    raw = source if isinstance(source, (_Csv, _Frame)) else _opened(source, None, "utf-8-sig")
-    _check_names(raw, [label, *columns, *(features or []), *categorical])
-    if label in columns:
-        raise UnalikeError(f"The column {label!r} is the label and also kept as a column: name another.")
-    if features is None:
-        features = [name for name in raw.names if name not in (label, *columns)]
-    _check_features(raw, features, categorical, [label, *columns])
-    numbers = [name for name in features if name not in categorical]
-    found, texts = raw.read(numbers, [*dict.fromkeys([label, *columns, *categorical])])
-    y, label_names = _labels(raw, label, texts[label], regression, like)
-    kept = {name: _whole_or_text(texts[name]) for name in columns}
-    table = Table(np.zeros(0), y, list(features), [], label_names, kept)
-    blocks = []
-    for name in features:
-        if name in categorical:
-            values, codes = _coded(raw, name, texts[name], None if like is None else like.categories[name])
-            blocks.append(np.eye(len(values), dtype=np.float32)[codes])
-            table.feature_names += [f"{name}={value}" for value in values]
-            table.categories[name] = values
-        else:
-            blocks.append(found[name] if len(features) == 1 < found[name].ndim else found[name].reshape(len(y), -1))
-            table.feature_names.append(name)
-    table.x = np.concatenate(blocks, axis=1) if len(blocks) > 1 else blocks[0]
-    return table
-
-
 def remarks(fed: Federation) -> list[str]:
-    """What is worth knowing of the clients before methods are compared: those with one sample, or one class."""
+    """What is worth knowing before methods are compared: of the table that was read, and of its clients: those with
+    one sample, or one class."""
     kinds = [(fed.sizes == 1, "one sample", "nothing of theirs can be held out for a test")]
     if fed.classes is not None:
         single = (fed.label_counts() > 0).sum(1) == 1
         kinds.append((single & (fed.sizes > 1), "samples of one class", "their own accuracy says little"))
     found = [(np.flatnonzero(which), what, hence) for which, what, hence in kinds if which.any()]
-    return [f"{len(k)} of {len(fed)} clients have {what} ({fed.some_names(k)}): {hence}." for k, what, hence in found]
+    clients = [
+        f"{len(k)} of {len(fed)} clients have {what} ({fed.some_names(k)}): {hence}." for k, what, hence in found
+    ]
+    return [*fed.notes, *clients]
 
 
-# ---- what a column means
+# ---- from columns to x and y
 
 
-def _labels(
-    raw: _Csv | _Frame, label: str, texts: list[str], regression: bool, like: Table | None
-) -> tuple[np.ndarray, list[str] | None]:
-    if regression:
-        return _as_numbers(raw, label, texts, "is the target of a regression"), None
-    values, codes = _coded(raw, label, texts, None if like is None else like.label_names)
-    if like is not None:
-        return codes, values
-    numbers = {value: number for value in values if (number := as_number(value)) is not None}
-    endless = next((value for value, number in numbers.items() if not math.isfinite(number)), None)
-    if endless is not None:
-        place = raw.place(texts.index(endless))
-        raise UnalikeError(
-            f"The label column {label!r} of {raw.what} has {endless} in {place}: fill it in or remove the row."
-        )
-    fractions = [f"has fractions such as {value}" for value, number in numbers.items() if not number.is_integer()]
-    if fractions or len(values) == len(texts) > 2:
-        why = fractions[0] if fractions else f"has another value in each of {len(texts)} rows"
-        raise UnalikeError(
-            f"The label column {label!r} of {raw.what} {why}: it looks like a regression target or a row's own number; "
-            "set `regression`, or name the column of classes."
-        )
-    if len(values) == 1:
-        raise UnalikeError(f"The label column {label!r} of {raw.what} is {values[0]!r} in every row: nothing to learn.")
-    return codes, values
+@dataclass
+class _Part:
+    """Rows of a table in numbers. `dropped` are the rows that have a missing cell and are to be left out."""
+
+    x: np.ndarray
+    y: np.ndarray
+    columns: dict[str, np.ndarray]
+    dropped: np.ndarray
+    notes: list[str]
 
 
-def _coded(raw: _Csv | _Frame, name: str, texts: list[str], known: list[str] | None) -> tuple[list[str], np.ndarray]:
-    """The values and their place in sorted order, or in the order of the table that was trained on."""
-    values, codes = _numbered(texts)
-    if known is None:
-        return values, codes
-    place = {value: i for i, value in enumerate(known)}
-    for value in values:
-        if value not in place:
-            row = texts.index(value)
+def _schema(
+    raw: Csv | Frame,
+    cells: Mapping[str, Cells],
+    features: Sequence[str],
+    label: str,
+    categorical: Sequence[str],
+    regression: bool | None,
+) -> tuple[Schema, list[str]]:
+    """What the columns are, and remarks on what nobody said of them."""
+    labels, said = found_label(raw, label, _words(cells[label]), regression)
+    for name in features:
+        shape = getattr(cells[name], "shape", (0,))[1:]
+        if shape and len(features) > 1:
             raise UnalikeError(
-                f"The column {name!r} of {raw.what} has {short(value)} in {raw.place(row)}, which the training table "
-                "never has: remove the row, or add such rows to the training table."
+                f"The column {name!r} of {raw.what} has {list(shape)} numbers a row: such a column must be the only "
+                f"feature; write features=[{name!r}]."
             )
-    return known, np.array([place[value] for value in values], np.int64)[codes]
+    columns = tuple(found_column(raw, name, cells[name], name in categorical) for name in features)
+    guessed = [c for c in columns if c.kind == "category" and c.name not in categorical]
+    notes = [said] if said else []
+    if guessed:
+        each = some([f"{c.name} ({len(c.values)} values)" for c in guessed])
+        notes.append(f"Columns of words are taken as categories: {each}.")
+    return Schema(columns, label, labels), notes
 
 
-def _numbered(texts: list[str]) -> tuple[list[str], np.ndarray]:
-    """Distinct values in sorted order (as numbers where all are) and the place of each."""
-    first: dict[str, int] = {}
-    codes = np.array([first.setdefault(text, len(first)) for text in texts], np.int64)
-    values = list(first)
-    numbers = [as_number(value) for value in values]
-    all_numbers = None not in numbers
-    order = sorted(range(len(values)), key=lambda i: (numbers[i] if all_numbers else 0.0, values[i]))
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return [values[i] for i in order], rank[codes]
+def _part(
+    raw: Csv | Frame, schema: Schema, cells: Mapping[str, Cells], kept: Sequence[str], missing: str, unseen: str
+) -> _Part:
+    """Columns as the schema codes them."""
+    words = {name: _words(cells[name]) for name in (schema.label, *kept)}
+    x, strange = coded(raw, schema, cells, unseen)
+    dropped = np.zeros(len(x), bool)
+    if missing == "refuse":
+        _check_none_missing(raw, schema, x)
+    if missing == "drop":
+        dropped = np.isnan(x.reshape(len(x), -1)).any(1) | np.logical_or.reduce(
+            [column.missing for column in words.values()]
+        )
+        if dropped.all():
+            raise UnalikeError(f"Every row of {raw.what} has a missing cell: drop columns instead, with --drop.")
+    y = coded_label(raw, schema, words[schema.label])
+    notes = []
+    if strange:
+        notes = [f"{raw.what} has words that the training table never has, taken as none: {each(strange)}."]
+    return _Part(x, y, {name: _whole_or_text(words[name]) for name in kept}, dropped, notes)
 
 
-def _whole_or_text(texts: list[str]) -> np.ndarray:
+def _second(raw: Csv | Frame, schema: Schema, kept: Sequence[str], missing: str, unseen: str) -> _Part:
+    """The test table, coded like the training table; it need not say whose row it is."""
+    there = [name for name in kept if name in raw.names]
+    cells = _read(raw, schema, [schema.label, *there])
+    if missing != "drop":
+        _check_filled(raw, cells, [schema.label, *there])
+    part = _part(raw, schema, cells, there, missing, unseen)
+    if not part.dropped.any():
+        return part
+    left = {name: column[~part.dropped] for name, column in cells.items()}
+    line = f"{part.dropped.sum()} of {len(part.dropped)} rows of {raw.what} have a missing cell and are left out."
+    part = _part(raw, schema, left, there, missing, unseen)
+    part.notes.append(line)
+    return part
+
+
+def _read(raw: Csv | Frame, schema: Schema, others: Sequence[str]) -> dict[str, Cells]:
+    """The schema's columns and others, as far as they are asked for."""
+    names = [column.name for column in schema.columns]
+    _check_names(raw, [*names, *others])
+    categories = [column.name for column in schema.columns if column.kind == "category"]
+    return raw.read([*names, *others], [*categories, *others])
+
+
+def _words(cells: Cells) -> Words:
+    assert isinstance(cells, Words)  # labels, clients and categories are read as texts
+    return cells
+
+
+def _whole_or_text(words: Words) -> np.ndarray:
     """Whole numbers where all are, so that client 2 comes before client 10; else text. '007' is text."""
+    texts = words.values
     whole = all(text.removeprefix("-").isdecimal() and len(text) < 19 and str(int(text)) == text for text in texts)
-    return np.array(texts, np.int64) if whole else np.array(texts)
+    return (np.array(texts, np.int64) if whole else np.array(texts))[words.codes]
 
 
-def _as_numbers(raw: _Csv | _Frame, name: str, values: Any, role: str) -> np.ndarray:
-    """float32 of a column, or the line that says which row is no number."""
-    try:
-        if any(isinstance(value, str) and not _plain(value) for value in values):
-            raise ValueError  # 1_000 and digits of other scripts are numbers to Python and a slip in a table
-        with np.errstate(over="ignore"):
-            numbers = np.asarray(values, np.float64).astype(np.float32)
-    except (ValueError, TypeError):
-        numbers = np.zeros(0, np.float32)
-    if len(numbers) != len(values) or not np.isfinite(numbers).all():
-        row = next(i for i, value in enumerate(values) if not _finite(value))
-        value, place = values[row], raw.place(row)
-        value = value.item() if isinstance(value, np.generic) else value
-        if _missing(value):
-            raise UnalikeError(f"The column {name!r} of {raw.what} is empty in {place}: fill it in or remove the row.")
-        cure = "mend it, name the column in `categorical` if it holds words, or leave it out of `features`"
-        raise UnalikeError(f"The column {name!r} of {raw.what} {role} but has {short(value)} in {place}: {cure}.")
-    return numbers
+# ---- what may not be
 
 
-def _plain(text: str) -> bool:
-    return text.isascii() and "_" not in text
+def _check_clients(client: str, values: np.ndarray) -> None:
+    if len(np.unique(values)) == len(values) > 2:
+        raise UnalikeError(
+            f"The client column {client!r} has another value in each of {len(values)} rows: it looks like a row's "
+            "own number; name the column that says whose row it is."
+        )
 
 
-def _finite(value: Any) -> bool:
-    if isinstance(value, str) and not _plain(value):
-        return False
-    try:
-        with np.errstate(over="ignore"):
-            return bool(np.isfinite(np.asarray(value, np.float64).astype(np.float32)).all())
-    except (ValueError, TypeError):
-        return False
+def _check_filled(raw: Csv | Frame, cells: Mapping[str, Cells], names: Sequence[str]) -> None:
+    """A label and a client are in every row, or one line."""
+    for name in names:
+        gone = _words(cells[name]).missing
+        if gone.any():
+            others = f" and in {gone.sum() - 1:,} other rows" if gone.sum() > 1 else ""
+            raise UnalikeError(
+                f"The column {name!r} of {raw.what} is empty in {raw.place(int(gone.argmax()))}{others}: fill it in, "
+                "or leave such rows out with --missing drop."
+            )
 
 
-def _missing(value: Any) -> bool:
-    """None, an empty cell, NaN in a frame, or pandas' own marks."""
-    return (
-        value is None
-        or (isinstance(value, str) and not value.strip())
-        or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))
-        or type(value).__name__ in ("NAType", "NaTType")
-    )
+def _check_none_missing(raw: Csv | Frame, schema: Schema, x: np.ndarray) -> None:
+    counts, by_row = missing_by_column(schema, x)
+    if counts:
+        place = raw.place(int((by_row > 0).argmax()))
+        raise UnalikeError(
+            f"Of {raw.what} {counted(counts)}; the first in {place}: fill them in, or set `missing` to impute or drop."
+        )
 
 
-def _filled(raw: _Csv | _Frame, name: str, texts: list[str]) -> list[str]:
-    if not all(texts):
-        place = raw.place(texts.index(""))
-        raise UnalikeError(f"The column {name!r} of {raw.what} is empty in {place}: fill it in or remove the row.")
-    return texts
-
-
-def _check_names(raw: _Csv | _Frame, wanted: Sequence[str]) -> None:
+def _check_names(raw: Csv | Frame, wanted: Sequence[str]) -> None:
     twice = next((name for i, name in enumerate(raw.names) if name in raw.names[:i]), None)
     if twice is not None:
         raise UnalikeError(f"{raw.what} has two columns called {twice!r}: rename one.")
@@ -327,187 +344,42 @@ def _check_names(raw: _Csv | _Frame, wanted: Sequence[str]) -> None:
             raise UnalikeError(f"{raw.what} has no column {name!r}.{did_you_mean(str(name), filter(None, raw.names))}")
 
 
-def _check_features(
-    raw: _Csv | _Frame, features: Sequence[str], categorical: Sequence[str], others: Sequence[str]
-) -> None:
-    if "" in features:
+def _features(
+    raw: Csv | Frame,
+    label: str,
+    features: Sequence[str] | None,
+    kept: Sequence[str],
+    categorical: Sequence[str],
+    drop: Sequence[str],
+) -> list[str]:
+    """The columns to learn from; raise where the names given do not go together."""
+    lists = {"features": features, "categorical": categorical, "columns": kept, "drop": drop}
+    for word, given in lists.items():
+        if isinstance(given, str):
+            raise UnalikeError(f"{word}={given!r} must be a list of column names: write [{given!r}].")
+    _check_names(raw, [label, *kept, *(features or []), *categorical, *drop])
+    others = [label, *kept]
+    if label in kept:
+        raise UnalikeError(f"The column {label!r} is the label and also kept as a column: name another.")
+    for name in drop:
+        if name in others or name in (features or []):
+            what = "the label or the client" if name in others else "a feature"
+            raise UnalikeError(f"The column {name!r} is {what}: it cannot be dropped.")
+    chosen = [name for name in raw.names if name not in (*others, *drop)] if features is None else [*features]
+    if "" in chosen:
         raise UnalikeError(
             f"{raw.what} has a column without a name (column {raw.names.index('') + 1}): name it, or save the table "
             "without row numbers (pandas: index=False)."
         )
-    for name in features:
+    for name in chosen:
         if name in others:
             raise UnalikeError(f"The column {name!r} is the label or the client: leave it out of features.")
     for name in categorical:
-        if name not in features:
+        if name not in chosen:
             raise UnalikeError(f"The column {name!r} is categorical but not a feature: add it to features.")
-    if not features:
+    if not chosen:
         beside = " and ".join(map(repr, others))
         raise UnalikeError(f"Of {raw.what} one column or more must be features, besides {beside}.")
-    if len(set(features)) < len(features):
-        raise UnalikeError(f"features={short(list(features))} must name each column once.")
-
-
-# ---- where the columns come from
-
-
-class _Csv:
-    """A CSV file. numpy reads it; where numpy stumbles it is read again row by row, to say exactly where and why."""
-
-    def __init__(self, path: Path, delimiter: str | None, encoding: str):
-        self.path, self.what, self.encoding = path, str(path), encoding
-        with self._reading():
-            with open(path, encoding=encoding, newline="") as file:
-                head = next(filter(str.strip, file), "")
-            self.delimiter = delimiter or max(DELIMITERS, key=head.count)
-            self.names = [name.strip() for name in next(self._rows(), [])]
-        if not any(self.names):
-            raise UnalikeError(f"{path} is empty: its first line must name the columns.")
-        if len(self.names) == 1:
-            raise UnalikeError(
-                f"{path} has a single column {short(self.names[0])}: set `delimiter` if another sign divides them."
-            )
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        with reading(self.path, "CSV table"):
-            try:
-                yield
-            except UnicodeDecodeError:
-                kind = self.encoding.removesuffix("-sig")
-                raise UnalikeError(
-                    f"{self.what} is not {kind} text: save it so, or set `encoding`, such as latin-1 or utf-16."
-                ) from None
-            except csv.Error as error:
-                raise UnalikeError(f"{self.what}, line {self.reader.line_num} is no CSV ({error}): mend it.") from None
-
-    def _rows(self) -> Iterator[list[str]]:
-        """Every row that is not blank, the names first."""
-        with open(self.path, encoding=self.encoding, newline="") as file:
-            self.reader = csv.reader(file, delimiter=self.delimiter, strict=True)
-            yield from filter(None, self.reader)
-
-    def place(self, row: int) -> str:
-        """How messages call a data row: by its line in the file, found by reading again."""
-        for _ in itertools.islice(self._rows(), row + 2):
-            pass
-        return f"line {self.reader.line_num}"
-
-    def read(self, numbers: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-        with self._reading():
-            columns = self._at_once(numbers, texts) or self._row_by_row(numbers, texts)
-        filled = {name: _filled(self, name, [text.strip() for text in columns[name]]) for name in texts}
-        return {name: columns[name] for name in numbers}, filled
-
-    def _at_once(self, numbers: Sequence[str], texts: Sequence[str]) -> dict[str, Any] | None:
-        """Every column by name, or None where anything is not as it should be."""
-        kinds = {name: "f8" for name in numbers} | {name: "O" for name in texts}
-        places = {name: f"f{i}" for i, name in enumerate(self.names)}
-        dtype = np.dtype([(places[name], kinds.get(name, "U1")) for name in self.names])  # U1: looked at by nobody
-        with open(self.path, encoding=self.encoding, newline="") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy's, of a file without rows
-            next(filter(None, csv.reader(file, delimiter=self.delimiter)))
-            try:
-                rows = np.loadtxt(file, dtype, comments=None, delimiter=self.delimiter, quotechar='"', ndmin=1)
-            except (ValueError, TypeError):
-                return None
-        found = {name: rows[places[name]] for name in kinds}
-        with np.errstate(over="ignore"):
-            found |= {name: found[name].astype(np.float32) for name in numbers}
-        return found if len(rows) and all(np.isfinite(found[name]).all() for name in numbers) else None
-
-    def _row_by_row(self, numbers: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
-        rows = list(self._rows())[1:]
-        if not rows:
-            raise UnalikeError(f"{self.what} has column names but no rows: add some.")
-        for i, cells in enumerate(rows):
-            if len(cells) != len(self.names):
-                raise UnalikeError(
-                    f"{self.what} has {len(cells)} cells in {self.place(i)} and {len(self.names)} column names: "
-                    "mend the line, or set `delimiter`."
-                )
-        columns = dict(zip(self.names, zip(*rows, strict=True), strict=True))
-        found = {name: _as_numbers(self, name, columns[name], "is a number") for name in numbers}
-        return found | {name: columns[name] for name in texts}
-
-
-class _Frame:
-    """A table in memory: pandas, polars, pyarrow, Hugging Face, or a dict of columns."""
-
-    def __init__(self, frame: Any):
-        self.frame, self.what = frame, "the table"
-        names = getattr(frame, "column_names", None)  # pyarrow, Hugging Face
-        names = getattr(frame, "columns", None) if names is None else names  # pandas, polars
-        if names is None and isinstance(frame, Mapping):
-            names = list(frame)
-        if names is None:
-            raise UnalikeError(
-                f"A {type(frame).__name__} is no table: give a CSV or parquet file, a data frame or a dict of columns."
-            )
-        self.names = [str(name) for name in names]
-        self.keys = dict(zip(self.names, names, strict=True))
-
-    def place(self, row: int) -> str:
-        return f"row {row + 1}"
-
-    def column(self, name: str) -> np.ndarray:
-        values = self.frame[self.keys[name]]
-        if hasattr(values, "to_numpy"):
-            return values.to_numpy()
-        values = list(values)
-        pictures = values and hasattr(values[0], "getbands")  # Pillow's
-        try:
-            return np.stack([_pixels(image) for image in values]) if pictures else np.asarray(values)
-        except ValueError:
-            unequal = f"The column {name!r} of {self.what} has rows of unequal shape: make them equal."
-            raise UnalikeError(unequal) from None
-
-    def read(self, numbers: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-        columns = {name: self.column(name) for name in [*numbers, *texts]}
-        sizes = {name: len(values) for name, values in columns.items()}
-        if len(set(sizes.values())) > 1:
-            raise UnalikeError(f"The columns of {self.what} have unequal lengths {short(sizes)}: make them equal.")
-        if not next(iter(sizes.values())):
-            raise UnalikeError(f"{self.what} has columns but no rows: add some.".capitalize())
-        return (
-            {name: _as_numbers(self, name, columns[name], "is a number") for name in numbers},
-            {name: _filled(self, name, _texts(columns[name])) for name in texts},
-        )
-
-
-def _pixels(image: Any) -> np.ndarray:
-    """A Pillow image as floats in 0..1, [channels, height, width]."""
-    plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
-    pixels = np.asarray(plain, np.float32) / 255
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _texts(values: np.ndarray) -> list[str]:
-    """Every value as text; missing ones as ""; whole numbers that pandas made floats as whole numbers."""
-    if values.dtype.kind == "f":
-        whole = bool(np.all(np.isnan(values) | (np.floor(values) == values)))
-        return ["" if value != value else str(int(value)) if whole else str(value) for value in values.tolist()]
-    return ["" if _missing(value) else str(value).strip() for value in values.tolist()]
-
-
-def _opened(source: Any, delimiter: str | None, encoding: str) -> _Csv | _Frame:
-    if not isinstance(source, (str, os.PathLike)):
-        return _Frame(source)
-    path = Path(source)
-    if path.suffix.lower() not in (".parquet", ".pq"):
-        return _Csv(path, delimiter, encoding)
-    with reading(path, "parquet table"):
-        frame = _Frame(_parquet(path))
-    frame.what = str(path)
-    return frame
-
-
-def _parquet(path: Path) -> Any:
-    """Through whichever of the three is installed; the first is what the others use."""
-    for module, function in (("pyarrow.parquet", "read_table"), ("polars", "read_parquet"), ("pandas", "read_parquet")):
-        try:
-            read = getattr(importlib.import_module(module), function)
-        except ImportError:
-            continue
-        return read(path)
-    raise UnalikeError(f"Reading {path} needs pyarrow, polars or pandas: pip install pyarrow, or save it as CSV.")
+    if len(set(chosen)) < len(chosen):
+        raise UnalikeError(f"features={short(chosen)} must name each column once.")
+    return chosen

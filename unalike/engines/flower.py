@@ -20,7 +20,7 @@ from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.messages.check import check_reply, received_outcome, reply_fields
+from unalike.messages.check import check_evaluation, check_reply, received_outcome, reply_fields
 from unalike.messages.request import request_header
 
 # What the server keeps of each client: the last of its rounds that counted, plus 2 (0: none; 1: the setting-up, -1).
@@ -58,10 +58,7 @@ class Flower(Engine):
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         if isinstance(call.function, Evaluate):
-            metrics = self.job.task.metrics_for(self.job.data.train.y)
-            yield from self._exchange(
-                call, ids, frozenset({"loss", *metrics}), self.job.split(call.function.split).sizes
-            )
+            yield from self._exchange(call, ids, frozenset(), self.job.split(call.function.split).sizes)
             return
         answered: list[int] = []
         for outcome in self._exchange(call, ids, self.rehearsal.sends(call), self.job.data.train.sizes):
@@ -100,8 +97,7 @@ class Flower(Engine):
 
     def _check(self, up: dict[str, torch.Tensor], sends: frozenset[str], call: Call) -> None:
         if isinstance(call.function, Evaluate):
-            if up.keys() != sends or any(v.numel() != 1 for v in up.values()):
-                raise UnalikeError(f"its evaluation must be one number each of {', '.join(sorted(sends))}.")
+            check_evaluation(up, self.job.task, self.job.data.train.y)
             return
         check_reply(up, self.fields, self.job.task, self.job.method, call.function)
         if up.keys() != sends:

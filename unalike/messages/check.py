@@ -15,6 +15,7 @@ from unalike.contract import BUFFERS, LOSS, Call, Evaluate, Field, Method, Outco
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.messages import wire
 from unalike.messages.request import identity
+from unalike.nn.metrics import MEANS, statistics
 from unalike.nn.task import Task
 
 MAX_FIELDS = 64
@@ -134,12 +135,33 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
     if math.isinf(loss):
         raise UnalikeError("its loss became infinite.")
     up = {name: value[None].to(task.device) for name, value in sent.items()}
+    # metrics are computed in double precision
+    kinds = (task.dtype, torch.float64) if asked.get("kind") == "evaluate" else (task.dtype,)
     for name, value in up.items():
-        if value.is_floating_point() and value.dtype != task.dtype:
+        if value.is_floating_point() and value.dtype not in kinds:
             raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {task.dtype}.")
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise UnalikeError(f"its {name!r} has a value that is NaN or infinite.")
     return Outcome(np.array([client]), up, np.array([samples]), np.array([loss]), trained, finite=np.array([True]))
+
+
+def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:
+    """Check a client's answer to an evaluation: a number in its range for the loss and every metric (one that is not
+    defined for its samples is left out), and means of every statistic that can be those of samples."""
+    metrics, means = task.metrics_for(y), statistics(task.metrics_for(y))
+    names = {"loss", *metrics, *(MEANS + name for name in means)}
+    needed = names - {name for name, metric in metrics.items() if not metric.always}
+    if not needed <= up.keys() <= names or any(up[n].numel() != 1 for n in up.keys() & {"loss", *metrics}):
+        raise UnalikeError(f"its evaluation must be one number each of {', '.join(sorted({'loss', *metrics}))}.")
+    for name, metric in metrics.items():
+        if name in up and not metric.low - 1e-6 <= float(up[name]) <= metric.high + 1e-6:
+            raise UnalikeError(f"its {name} is {float(up[name]):g}: it must be in [{metric.low:g}, {metric.high:g}].")
+    for name, statistic in means.items():
+        value = up[MEANS + name]
+        if value.dtype != torch.float64 or list(value.shape) != [1, task.statistics[name]]:
+            raise UnalikeError(f"its {MEANS + name!r} must be {task.statistics[name]} numbers, float64.")
+        if not statistic.holds(value[0]):
+            raise UnalikeError(f"its {MEANS + name!r} cannot be the means of samples.")
 
 
 def sent_loss(sent: dict[str, Tensor]) -> float:

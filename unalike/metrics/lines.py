@@ -11,6 +11,7 @@ import numpy as np
 from unalike.metrics.names import Number
 
 Line = dict[str, Any]
+FEW_SAMPLES = 100  # validation samples of all clients below which their loss chooses the round
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -29,14 +30,17 @@ def traffic(line: Mapping[str, Any]) -> int:
 
 def choose(lines: Sequence[Line], *scores: Number) -> Line | None:
     """Return the round that validation data choose by the first of these scores that they have; None without such
-    data. Never by test data. Few validation samples leave many rounds with the same accuracy: of these the one with
-    the least validation loss, then the last, since the first would be the least trained."""
+    data. Never by test data. Of rounds with the same score the one with the least validation loss is chosen, then the
+    last, since the first would be the least trained. Fewer than 100 validation samples tell hardly more about a score
+    than chance does: there the loss chooses."""
     for score in scores:
         sign, key = 1 if score.larger else -1, score.validation
 
-        def rank(line: Line, sign: int = sign, key: str = key) -> tuple[float, float, int]:
-            loss = line.get("validation_loss")
-            return sign * line[key], -loss if is_finite(loss) else -math.inf, line["round"]
+        def rank(line: Line, sign: int = sign, key: str = key) -> tuple[float, ...]:
+            value, loss = sign * line[key], line.get("validation_loss")
+            less = -loss if is_finite(loss) else -math.inf
+            few = line.get("validation_samples", FEW_SAMPLES) < FEW_SAMPLES
+            return (less, value, line["round"]) if few else (value, less, line["round"])
 
         rated = [line for line in lines if is_finite(line.get(key))]
         if rated:

@@ -50,38 +50,63 @@ class Number:
         return self.better == "higher"
 
     @property
+    def name(self) -> str:
+        """The metric in a sentence: "AUC"."""
+        return spoken(self.metric)
+
+    @property
     def validation(self) -> str:
         """The key of the same metric on validation data."""
         return f"validation_{self.metric}"
 
 
+SPOKEN = {"auc": "AUC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "brier": "Brier score"}
+SHARES = ("accuracy", "balanced_accuracy")  # shown as percent
+# metrics that are compared over all clients' samples together rather than by the mean over clients
+TOGETHER = ("auc", "f1", "balanced_accuracy", "log_loss", "brier", "calibration_error", "rmse", "mae", "r2")
+
+
+def spoken(metric: str) -> str:
+    """Return a metric's name in a sentence: "AUC", "balanced accuracy"."""
+    return SPOKEN.get(metric, metric.replace("_", " "))
+
+
 def numbers(metrics: Mapping[str, bool] | None = None) -> dict[str, Number]:
-    """Return all numbers by key, in the order in which they are shown; `metrics`: whether higher is better, by name."""
-    given = {"accuracy": True, **(metrics or {})}
-    rows = [number for name, higher in given.items() for number in _metric(name, higher)]
+    """Return all numbers by key, in the order in which they are shown; `metrics`: whether higher is better, by name,
+    the headline first."""
+    given = {} if "accuracy" in (metrics or {}) else {"accuracy": True}
+    given |= metrics or {}
+    first = next(iter(metrics or given))
+    rows = [number for name, higher in given.items() for number in _metric(name, higher, name == first)]
     validation = [_validation(name, higher) for name, higher in given.items()]
     return {number.key: number for number in (*rows, *_loss(), *validation, *_others())}
 
 
-def _metric(name: str, higher: bool) -> Iterator[Number]:
-    """Yield the numbers of a metric, on the test set and over clients."""
-    share, spoken = name == "accuracy", name.replace("_", " ")
-    title = spoken[:1].upper() + spoken[1:]
-    of = "" if share else f"{spoken}, "  # accuracy is what is meant where nothing is said
+def _metric(name: str, higher: bool, first: bool) -> Iterator[Number]:
+    """Yield the numbers of a metric: on the test set, over all clients' samples together, and over clients. Of built-in
+    metrics beside the headline a report's table has only the first two."""
+    share, said = name in SHARES, spoken(name)
+    title = said[:1].upper() + said[1:]
+    of = "" if name == "accuracy" and first else f"{said}, "  # accuracy is what is meant where nothing is said
     unit: Unit = "percent" if share else "plain"
     better: Better = "higher" if higher else "lower"
 
     def number(key: str, label: str, words: str, short: str = "", score: str = "", summary: str = "") -> Number:
+        summary = summary if first or name not in TOGETHER or key.startswith(("test_", "pooled_")) else ""
         return Number(key, f"{title}, {label}", unit, better, "evaluation", name, words, short, score, summary)
 
-    on_test, on_own = f"{spoken} of the global model on the test set", f"{spoken} on clients' own test samples"
+    on_test, on_own = f"{said} of the global model on the test set", f"{said} on clients' own test samples"
     counted, chosen = f"{on_own}, every client counted once", f"{of}selected on validation"
     mean, worst, variance = (f"{of}{words}" for words in ("mean over clients", "worst 20 %", "variance over clients"))
-    yield number(f"test_{name}", "test set", f"test {spoken}", "test set", on_test, spoken)
+    together = f"pooled {said}"
+    yield number(f"test_{name}", "test set", f"test {said}", "test set", on_test, said)
     yield number(f"selected_{name}", "selected on validation", chosen, summary=chosen)
+    if name in TOGETHER:
+        all_samples = f"{said} over all clients' test samples together"
+        yield number(f"pooled_{name}", "all clients' samples together", together, "together", all_samples, together)
     yield number(f"clients_{name}_mean", "mean over clients", mean, "own data", counted, mean)
     yield number(f"clients_{name}_worst20", "worst 20 % of clients", worst, "worst 20 %", summary=worst)
-    if share:
+    if name == "accuracy":
         label, short, points = "Variance over clients (pp²)", "variance pp²", "variance, pp²"
         key = "clients_accuracy_variance_pp2"
         yield Number(key, label, "pp²", "lower", metric=name, words=variance, short=short, summary=points)
@@ -89,6 +114,10 @@ def _metric(name: str, higher: bool) -> Iterator[Number]:
         label = f"{title}, variance over clients (× 10⁴)"
         yield Number(f"clients_{name}_variance_pp2", label, better="lower", metric=name, words=variance)
     yield number(f"clients_{name}_best20", "best 20 % of clients", f"{of}best 20 %")
+    if name not in TOGETHER:
+        yield number(f"pooled_{name}", "all clients' samples together", together)
+    key, label = f"clients_{name}_count", f"Clients for which {said} is defined"
+    yield Number(key, label, "count", source="bookkeeping", metric=name)
 
 
 def _loss() -> Iterator[Number]:
@@ -96,18 +125,20 @@ def _loss() -> Iterator[Number]:
     own = f"{on_own}, every client counted once"
     yield Number("test_loss", "Loss, test set", better="lower", metric="loss", score=on_test, summary="loss")
     yield Number("clients_loss", "Loss, mean over clients", better="lower", metric="loss", score=own)
+    yield Number("pooled_loss", "Loss, all clients' samples together", better="lower", metric="loss")
     yield Number("validation_loss", "Loss, validation", better="lower", metric="loss")
 
 
 def _validation(name: str, higher: bool) -> Number:
-    label = f"{name[:1].upper()}{name[1:].replace('_', ' ')}, validation"
-    unit: Unit = "percent" if name == "accuracy" else "plain"
+    label = f"{spoken(name)[:1].upper()}{spoken(name)[1:]}, validation"
+    unit: Unit = "percent" if name in SHARES else "plain"
     return Number(f"validation_{name}", label, unit, "higher" if higher else "lower", metric=name)
 
 
 def _others() -> Iterator[Number]:
     label, words = "Accuracy of the mean of all local models, test set", "test accuracy of the mean of all local models"
     yield Number("test_all_accuracy", label, "percent", "higher", words=words)
+    yield Number("validation_samples", "Validation samples", "count", source="bookkeeping")
     yield Number("train_loss", "Training loss", better="lower", source="training", metric="loss")
     yield Number("drift_mean", "Size of an update, mean", source="training")
     yield Number("drift_max", "Size of an update, largest", source="training")

@@ -25,7 +25,9 @@ import numpy as np
 import unalike
 from unalike import config
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
+from unalike.client.preparing import sums_for
 from unalike.data.federation import SPLITS, Federation
+from unalike.data.preparation import Preparation
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
@@ -34,7 +36,7 @@ from unalike.messages.request import united
 from unalike.methods import METHODS
 from unalike.network.link import Away, ClientLink, Parts
 from unalike.nn.numerics import DTYPES, find_device
-from unalike.nn.task import Task
+from unalike.nn.task import Task, default_loss
 
 PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -116,7 +118,7 @@ class Client:
     ):
         if len(data) != 1:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
-        data.check()
+        data.check(gaps=True)
         self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), find_device(device)
         self.say, self.ended = say, False
         self._nodes: dict[str, Node] = {}
@@ -150,6 +152,13 @@ class Client:
         facts = {"sizes": sizes, "classes": data.classes, "x": kind(data.train.x), "y": kind(data.train.y)}
         self.ended = False
         return wire.encode({"kind": "reply", "version": unalike.__version__, "facts": facts}, {})
+
+    def _prepare(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """Sums over the training samples, from which features are prepared."""
+        _same_version(header)
+        answer = sums_for(header, united(parts)[1], self.data.train)
+        self.say("sums of the features, for preparing them")
+        return answer
 
     def _plan(self, header: dict[str, Any], parts: Parts) -> bytes:
         """What is to be done: looked at, and kept for a later start of this client."""
@@ -202,6 +211,8 @@ class Client:
         client, seed = plan["client"], settings.get("seed", 0)
         # the run may have more classes than this client has names for
         own = self.data.replace(classes=plan["classes"], label_names=None, global_test=None)
+        if plan["preparation"] is not None:
+            own = own.prepared_by(Preparation.from_plain(plan["preparation"]))
         own.check()  # its labels are among the run's classes
         data = alone(own, client, plan["clients"]).to(self.device, dtype)
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
@@ -209,7 +220,9 @@ class Client:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
         module = config.make_model(tables.get("model", {}), data, seed)
         loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
-        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers)
+        loss.setdefault("loss", default_loss(data.train.y))
+        unit = None if own.preparation is None else own.preparation.target
+        task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
         x, y = data.train.of(client)
         task.check(x[:2], y[:2])
         shapes = state_shapes(method, task, local)
@@ -252,6 +265,7 @@ def _check_plan(plan: Any) -> None:
         "tables": lambda v: table(v) and all(k in PLANNED and table(t) for k, t in v.items()),
         "run": table,
         "files": table,
+        "preparation": lambda v: v is None or table(v),
     }
     for name, right in wanted.items():
         if not isinstance(plan, dict) or not right(plan.get(name)):
@@ -270,8 +284,8 @@ def _locked(file: Path) -> int | None:
 
 
 ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {
-    "hello": Client._hello, "plan": Client._plan, "request": Client._request, "evaluate": Client._evaluate,
-    "end": Client._end,
+    "hello": Client._hello, "prepare": Client._prepare, "plan": Client._plan, "request": Client._request,
+    "evaluate": Client._evaluate, "end": Client._end,
 }  # fmt: skip
 
 

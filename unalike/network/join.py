@@ -2,6 +2,7 @@
 
   unalike join server.example.org:8443 --ca ca.crt --key hospital-a \\
                --data mine.npz --state state/
+  unalike join ... --data mine.csv --schema schema.json
 
 The data stay here; so does what a method keeps of this client (--state). The
 server is told how many samples there are, their shape and the number of
@@ -16,6 +17,7 @@ and goes on where it was. Ctrl-C leaves.
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from pathlib import Path
@@ -23,6 +25,8 @@ from typing import Any
 
 from unalike.data.federation import Federation
 from unalike.data.files import SUFFIXES, read_arrays
+from unalike.data.schema import Schema
+from unalike.data.tables import encoded
 from unalike.errors import UnalikeError, complain
 from unalike.network.client import Client, Rules, attend
 from unalike.network.processes import lifeline
@@ -32,7 +36,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="HOST:PORT", help="where the server is")
     parser.add_argument("--ca", metavar="FILE", required=True, help="the federation's certificate, ca.crt")
     parser.add_argument("--key", metavar="FILE", required=True, help="this client's private key (unalike keys node)")
-    parser.add_argument("--data", metavar="FILE", required=True, help="an .npz or .safetensors file with x and y")
+    parser.add_argument(
+        "--data", metavar="FILE", required=True, help="an .npz or .safetensors file with x and y, or a table"
+    )
+    schema = "what the columns of a table mean, from `unalike data describe --schema FILE`"
+    parser.add_argument("--schema", metavar="FILE", help=schema)
     parser.add_argument("--state", metavar="FOLDER", required=True, help="where this client's state is kept")
     parser.add_argument(
         "--test", metavar="X", type=float, default=0.0, help="share of the samples held out for testing"
@@ -51,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     lifeline()
     from unalike.network.one_machine import flower
 
-    data = read_client(Path(args.data), args.test, args.validation)
+    data = read_client(Path(args.data), args.test, args.validation, args.schema and Path(args.schema))
     methods = tuple(args.methods.split(",")) if args.methods else None
     rules = Rules(methods, tuple(map(Path, args.file)), args.max_steps, args.repeatable)
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
@@ -66,14 +74,38 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_client(file: Path, test: float = 0.0, validation: float = 0.0) -> Federation:
-    """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation."""
+def read_client(file: Path, test: float = 0.0, validation: float = 0.0, schema: Path | None = None) -> Federation:
+    """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation; or a table,
+    by the schema that all clients share."""
+    if schema is not None:
+        return _read_table(file, read_schema(schema)).split_clients(test=test, validation=validation)
     if file.suffix not in SUFFIXES or not file.is_file():
-        raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.")
-    content = read_arrays(file)
+        table = " For a table give --schema too." if file.suffix.lower() in (".csv", ".parquet", ".tsv") else ""
+        raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.{table}")
+    content = read_arrays(file, gaps=True)  # filled before training, or refused then
     pair: Any = lambda suffix: [(content[f"x{suffix}"], content[f"y{suffix}"])] if f"x{suffix}" in content else None  # noqa: E731
     data = Federation.from_arrays(pair(""), client_tests=pair("_test"), client_validations=pair("_validation"))
     return data.split_clients(test=test, validation=validation)
+
+
+def read_schema(file: Path) -> Schema:
+    """Read a schema that `unalike data describe --schema FILE` wrote."""
+    try:
+        return Schema.from_plain(json.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UnalikeError(f"The schema {file} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise UnalikeError(
+            f"{file} is no schema: `unalike data describe --table … --schema FILE` writes one."
+        ) from None
+
+
+def _read_table(file: Path, schema: Schema) -> Federation:
+    x, y = encoded(schema, file)
+    if y is None:
+        raise UnalikeError(f"{file} has no column {schema.label!r}, which is to be learned.")
+    classes = None if schema.label_names is None else len(schema.label_names)
+    return Federation.from_arrays([(x, y)], classes=classes)
 
 
 if __name__ == "__main__":

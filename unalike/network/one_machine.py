@@ -216,15 +216,15 @@ def run(
 ) -> Run:
     """A config on a real federation on this machine, one process for every client of `data`. A run with a folder keeps
     the clients' keys and state there, and can be resumed."""
-    data.check()
+    data.check(gaps=data.recipe is not None)
     where = tables.get("run", {}).get("folder")
     begun = where is not None and (Path(where) / "config.toml").exists()
     kept = Path(where) / KEPT if begun else None
     with federation(data, kept) as (local, link):
         return server.run(
             tables, link, local.public, deadline=deadline, wait=60.0, test=data.global_test, classes=data.classes,
-            callbacks=callbacks if begun else [Keep(local), *callbacks], resume=resume, say=say,
-            check=local.processes.check,
+            recipe=data.recipe, schema=data.schema, callbacks=callbacks if begun else [Keep(local), *callbacks],
+            resume=resume, say=say, check=local.processes.check,
         )  # fmt: skip
 
 

@@ -19,7 +19,10 @@ import torch
 
 import unalike
 from unalike import config
+from unalike.client.preparing import prepared_together
 from unalike.data import SPLITS, RemoteFederation
+from unalike.data.preparation import Recipe
+from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.network.client import PLANNED, digest, with_files
@@ -76,8 +79,11 @@ class Clients:
             out[client] = header
         return out
 
-    def federation(self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None) -> RemoteFederation:
-        """Ask all clients for the size and kind of their data; the result has at least `classes` classes."""
+    def federation(
+        self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None, schema: Schema | None = None
+    ) -> RemoteFederation:
+        """Ask all clients for the size and kind of their data; the result has at least `classes` classes, or those of
+        the schema."""
         hello = {"kind": "hello", "version": unalike.__version__}
         answers = self.tell({k: hello for k in range(len(self.names))})
         facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
@@ -92,8 +98,11 @@ class Clients:
         sizes = {name: np.array([f["sizes"][name] for f in facts]) for name in SPLITS}
         if test is not None and seen:
             seen.append(int(torch.as_tensor(test[1]).max()) + 1)
-        most = max(*seen, classes or 0) if seen else None
-        return RemoteFederation.from_sizes(sizes, like, keys=keys, classes=most, names=self.names, global_test=test)
+        names = None if schema is None else schema.label_names
+        most = max(*seen, classes or 0, len(names or ())) if seen else None
+        names = names if names is not None and most == len(names) else None
+        known: dict[str, Any] = {"classes": most, "names": self.names, "label_names": names, "schema": schema}
+        return RemoteFederation.from_sizes(sizes, like, keys=keys, global_test=test, **known)
 
     def _facts(self, client: int, facts: Any) -> dict[str, Any]:
         ok = (
@@ -108,6 +117,25 @@ class Clients:
             raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
         return facts
 
+    def prepared(self, data: RemoteFederation, recipe: Recipe) -> RemoteFederation:
+        """Ask all clients for the sums that their features are prepared by; everybody must answer."""
+        x, y = data.train.x, data.train.y
+        if x.dim() != 2 or not x.is_floating_point() or len(recipe.scaled) != x.shape[1]:
+            raise UnalikeError(
+                f"The run prepares {len(recipe.scaled)} features; samples of the clients are {list(x.shape[1:])}, "
+                f"{x.dtype}."
+            )
+
+        def ask(request: bytes) -> Iterator[tuple[int, bytes]]:
+            return self.ask({k: (request,) for k in range(len(self.names))})
+
+        try:
+            found = prepared_together(recipe, ask, data.train.sizes.tolist(), y[:1].numel())
+        except UnalikeError as error:
+            raise UnalikeError(f"The features cannot be prepared: {error}") from None
+        self.say(f"features prepared from sums over {len(self.names)} clients")
+        return data.prepared_by(found)
+
     def plan(self, tables: dict[str, Any], data: RemoteFederation, keys: list[str]) -> None:
         """Send the plan to all clients. The run's name comes from the plan and the keys: the same run, resumed by
         a new server, finds the clients' state."""
@@ -119,6 +147,7 @@ class Clients:
             "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
+            "preparation": data.preparation and data.preparation.plain(),
             "run": {k: tables["run"][k] for k in ("seed", "dtype", "buffers") if k in tables["run"]},
         }
         self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
@@ -144,6 +173,8 @@ def run(
     wait: float = 600.0,
     test: tuple[Any, Any] | None = None,
     classes: int | None = None,
+    recipe: Recipe | str | None = None,
+    schema: Schema | None = None,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -152,8 +183,9 @@ def run(
     """Run a config on the clients of these keys, as `unalike.config.run` does on data of one's own.
 
     keys: public keys by the clients' names; deadline: seconds for an exchange; wait: seconds until all are there; test:
-    (x, y) of the server's own to evaluate the global model on; classes: at least so many; check: called while waiting,
-    to raise what it knows.
+    (x, y) of the server's own to evaluate the global model on; classes: at least so many; recipe: how features are
+    prepared before anything else, if they are, or just "standard" or "client"; schema: what the features are; check:
+    called while waiting, to raise what it knows.
     """
     for name, value in (("deadline", deadline), ("wait", wait)):
         if not value > 0:
@@ -166,7 +198,10 @@ def run(
     clients = Clients(link, list(keys), deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
-    data = clients.federation(marks, test, classes)
+    data = clients.federation(marks, test, classes, schema)
+    if isinstance(recipe, str):
+        recipe = Recipe.of(schema, data.train.x[:1].numel(), recipe, target=data.classes is None)
+    data = data if recipe is None else clients.prepared(data, recipe)
     done = config.run(
         {**tables, "run": {**settings, "engine": "flower"}}, callbacks=callbacks, resume=resume, federation=data,
         before=lambda checked: clients.plan(checked, data, marks), remote=clients,

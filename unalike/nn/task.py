@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from unalike import draws
 from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
 from unalike.nn import layers
 from unalike.nn.layout import Layout, find_head
+from unalike.nn.metrics import BUILT_IN, MEANS, OF_CLASSES, OF_NUMBERS, Metric, named, statistics, whole
 from unalike.nn.output import Output, picker
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -33,32 +35,36 @@ def squared_error(prediction: Tensor, y: Tensor) -> Tensor:
     return (prediction.reshape(y.shape) - y).square().reshape(y.shape[0], -1).mean(-1)
 
 
-def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """1 where the largest logit is the label."""
-    return (logits.argmax(-1) == y).to(logits.dtype)
+def default_loss(y: Tensor) -> Loss:
+    """Squared error for one number a sample; cross-entropy for classes, and for rows of class shares."""
+    return squared_error if y.is_floating_point() and y.dim() == 1 else cross_entropy
 
 
 BUFFER_POLICIES = ("average", "local", "freeze")
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
+DISTANCES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)  # losses whose outputs are the targets themselves
+SLICE = 2048  # samples at a time where a whole set is evaluated
 
 
 class Task:
     """A module, its loss and metrics, its layout, and pure calls of it.
 
-    `loss(output, y)` and each metric give one value a sample (or a tensor whose first dimension is the sample), so
-    that a short or padded batch is averaged over its real samples only.
+    `loss(output, y)` gives one value a sample (or a tensor whose first dimension is the sample), so that a short or
+    padded batch is averaged over its real samples only. metrics: see `unalike.nn.metrics`. unit: (mean, scale) of
+    standardised targets: metrics are in the original unit, y * scale + mean; the loss is in the trained one.
     """
 
     def __init__(
         self,
         module: nn.Module,
         loss: Loss | nn.Module | str | None = None,
-        metrics: Mapping[str, Loss] | None = None,
+        metrics: Mapping[str, Any] | Sequence[Any] | None = None,
         head: str | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         precision: str = "highest",
         buffers: str = "average",
+        unit: tuple[Any, Any] | None = None,
         output: Output = None,
     ):
         if not isinstance(module, nn.Module):
@@ -76,15 +82,25 @@ class Task:
         self.start = self.layout.flat(dict(self.module.named_parameters()))
         self.start_buffers = self.buffer_layout.flat(floats).to(self.start)
         self.loss = _per_sample(loss, dtype, self.device)
-        self.metrics = _named(metrics)
+        self.metrics, self.unit = named(metrics), unit
         self.output, self.pick = output, picker(output)
         self._sample: tuple[Tensor, Tensor] | None = None
 
-    def metrics_for(self, y: Tensor) -> dict[str, Loss]:
-        """The metrics given, else accuracy where the labels are classes."""
+    def metrics_for(self, y: Tensor) -> dict[str, Metric]:
+        """Return the metrics given, else accuracy where the labels are classes; rmse, mae and r2 where they are numbers
+        and the loss is a distance from them."""
         if self.metrics is not None:
             return self.metrics
-        return {} if y.is_floating_point() else {"accuracy": accuracy}
+        distance = self.loss is squared_error or isinstance(self.loss, DISTANCES)
+        default = OF_CLASSES if not y.is_floating_point() else OF_NUMBERS if distance else ()
+        return {name: BUILT_IN[name] for name in default}
+
+    def original(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets in the unit that metrics are in."""
+        if self.unit is None or not y.is_floating_point():
+            return output, y
+        mean, scale = (torch.as_tensor(v, dtype=y.dtype, device=y.device) for v in self.unit)
+        return output.reshape(y.shape) * scale + mean, y * scale + mean
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
@@ -124,6 +140,24 @@ class Task:
                 f"The loss must give one value a sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
             )
         return value.reshape(value.shape[0], -1).mean(-1)
+
+    def forward(self, bound: BoundModule, x: Tensor, y: Tensor, slice: int = SLICE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the outputs and labels of a whole set, some samples at a time."""
+        for a in range(0, len(y), slice):
+            xs, ys = x[a : a + slice].to(self.device), y[a : a + slice].to(self.device)
+            with torch.no_grad():
+                output, _ = bound(xs, train=False)
+            yield output, ys
+
+    def measured(self, bound: BoundModule, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Return the metrics of all outputs of this set, and the means of their statistics, float64."""
+        metrics = {name: m for name, m in self.metrics_for(y).items() if m.grouped is not None}
+        outputs = torch.cat([output for output, _ in self.forward(bound, x, y)])
+        outputs, y = self.original(outputs, y.to(self.device))
+        sizes = np.array([len(y)])
+        out = {n: torch.from_numpy(m.grouped(outputs, y, sizes))[0] for n, m in metrics.items() if m.grouped}
+        out |= {MEANS + name: s.means(outputs, y) for name, s in statistics(metrics, of_all=True).items()}
+        return {name: value.to(self.device) for name, value in out.items()}
 
     def live(self) -> BoundModule:
         """A copy whose parameters are views of one vector: what a single client trains."""
@@ -187,15 +221,12 @@ class Task:
                 ) from error
             if not isinstance(out, Tensor) or out.dim() == 0 or len(out) != len(y):
                 got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-                part = (
-                    "" if isinstance(out, Tensor) else " Say which part it is: output='logits', output=0 or a function."
-                )
+                part = "" if isinstance(out, Tensor) else " Say which part: output='logits', output=0 or a function."
                 raise UnalikeError(
                     f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.{part}"
                 )
-            for name, fn in {"loss": self.losses, **self.metrics_for(y)}.items():
-                what = "The loss" if name == "loss" else f"The metric {name!r}"
-                self._check_rows(what, fn, out, y)
+            self._check_rows("The loss", self.losses, out, y)
+            self._check_metrics(out, y)
         if features is None:
             raise UnalikeError(f"The head {self.head!r} is not called by the model's forward: name another head.")
         self.outputs = int(out.shape[-1]) if out.dim() > 1 else 1
@@ -208,6 +239,20 @@ class Task:
             )
         return self.features
 
+    def _check_metrics(self, out: Tensor, y: Tensor) -> None:
+        """Try every metric. One of the user's own that gives a single number is one of a whole set."""
+        original = self.original(out, y)
+        for name, metric in self.metrics_for(y).items():
+            metric.check(y)
+            if metric.rows is None:
+                continue
+            single = _gives_one_number(metric.rows, *original)
+            if single and self.metrics is not None:
+                self.metrics[name] = whole(metric, metric.rows)
+            else:
+                self._check_rows(f"The metric {name!r}", metric.rows, *original)
+        self.statistics = {name: len(s.means(*original)) for name, s in statistics(self.metrics_for(y)).items()}
+
     def _check_rows(self, what: str, fn: Loss, out: Tensor, y: Tensor) -> None:
         """One value a sample from a loss or metric, and from this sample's output and label alone."""
         try:
@@ -216,9 +261,10 @@ class Task:
         except UnalikeError:
             raise
         except Exception as error:
+            hint = "" if what == "The loss" else " (One of a whole set says so: metric.whole = True.)"
             raise UnalikeError(
                 f"{what} does not accept outputs {list(out.shape)} and labels {list(y.shape)} ({y.dtype}): "
-                f"{first_line(error)}"
+                f"{first_line(error)}{hint}"
             ) from error
         got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         if got != [len(y)]:
@@ -237,14 +283,15 @@ def _padded(rows: Tensor) -> Tensor:
     return torch.cat([rows, rows[:1]])
 
 
-def _named(metrics: Mapping[str, Loss] | None) -> dict[str, Loss] | None:
-    if metrics is None:
-        return None
-    if not isinstance(metrics, Mapping) or not all(callable(fn) for fn in metrics.values()):
-        raise UnalikeError("metrics must be a dict from names to functions of (output, y).")
-    if "loss" in metrics:
-        raise UnalikeError("A metric cannot be named 'loss': that is the loss's own name.")
-    return dict(metrics)
+def _gives_one_number(metric: Loss, out: Tensor, y: Tensor) -> bool:
+    """Return whether a metric gives one number for all samples."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # two samples may be too few for it
+            value = metric(out.cpu(), y.cpu())
+    except Exception:  # `_check_rows` says what is wrong
+        return False
+    return isinstance(value, float | int) or getattr(value, "shape", None) == ()
 
 
 def _per_sample(loss: Loss | nn.Module | str | None, dtype: torch.dtype, device: torch.device) -> Loss:

@@ -449,7 +449,7 @@ function sorted(r) {
   const sign = data.runs[r].better === "lower" ? -1 : 1; // the worst client first
   return values.map((v, k) => [v, k]).filter(([v]) => v !== null).sort((a, b) => sign * (a[0] - b[0]) || a[1] - b[1]);
 }
-const scoreFormat = run => (run.score === "accuracy" ? FORMAT.percent : FORMAT.plain);
+const scoreFormat = run => (run.percent ? FORMAT.percent : FORMAT.plain);
 
 function choose(k) {
   state.client = k;
@@ -460,7 +460,7 @@ function clients() {
   const able = data.runs.map((r, k) => k).filter(k => data.runs[k].values && clientsOf(data.runs[k]));
   if (!able.length) {
     section("clients", "Client by client", "", el("p", { class: "none" },
-      data.clients.length ? "Clients were not evaluated on data of their own: give them a test share (--test 0.2) to see each one's accuracy."
+      data.clients.length ? "Clients were not evaluated on data of their own: give them a test share (--test 0.2) to see how each one does."
         : "These runs recorded nothing of single clients. A run that is given callbacks=[unalike.report.Record()] does."));
     return;
   }
@@ -468,7 +468,7 @@ function clients() {
   const histogram = drawn(el("div", {}), () => drawHistogram(histogram));
   const curve = drawn(el("div", {}), () => drawSorted(curve, able));
   const detail = el("div", { id: "client", "aria-live": "polite" });
-  const score = data.runs[able[0]].score;
+  const score = data.runs[able[0]].name;
   const values = behind("Every client after the last evaluated round", () => {
     const who = clientsOf(data.runs[state.run]);
     return [["client", "samples", score], sorted(state.run).map(([v, k]) => [nameOf(who, k), FORMAT.count(who.samples[k]), scoreFormat(data.runs[state.run])(v)])];
@@ -503,7 +503,7 @@ function clients() {
 
 function binned(r) {
   const run = data.runs[r], values = known(run.values ?? []);
-  let [low, high] = run.score === "accuracy" ? [0, 1] : extremes(values);
+  let [low, high] = run.percent ? [0, 1] : extremes(values);
   if (low === high) high = low + 1;
   const count = 20, format = scoreFormat(run);
   const bins = Array.from({ length: count }, (_, k) => ({ low: low + k * (high - low) / count, high: low + (k + 1) * (high - low) / count, count: 0 }));
@@ -519,7 +519,7 @@ function drawHistogram(host) {
   const X = k => margin.left + k / bins.length * (width - margin.left - margin.right);
   const Y = v => bottom - v / most * (bottom - margin.top);
   const svg = el("svg", { class: `plot s${groupOf(state.run) % data.colors}`, viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `Histogram of the clients' ${run.score} for ${runLabel(state.run)}; the table below has the counts.` });
+    "aria-label": `Histogram of the clients' ${run.name} for ${runLabel(state.run)}; the table below has the counts.` });
   for (const t of ticks(0, most, 4).filter(Number.isInteger)) {
     svg.append(el("line", { class: "grid", x1: margin.left, x2: width - margin.right, y1: Y(t), y2: Y(t) }),
       el("text", { x: margin.left - 8, y: Y(t) + 4, "text-anchor": "end" }, String(t)));
@@ -533,7 +533,7 @@ function drawHistogram(host) {
   });
   svg.append(el("text", { x: X(bins.length), y: bottom + 18, "text-anchor": "end" }, scoreFormat(run)(bins[bins.length - 1].high).replace(".0 %", " %")),
     el("line", { class: "axis", x1: margin.left, x2: width - margin.right, y1: bottom, y2: bottom }),
-    el("text", { x: (margin.left + width) / 2, y: height - 6, "text-anchor": "middle" }, `${run.score}, and how many clients have it`));
+    el("text", { x: (margin.left + width) / 2, y: height - 6, "text-anchor": "middle" }, `${run.name}, and how many clients have it`));
   if (chosen !== null && chosen !== undefined) {
     const place = X((chosen - bins[0].low) / (bins[bins.length - 1].high - bins[0].low) * bins.length);
     svg.append(el("line", { class: "chosen", x1: place, x2: place, y1: margin.top, y2: bottom }));
@@ -551,9 +551,9 @@ function drawSorted(host, able) {
   const place = order.findIndex(([, k]) => k === state.client);
   lines(host, {
     series: [...others, { label: data.groups[own].label, color: own, points, dots: true }],
-    xAxis: { label: "clients, sorted (each method by itself)", format: FORMAT.count }, format: scoreFormat(run), percent: run.score === "accuracy",
-    range: run.score === "accuracy" ? [0, 1] : null, height: 300, noEnds: true, chosen: place < 0 ? null : place + 1,
-    title: `The clients' ${run.score}, sorted, for ${runLabel(state.run)}`,
+    xAxis: { label: "clients, sorted (each method by itself)", format: FORMAT.count }, format: scoreFormat(run), percent: run.percent,
+    range: run.percent ? [0, 1] : null, height: 300, noEnds: true, chosen: place < 0 ? null : place + 1,
+    title: `The clients' ${run.name}, sorted, for ${runLabel(state.run)}`,
     tipTitle: value => `${FORMAT.count(value)} of ${order.length}`,
     pickPoint: value => { const hit = order[value - 1]; if (hit) choose(hit[1]); },
   });
@@ -569,7 +569,7 @@ function drawClient(host) {
   host.className = "client";
   const value = run.values[k];
   const head = el("header", {}, el("h3", {}, nameOf(who, k)), el("p", {}, `${FORMAT.count(who.samples[k])} training samples` +
-    (value === null || value === undefined ? "; it has no test samples of its own" : `; ${run.score} ${scoreFormat(run)(value)} with ${runLabel(state.run)}`)));
+    (value === null || value === undefined ? "; it has no test samples of its own" : `; ${run.name} ${scoreFormat(run)(value)} with ${runLabel(state.run)}`)));
   const mix = el("div", {}), over = el("div", {});
   const parts = [];
   if (who.labels) {
@@ -585,15 +585,15 @@ function drawClient(host) {
   }).filter(s => s.points.length);
   if (series.length) {
     const seeds = series.some(s => s.runs > 1) ? " Means over the seeds that share its data." : "";
-    parts.push(el("figure", {}, el("h3", {}, `Its ${run.score} over the rounds`), over, el("figcaption", {}, `On its own test samples.${seeds}`),
-      behind(`${run.score} after each shown round`, () => [["round", ...series.map(s => s.label)],
+    parts.push(el("figure", {}, el("h3", {}, `Its ${run.name} over the rounds`), over, el("figcaption", {}, `On its own test samples.${seeds}`),
+      behind(`${run.name} after each shown round`, () => [["round", ...series.map(s => s.label)],
         series[0].points.map(p => [String(p.x), ...series.map(s => { const q = s.points.find(o => o.x === p.x); return q ? scoreFormat(run)(q.y) : ""; })])])));
   }
   host.replaceChildren(head, el("div", { class: "pair" }, parts));
   if (who.labels) drawn(mix, () => drawMix(mix, who, k));
   if (series.length) {
-    drawn(over, () => lines(over, { series, xAxis: AXES.rounds, format: scoreFormat(run), percent: run.score === "accuracy",
-      range: run.score === "accuracy" ? [0, 1] : null, height: 260, title: `${run.score} of ${nameOf(who, k)} over the rounds` }));
+    drawn(over, () => lines(over, { series, xAxis: AXES.rounds, format: scoreFormat(run), percent: run.percent,
+      range: run.percent ? [0, 1] : null, height: 260, title: `${run.name} of ${nameOf(who, k)} over the rounds` }));
   }
 }
 
@@ -634,6 +634,20 @@ function drawMix(host, who, k) {
 }
 
 // ---------------------------------------------------------------- who has what
+
+function classes() {
+  const able = data.groups.map(g => [g.label, data.runs[g.runs[0]].by_class]).filter(([, rows]) => rows);
+  if (!able.length) return;
+  const share = v => (v === null || v === undefined ? "–" : FORMAT.percent(v));
+  const one = able.length === 1, names = [...new Map(able.flatMap(([, rows]) => rows.map(r => [r.class, r.samples])))];
+  const head = ["class", "samples", ...(one ? ["recall", "precision", "F1"] : able.map(([label]) => label))];
+  const body = names.map(([name, samples]) => {
+    const found = able.map(([, rows]) => rows.find(r => r.class === name) ?? {});
+    return [name, FORMAT.count(samples), ...(one ? ["recall", "precision", "f1"].map(k => share(found[0][k])) : found.map(r => share(r.recall)))];
+  });
+  section("classes", "Class by class", "After the last round, on the test set, or else over all clients' test samples together.",
+    el("div", { class: "scroll free", tabindex: "0" }, table(head, body, one ? able[0][0] : "Recall of each class, by method; of several seeds the first")));
+}
 
 function labels() {
   const first = data.runs.find(r => clientsOf(r)?.labels);
@@ -877,6 +891,7 @@ verdict();
 numbers();
 curves();
 clients();
+classes();
 labels();
 drift();
 repeat();

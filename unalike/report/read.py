@@ -67,6 +67,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
             **_curves(run, keys, points),
             "clients": _place(clients, _clients(run)),
             **_values(run, share),
+            "by_class": run.last.get("by_class"),
             "features": _features(run) if run in firsts and run.who.get("client") else [],
         }
         for run in begun
@@ -227,7 +228,8 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
     if not lines or not run.who.get("client"):
         return nothing
     found = [k for k, v in lines[-1].items() if isinstance(v, str) and k != "features"]
-    name = "accuracy" if "accuracy" in found else next((n for n in found if n != "loss"), "loss")
+    # the headline; of a run whose facts do not say it, accuracy
+    name = next((n for n in (*run.metrics, "accuracy", *found) if n in found and n != "loss"), "loss")
     count = len(run.who["client"])
     rows = [(line["round"], record.unpack(line[name])) for line in lines if isinstance(line.get(name), str)]
     rows = [(t, v) for t, v in rows if len(v) == count]
@@ -237,11 +239,13 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
     table = np.stack([v for _, v in kept]).astype(np.float64)
     table[~np.isfinite(table)] = np.nan
     known = table[~np.isnan(table)]
-    low, high = (0.0, 1.0) if name == "accuracy" else (float(known.min(initial=0)), float(known.max(initial=1)))
+    low, high = (0.0, 1.0) if name in names.SHARES else (float(known.min(initial=0)), float(known.max(initial=1)))
     steps = np.where(np.isnan(table), 255, np.round((table - low) / ((high - low) or 1) * 254)).astype(np.uint8)
     packed = base64.b64encode(steps.tobytes()).decode()
     return {
         "score": name,
+        "name": names.spoken(name),
+        "percent": name in names.SHARES,
         "better": "higher" if run.metrics.get(name, name != "loss") else "lower",
         "values": [_short(float(v)) for v in rows[-1][1]],
         "history": {"rounds": [t for t, _ in kept], "of": len(rows), "low": low, "high": high, "bytes": packed},

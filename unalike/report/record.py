@@ -3,7 +3,7 @@
     clients.json    once: who the clients are, how many samples and which labels they have
     rounds.jsonl    a line a round: drift; where clients were evaluated, each one's numbers (float32, base64); in the
                     rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components
-    last.json       the same two components after the last round
+    last.json       the same two components after the last round; recall, precision and F1 of every class
 
 Lines after the checkpoint that a run continues from are dropped, as those of rounds.jsonl are: a resumed run leaves the
 same bytes as one that was never stopped. At most 2,000 clients are recorded.
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from unalike.contract.call import Outcome
+from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.metrics.drift import Drift
 from unalike.metrics.lines import thin
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
 MOST_CLIENTS = 2000
+MOST_CLASSES = 30  # in the table of classes
 MOST_POINTS = 500  # clients in the picture of features
 MOST_SAMPLES = 4000  # that are looked at for it, and at most 20 of a client
 
@@ -70,8 +72,18 @@ class Record(Callback):
 
     def on_end(self, run: Run) -> None:
         with run.home("Record").writing():
-            last = {"round": run.rounds_done, **_features(run, self.ids)}
+            last = {"round": run.rounds_done, **_features(run, self.ids), **_by_class(run)}
             replace(self.path / LAST, json.dumps(last).encode())
+
+
+def _by_class(run: Run) -> dict[str, Any]:
+    """The metrics of every class, where one of the run's metrics is about classes and there are few."""
+    if not {"f1", "balanced_accuracy"} & run.higher.keys() or (run.data.classes or 0) > MOST_CLASSES:
+        return {}
+    try:
+        return {"by_class": run.by_class()}
+    except UnalikeError:  # nothing to count on
+        return {}
 
 
 def pack(values: np.ndarray) -> str:

@@ -79,7 +79,7 @@ class Watch(Callback):
             self.said = now
             left = (now - self.began) / (done - self.first) * (run.rounds - done)
             score = score_in(line, run.numbers)
-            words = f"  {score.metric} {line[score.key]:.4f}" if score else ""
+            words = f"  {score.name} {line[score.key]:.4f}" if score else ""
             self._say(f"round {done}/{run.rounds}{words}  {left:.0f} s left")
         return self.clock.over
 

@@ -13,7 +13,8 @@ from unalike.metrics.lines import Line, choose, is_finite, traffic
 from unalike.metrics.names import Number
 from unalike.results import stats
 
-REFERENCES = ("centralized", "local-only")
+REFERENCES = ("centralized", "local-only")  # methods that are lines to compare others with
+CONSTANT = "constant"  # and the same answer for every sample, which is no method
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
 SCORES = tuple(names.scores())
 
@@ -143,8 +144,8 @@ def gather(
             (out.selected, line, score.key),
             (out.own, line, "clients_loss" if score.metric == "loss" else f"clients_{score.metric}_mean"),
             (out.worst, line, f"clients_{score.metric}_worst20"),
-            (out.variance, line, "clients_accuracy_variance_pp2"),  # of other metrics these are no points
-            *((out.others.setdefault(number.words, []), line, number.key) for number in others),
+            (out.variance, line, f"clients_{score.metric}_variance_pp2" if score.unit == "percent" else ""),
+            *((out.others.setdefault(number.name, []), line, number.key) for number in others),
         ):
             if is_finite(found.get(key)):
                 values.append(found[key])

@@ -117,6 +117,11 @@ class RunFolder:
                     f"{CURES.get(key, 'Choose another folder.')}"
                 )
 
+    def keep(self, name: str, content: dict[str, Any]) -> None:
+        """Write what goes with the run as a JSON file."""
+        with self.writing():
+            replace(self.path / name, json.dumps(content).encode())
+
     # ---- rounds.jsonl
 
     def log(self, line: dict[str, Any]) -> None:

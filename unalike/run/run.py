@@ -25,7 +25,7 @@ from unalike.metrics.names import directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import save
-from unalike.run.evaluate import choose_clients, evaluated, global_models, shares_one_model
+from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.predict import Prediction, predictor
@@ -34,6 +34,7 @@ from unalike.run.sampling import Uniform, draw, sampling
 from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
+PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
 SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
 
 
@@ -86,11 +87,22 @@ class Run:
                 raise
             if isinstance(self.clients, FileStates):
                 self.clients.clear()
+            if self.data.preparation is not None:
+                self.folder.keep(PREPARATION, self._features())
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
+        self.client_means: dict[str, Tensor] = {}
         self.rounds_done = 0
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
+
+    def _features(self) -> dict[str, Any]:
+        """What was done to the features, and what they are: whoever uses the model must do the same."""
+        data = self.data
+        plain = {
+            name: value and value.plain() for name, value in data.facts.items() if name in ("schema", "preparation")
+        }
+        return {**plain, "label_names": data.label_names}
 
     def _pool(self) -> None:
         """Train on one client that holds everybody's data; evaluation still asks each client's own."""
@@ -261,7 +273,7 @@ class Run:
         """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
         return evaluated(self, self.rounds_done - 1)
 
-    def test_scores(self, vector: Tensor) -> dict[str, float]:
+    def test_scores(self, vector: Tensor) -> dict[str, float | None]:
         """Return the loss and metrics of a vector on the global test set."""
         assert self.data.global_test is not None
         return evaluate_set(self.task, self.bound(vector), self.data.global_test)
@@ -321,6 +333,11 @@ class Run:
             *([str(self.folder.path)] if self.folder else []),
         ]
         return f"Run({', '.join(parts)})"
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Return a row a class (class, samples, recall, precision, f1): of the global model on the global test set,
+        else over all clients' test samples together."""
+        return by_class(self)
 
     def summary(self) -> dict[str, Any]:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on

@@ -13,7 +13,7 @@ from unalike.errors import UnalikeError
 from unalike.models import start_of
 from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
 from unalike.nn.output import Output
-from unalike.nn.task import Loss, Task
+from unalike.nn.task import Loss, Task, default_loss
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.run.settings import split_options, takes_settings
@@ -28,7 +28,7 @@ def simulate(
     *,
     local: LocalTraining | None = None,
     loss: Loss | nn.Module | str | None = None,
-    metrics: Mapping[str, Loss] | None = None,
+    metrics: Mapping[str, Any] | Sequence[Any] | None = None,
     head: str | None = None,
     output: Output = None,
     callbacks: Sequence[Callback] = (),
@@ -39,8 +39,12 @@ def simulate(
 
     model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
       module, and one whose weights you have loaded or set, starts with the weights it has.
-    loss, metrics: functions of (output, y) with one value a sample; default cross-entropy and accuracy. A metric of
-      which less is better says so: `metric.higher_is_better = False`.
+    loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
+      error where y is a number.
+    metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
+      accuracy, auc, f1, balanced_accuracy, log_loss, brier, calibration_error; rmse, mae, r2. A function of (outputs,
+      y) gives one value a sample, or one number for all; `function.higher_is_better = False` where less is better.
+      Default: accuracy, or for numbers rmse, mae and r2.
     head: the last layer's name, where it is not found.
     output: which part of what the model returns is its output, where that is a tuple or a dict: a key or attribute
       ("logits"), a position (0), or a function.
@@ -59,7 +63,10 @@ def simulate(
     check_precision(chosen.precision, device)
     with numerics(chosen.precision, chosen.deterministic):
         start = start_of(model, chosen.seed) if callable(model) else model
-        task = Task(start, loss, metrics, head, DTYPES[chosen.dtype], device, chosen.precision, chosen.buffers, output)
+        loss = default_loss(federation.train.y) if loss is None else loss
+        numeric = DTYPES[chosen.dtype], device, chosen.precision
+        unit = None if federation.preparation is None else federation.preparation.target
+        task = Task(start, loss, metrics, head, *numeric, chosen.buffers, unit=unit, output=output)
         run = Run(task, federation, method, local or LocalTraining(), chosen, engine_options, recipe)
         try:
             run.go(callbacks)

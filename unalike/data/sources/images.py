@@ -181,7 +181,7 @@ CONSTANTS = {"feddc": FEDDC, "half": HALF}
 
 def cifar10(
     folder: Folder = None,
-    size: Annotated[int, Knob("pixels along a side, 32 or 28")] = 32,
+    size: Annotated[int, Knob("pixels along a side", values="32 or 28")] = 32,
     normalise: Normalise = True,
     constants: Annotated[str, Knob("whose mean and deviation: feddc, or half as rFedAvg has it")] = "feddc",
 ) -> Dataset:

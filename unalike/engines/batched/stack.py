@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from unalike.client import Job, OneClient, Plan, begin_slots, finish, judged, leave, start_buffers
 from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, LazyOutcome, Me, Outcome, Request, Train
-from unalike.contract.requests import plain_args, tensor_args
+from unalike.contract.requests import Measure, plain_args, tensor_args
 from unalike.engines.batched.graphs import at_work, capturing, taken
 from unalike.engines.batched.step import Course, StepKind
 from unalike.errors import EngineRefused, UnalikeError
@@ -285,6 +285,15 @@ class Stack:
 
         return self._unpack(self._over_samples(request, vmap(grad(one)), {}))
 
+    def _measure(self, request: Measure) -> dict[str, Tensor]:
+        """Client after client: metrics of all outputs cannot be stacked."""
+        columns, bound, rows = self.job.split(request.data), self.job.task.live(), []
+        for k, client in enumerate(self.ids):
+            bound.vector.copy_(request.at[k])
+            bound.buffers.copy_(self.buffers[k])
+            rows.append(self.job.task.measured(bound, *columns.of(int(client))))
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
     def _over_samples(self, request: Average | Gradient, one: Callable[..., Any], args: dict[str, Tensor]) -> Any:
         """The sum over slices of all samples of `one`, which weights each sample by one over its client's count."""
         columns = self.job.split(request.data)
@@ -361,4 +370,5 @@ PERFORM: dict[type[Request], Callable[..., Any]] = {
     Train: Stack._train,
     Average: Stack._average,
     Gradient: Stack._gradient,
+    Measure: Stack._measure,
 }

@@ -1,0 +1,146 @@
+"""A federation whose clients bring raw features, without a network between them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_network_messages import KEYS, Direct, tables
+
+import unalike as ua
+from unalike import config
+from unalike.client.preparing import SENDS
+from unalike.data.preparation import Recipe
+from unalike.data.schema import Column, Schema
+from unalike.messages import wire
+from unalike.network import server
+from unalike.network.client import Client, Rules
+from unalike.network.join import read_client, read_schema
+
+UNITS, SITES = np.array([1e-3, 1.0, 2000.0]), len(KEYS)
+
+
+def raw(target=False):
+    """Four clients with features in unlike units, cells missing, and tests of their own."""
+    rng = np.random.default_rng(5)
+    parts = []
+    for k in range(SITES):
+        x = (rng.normal(size=(20 + k, 3)) + 3) * UNITS
+        y = x @ (1 / UNITS) * 10 if target else (x[:, 2] > 6000).astype(int)
+        x[rng.random(x.shape) < 0.1] = np.nan
+        parts.append((x, y))
+    fed = ua.Federation.from_arrays(parts, test=parts[0]).split_clients(test=0.2)
+    return fed.replace(recipe=Recipe.of(None, 3, target=target))
+
+
+def joined(fed, folder):
+    def own(k):
+        pair = lambda split: [fed.splits[split].of(k)]  # noqa: E731
+        return ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
+
+    return [Client(own(k), folder / str(k), Rules(repeatable=True)) for k in range(SITES)]
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_raw_features_are_prepared_by_sums_and_the_run_is_the_simulations(target, tmp_path):
+    fed, answers = raw(target), []
+
+    def read(k, header, answer):
+        if header["kind"] == "prepare":
+            answers.append(wire.decode(answer))
+        return answer
+
+    link, settings = Direct(joined(fed, tmp_path), read), tables("scaffold", model={"name": "linear"})
+    settings["model"].pop("hidden")
+    real = server.run(settings, link, KEYS, test=fed.global_test, classes=fed.classes, recipe=fed.recipe, deadline=5.0)
+    simulation = config.run({**settings, "run": {**settings["run"], "engine": "sequential"}}, federation=fed.prepared())
+    assert real.data.preparation == simulation.data.preparation and real.data.preparation.indicators == (0, 1, 2)
+    torch.testing.assert_close(real.server.w, simulation.server.w, rtol=1e-6, atol=1e-6)
+    assert real.history[-1]["test_loss"] == pytest.approx(simulation.history[-1]["test_loss"], rel=1e-5)
+    assert len(answers) == 2 * SITES  # and no other message of theirs speaks of features
+    for header, sent in answers:
+        assert set(header) == {"format", "kind", "version", "samples"} and set(sent) < set(SENDS)
+    assert {header["kind"] for _, header in link.asked} == {"hello", "prepare", "plan", "request", "evaluate", "end"}
+
+
+def test_a_client_that_is_started_anew_prepares_as_before(tmp_path):
+    fed, settings = raw(), tables(model={"name": "linear"}, rounds=2)
+    settings["model"].pop("hidden")
+    link = Direct(joined(fed, tmp_path))
+
+    def restart(k, header, answer):
+        if header["kind"] == "request" and header["round"] == 0:
+            link.people[k].close()
+            link.people[k] = joined_one(fed, k, tmp_path)
+        return answer
+
+    link.meddle = restart
+    real = server.run(settings, link, KEYS, classes=2, recipe="standard", deadline=5.0)
+    simulation = config.run({**settings, "run": {**settings["run"], "engine": "sequential"}}, federation=fed.prepared())
+    torch.testing.assert_close(real.server.w, simulation.server.w, rtol=1e-6, atol=1e-6)
+
+
+def joined_one(fed, k, folder):
+    pair = lambda split: [fed.splits[split].of(k)]  # noqa: E731
+    own = ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
+    return Client(own, folder / str(k), Rules(repeatable=True))
+
+
+def test_missing_cells_without_preparation_are_refused(tmp_path):
+    link, settings = Direct(joined(raw(), tmp_path)), tables()
+    with pytest.raises(ua.UnalikeError, match=r"NaN or infinite.*prepare"):
+        server.run(settings, link, KEYS, classes=2, deadline=5.0)
+
+
+def test_a_recipe_for_other_features(tmp_path):
+    with pytest.raises(ua.UnalikeError, match="prepares 5 features; samples of the clients are"):
+        server.run(tables(), Direct(joined(raw(), tmp_path)), KEYS, recipe=Recipe.of(None, 5), deadline=5.0)
+
+
+def test_what_was_done_to_the_features_is_kept_with_the_run(tmp_path):
+    fed = raw().prepared()
+    run = ua.simulate(ua.models.softmax_regression(6, 2), fed, ua.FedAvg(), rounds=1, folder=tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "preparation.json").read_text())
+    assert kept == {
+        "schema": None,
+        "preparation": json.loads(json.dumps(run.data.preparation.plain())),
+        "label_names": None,
+    }
+
+
+TABLE = "age,sex,dose,outcome\n61,f,2000,ill\n,m,1500,well\n33,m,,well\n70,x,900,ill\n52,f,1200,well\n"
+
+
+def schema(folder):
+    found = Schema((Column("age"), Column("sex", "category", ("f", "m")), Column("dose")), "outcome", ("ill", "well"))
+    (folder / "schema.json").write_text(json.dumps(found.plain()))
+    return folder / "schema.json"
+
+
+def test_clients_bring_tables_and_share_a_schema(tmp_path):
+    people = []
+    for k in range(SITES):
+        lines = TABLE.splitlines()
+        (tmp_path / f"{k}.csv").write_text("\n".join(lines[:1] + lines[1 + k % 2 :]) + "\n")
+        own = read_client(tmp_path / f"{k}.csv", test=0.3, schema=schema(tmp_path))
+        people.append(Client(own, tmp_path / str(k), Rules(repeatable=True)))
+    shared = read_schema(tmp_path / "schema.json")
+    settings = tables(model={"name": "linear"}, run={"folder": str(tmp_path / "run")})
+    settings["model"].pop("hidden")
+    run = server.run(settings, Direct(people), KEYS, recipe="standard", schema=shared, deadline=5.0)
+    assert run.data.preparation.features == ["age", "sex=f", "sex=m", "dose", "age missing", "dose missing"]
+    kept = json.loads((tmp_path / "run" / "preparation.json").read_text())
+    assert kept["label_names"] == ["ill", "well"] and Schema.from_plain(kept["schema"]) == shared
+
+
+def test_tables_that_do_not_fit_a_schema(tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    with pytest.raises(ua.UnalikeError, match="give --schema too"):
+        read_client(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("age,sex,dose\n1,f,2\n")
+    with pytest.raises(ua.UnalikeError, match="no column 'outcome'"):
+        read_client(tmp_path / "b.csv", schema=schema(tmp_path))
+    (tmp_path / "no.json").write_text("[1, 2]")
+    for file, words in (("no.json", "is no schema"), ("nothing.json", "cannot be read")):
+        with pytest.raises(ua.UnalikeError, match=words):
+            read_schema(tmp_path / file)

@@ -1,0 +1,216 @@
+"""`unalike data describe`: the clients of a data set, and the columns of one's own table, before anything is run."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shtab
+
+from unalike import config
+from unalike.cli import show
+from unalike.config import flags
+from unalike.data import Federation
+from unalike.data.remarks import each
+from unalike.data.tables import remarks
+from unalike.errors import UnalikeError
+from unalike.files import complaining, replace
+from unalike.text import number
+
+SHADES = " ░▒▓█"  # of a client's samples: none, up to 1/4, 1/2, 3/4, more
+SHOWN = 20  # clients in the picture, and in a table
+WAYS = ("name", "table", "folder")  # of saying which data
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE]"
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a data set", choices=[*config.NAMES["data"]])
+    schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
+    schema.complete = shtab.FILE  # type: ignore[attr-defined]
+    group = parser.add_argument_group("[data], as in `unalike run`; a named set's own settings too")
+    known = {"folder": config.data_settings({"folder": ""})["folder"], **config.data_settings({"table": ""})}
+    for name, setting in known.items():  # for help and completion: `flags.split` takes them out before argparse
+        flag = group.add_argument(f"--{name.replace('_', '-')}", metavar="X", help=setting.knob.text, dest=name)
+        if name in ("folder", "table"):
+            flag.complete = shtab.DIRECTORY if name == "folder" else shtab.FILE  # type: ignore[attr-defined]
+
+
+def main(args: argparse.Namespace) -> int:
+    data = _settings(args)
+    fed = config.make_data(data, raw=True)
+    title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
+    content, parts = _clients(fed, data), []
+    if not args.json:
+        parts.append(show.table([], [[k, v] for k, v in _words(content, fed).items()], title))
+    if fed.schema is not None:
+        content["features"] = [_feature(fed, k) for k in range(len(fed.schema.columns))]
+        parts.append(_feature_table(content["features"]))
+        content["missing by client"] = _missing(fed)
+        parts.append(_missing_table(content["missing by client"]))
+    if fed.classes is not None:
+        content["label counts"] = fed.label_counts().tolist()
+        parts.append(picture(fed, fed.label_counts(), show.width()))
+    elif fed.train.y.dim() == 1:
+        content["target"] = _target(fed)
+        parts.append(_target_table(fed, content["target"]))
+    if "name" not in data:
+        content["remarks"] = remarks(fed)
+        parts += ["\n".join(show.prose(f"note: {line}") for line in content["remarks"])]
+    if args.schema:
+        _write_schema(fed, Path(args.schema))
+    return show.answer(args, {"name": title, **content}, "\n\n".join(filter(None, parts)))
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """[data] of the flags: here every setting is one of the data."""
+    given = [(_of_data(name), text) for name, text in args.settings]
+    named = {} if args.name is None else {"name": args.name}
+    try:
+        data = flags.collect(given, {"data": named})["data"] | named
+    except UnalikeError as error:
+        raise UnalikeError(re.sub("^unalike run:", "unalike data describe:", str(error))) from error
+    if not any(way in data for way in WAYS):
+        raise UnalikeError("unalike data describe: give the NAME of a data set, --table FILE or --folder F.")
+    return config.check({"data": data, "run": {"rounds": 0}})["data"]
+
+
+def _of_data(name: str) -> str:
+    if "." in name:
+        return name
+    table, setting = flags.SHORT.get(name, ("", name))
+    return f"data.{setting if table == 'data' else name}"
+
+
+def _write_schema(fed: Federation, path: Path) -> None:
+    if fed.schema is None:
+        raise UnalikeError("unalike data describe: --schema is for a table of columns; these data have none.")
+    with complaining(f"{path} cannot be written"):
+        replace(path, (json.dumps(fed.schema.plain(), indent=2, ensure_ascii=False) + "\n").encode())
+
+
+# ---------------------------------------------------------------- clients
+
+
+def _clients(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
+    """Sizes, in numbers."""
+    sizes = fed.sizes
+    facts: dict[str, Any] = {
+        "clients": len(fed),
+        "samples": int(sizes.sum()),
+        "test samples": 0 if fed.global_test is None else len(fed.global_test[0]),
+        "a sample": f"{str(fed.train.x.dtype).removeprefix('torch.')} {list(fed.train.x.shape[1:])}",
+        "classes": fed.classes,
+        "samples a client": {"least": int(sizes.min()), "median": float(np.median(sizes)), "most": int(sizes.max())},
+    }
+    if fed.classes is not None:
+        facts["classes a client"] = float((fed.label_counts() > 0).sum(1).mean())
+    if "name" not in data and fed.label_names is not None:
+        facts["label names"] = fed.label_names
+    return facts
+
+
+def _words(facts: dict[str, Any], fed: Federation) -> dict[str, str]:
+    """The same for a person."""
+    forms = {int: "{:,}", float: "{:.1f}"}
+    words = {k: forms.get(type(v), "{}").format(v) for k, v in facts.items() if k != "label names"}
+    each = facts["samples a client"]
+    words["samples a client"] = f"{each['least']:,} to {each['most']:,}, median {each['median']:,.0f}"
+    if fed.classes is None:
+        words["classes"] = "none: a number to predict"
+    elif "label names" in facts:
+        words["classes"] += f": {', '.join(facts['label names'])}"
+    return words
+
+
+def picture(fed: Federation, counts: np.ndarray, width: int) -> str:
+    """A row a client, a column a class, as dark as the class's share of the client's samples."""
+    rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)  # evenly over all of them
+    names = [_name(fed, k) for k in rows]
+    wide = max(map(len, names))
+    room = max(1, width - wide - 12)
+    cell = 2 if 2 * counts.shape[1] <= room else 1
+    shown = min(counts.shape[1], room // cell)
+    share = counts[rows, :shown] / np.maximum(counts[rows].sum(1, keepdims=True), 1)
+    lines = [f"client × class, as dark as its share of the client's samples (columns 0 to {shown - 1})"]
+    for name, row, k in zip(names, share, rows, strict=True):
+        shades = "".join(SHADES[int(np.ceil(4 * value))] * cell for value in row)
+        lines.append(f"{name.rjust(wide)} {shades} {fed.sizes[k]:>9,}".rstrip())
+    return "\n".join(lines)
+
+
+def _name(fed: Federation, k: int) -> str:
+    return str(k) if fed.names is None else fed.names[k][:16]
+
+
+def _target(fed: Federation) -> list[dict[str, Any]]:
+    """The least, mean and largest number to predict, of each client."""
+    parts = [fed.train.of(k)[1].double().numpy() for k in range(len(fed))]
+    spread = [(float(y.min()), float(y.mean()), float(y.max())) if len(y) else (np.nan,) * 3 for y in parts]
+    return [dict(zip(("least", "mean", "most"), numbers, strict=True)) for numbers in spread]
+
+
+def _target_table(fed: Federation, target: list[dict[str, Any]]) -> str:
+    rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)
+    cells = [[_name(fed, k), f"{fed.sizes[k]:,}", *(number(v, 4) for v in target[k].values())] for k in rows]
+    return show.table(["client", "samples", "least", "mean", "most"], cells, "the number to predict, by client")
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _feature(fed: Federation, k: int) -> dict[str, Any]:
+    """A column of the table: its kind, its range, how many cells are missing; of a category how often each is."""
+    assert fed.schema is not None
+    column, places = fed.schema.columns[k], np.flatnonzero(np.array(fed.schema.sources) == k)
+    x = fed.train.x[:, places].double().numpy()
+    filled = x[~np.isnan(x[:, 0])]
+    out: dict[str, Any] = {"name": column.name, "kind": column.kind, "missing": len(x) - len(filled)}
+    if column.kind == "category":
+        return out | {"categories": dict(zip(column.values, filled.sum(0).astype(int).tolist(), strict=True))}
+    if not len(filled):
+        return out
+    numbers = {"least": float(filled.min()), "mean": float(filled.mean()), "most": float(filled.max())}
+    return out | {key: _date(value) if column.kind == "date" else value for key, value in numbers.items()}
+
+
+def _date(days: float) -> str:
+    return (dt.date(1970, 1, 1) + dt.timedelta(days=int(np.floor(days)))).isoformat()
+
+
+def _feature_table(features: list[dict[str, Any]]) -> str:
+    def cell(value: Any) -> str:
+        return number(value, 4) if isinstance(value, float) else str(value)
+
+    rows = []
+    for found in features:
+        counts = sorted(found.get("categories", {}).items(), key=lambda item: -item[1])
+        words = ", ".join(f"{name} {count:,}" for name, count in counts[:SHOWN]) + (" …" if len(counts) > SHOWN else "")
+        spread = [cell(found.get(key, "")) for key in ("least", "mean", "most")]
+        rows.append([found["name"][:24], found["kind"], f"{found['missing']:,}", *spread, words])
+    return show.table(["column", "kind", "missing", "least", "mean", "most", "categories"], rows)
+
+
+def _missing(fed: Federation) -> dict[str, dict[str, int]]:
+    """Of the clients that miss cells: how many, by column."""
+    assert fed.schema is not None
+    _, first = np.unique(fed.schema.sources, return_index=True)
+    counts = np.zeros((len(fed), len(first)), np.int64)
+    np.add.at(counts, fed.train.owners(), np.isnan(fed.train.x.numpy()[:, first]))
+    columns = [column.name for column in fed.schema.columns]
+    return {
+        str(k) if fed.names is None else fed.names[k]: {c: int(n) for c, n in zip(columns, counts[k], strict=True) if n}
+        for k in np.flatnonzero(counts.any(1))
+    }
+
+
+def _missing_table(missing: dict[str, dict[str, int]]) -> str:
+    if not missing:
+        return ""
+    most = sorted(missing.items(), key=lambda item: -sum(item[1].values()))
+    rows = [[name[:16], f"{sum(counts.values()):,}", each(counts)] for name, counts in most[:SHOWN]]
+    return show.table(["client", "missing", "in which columns"], rows)

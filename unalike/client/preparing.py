@@ -1,0 +1,131 @@
+"""Preparing features between machines: two exchanges, in which a client answers sums over its training samples.
+
+What leaves a client is declared in `SENDS`, and the server needs the sum over clients of each field, never a single
+client's value: a secure sum can carry it. What the sums are is in unalike/data/preparation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unalike
+from unalike.contract import Field
+from unalike.data.columns import Columns
+from unalike.data.federation import Federation
+from unalike.data.preparation import Preparation, Recipe, Sums, concluded, first_sums, means, second_sums, totals
+from unalike.errors import UnalikeError
+from unalike.messages import wire
+
+KIND = "prepare"
+SENDS = {
+    "present": Field(("features",), read="sum", weight="one"),  # rows that have the feature
+    "sum": Field(("features",), read="sum", weight="one"),
+    "squares": Field(("features",), read="sum", weight="one"),  # squared distances from the mean over all clients
+    "y_sum": Field(("targets",), read="sum", weight="one"),
+    "y_squares": Field(("targets",), read="sum", weight="one"),
+}
+Ask = Callable[[bytes], Iterable[tuple[int, bytes]]]  # one request to every client: (client, its answer)
+
+
+# ---------------------------------------------------------------- at the client
+
+
+def sums_for(header: dict[str, Any], tensors: dict[str, Tensor], columns: Columns) -> bytes:
+    """Answer a request for sums over one client's training samples."""
+    x, y, plain = columns.x, columns.y, header.get("recipe")
+    if not isinstance(plain, dict):
+        raise UnalikeError("The request to prepare features has no recipe.")
+    recipe = Recipe.from_plain(plain)
+    if x.dim() != 2 or not x.is_floating_point() or len(recipe.scaled) != x.shape[1]:
+        raise UnalikeError(
+            f"The run prepares {len(recipe.scaled)} features; a sample of this client is {list(x.shape[1:])} {x.dtype}."
+        )
+    if recipe.target and not y.is_floating_point():
+        raise UnalikeError("The run predicts a number; this client's labels are classes.")
+    found = second_sums(columns, *_centers(tensors, columns, recipe)) if tensors else first_sums(columns, recipe)
+    answer = {"kind": "reply", "version": unalike.__version__, "samples": len(y)}
+    return wire.encode(answer, {name: rows[0] for name, rows in found.items()})
+
+
+def _centers(tensors: dict[str, Tensor], columns: Columns, recipe: Recipe) -> tuple[Tensor, Tensor | None]:
+    shapes = {"center": columns.x.shape[1]} | ({"y_center": _targets(columns.y)} if recipe.target else {})
+    for name, value in tensors.items():
+        if list(value.shape) != [shapes.get(name)] or value.dtype != torch.float64 or not value.isfinite().all():
+            raise UnalikeError(f"The request to prepare features has {name!r}, {list(value.shape)}: no such means.")
+    if tensors.keys() != shapes.keys():
+        raise UnalikeError("The request to prepare features lacks some of the means.")
+    return tensors["center"], tensors.get("y_center")
+
+
+def _targets(y: Tensor) -> int:
+    return y[:1].numel() if len(y) else 1
+
+
+# ---------------------------------------------------------------- at the server
+
+
+def prepared_together(recipe: Recipe, ask: Ask, sizes: Sequence[int], targets: int = 1) -> Preparation:
+    """Ask all clients twice for their sums, and return the preparation that these make.
+
+    sizes: training samples of each client; targets: how many numbers are predicted at once.
+    """
+    request = {"kind": KIND, "version": unalike.__version__, "recipe": recipe.plain()}
+    first = _added(ask(wire.encode(request, {})), ("present", "sum"), recipe, sizes, targets)
+    center, y_center = means(first, sum(sizes))
+    asked = {"center": center} | ({} if y_center is None else {"y_center": y_center})
+    second = _added(ask(wire.encode(request, asked)), ("squares",), recipe, sizes, targets)
+    return concluded(recipe, first, second, sum(sizes))
+
+
+def _added(
+    answers: Iterable[tuple[int, bytes]], names: Sequence[str], recipe: Recipe, sizes: Sequence[int], targets: int
+) -> Sums:
+    """Return the totals of every client's answer, each checked by itself."""
+    widths = dict.fromkeys(names, len(recipe.scaled))
+    if recipe.target:
+        widths[f"y_{names[-1]}"] = targets
+    rows: dict[int, Sums] = {}
+    for client, answer in answers:
+        header, sent = wire.decode(answer)
+        if header.get("kind") != "reply":
+            raise UnalikeError(f"client {client}: {str(header.get('reason'))[:500]}")
+        if not _right(sent, widths, sizes[client]):
+            raise UnalikeError(f"client {client} answers something else than sums over its {sizes[client]} samples.")
+        rows[client] = sent
+    if len(rows) != len(sizes):
+        silent = min(set(range(len(sizes))) - rows.keys())
+        raise UnalikeError(f"client {silent} does not answer, and features are prepared from all clients' sums.")
+    return {name: totals(torch.stack([rows[k][name] for k in range(len(sizes))])) for name in widths}
+
+
+def _right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
+    if {name: list(value.shape) for name, value in sent.items()} != {name: [n] for name, n in widths.items()}:
+        return False
+    for name, value in sent.items():
+        if value.dtype != (torch.int64 if name == "present" else torch.float64) or not value.isfinite().all():
+            return False
+        if name == "present" and bool(((value < 0) | (value > samples)).any()):
+            return False
+        if name.endswith("squares") and bool((value < 0).any()):
+            return False
+    return True
+
+
+def by_messages(data: Federation) -> Federation:
+    """Prepare a federation as its clients would between machines, through the bytes of real messages."""
+    recipe = data.recipe
+    if recipe is None:
+        return data
+
+    def ask(request: bytes) -> Iterable[tuple[int, bytes]]:
+        header, tensors = wire.decode(request)
+        for k in range(len(data)):
+            x, y = data.train.of(k)
+            yield k, sums_for(header, tensors, Columns(x, y, [0, len(y)]))
+
+    targets = _targets(data.train.y) if recipe.target else 1
+    return data.prepared_by(prepared_together(recipe, ask, data.train.sizes.tolist(), targets))

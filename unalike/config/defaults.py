@@ -1,0 +1,58 @@
+"""What data of one's own decide, where nobody said otherwise: splits to test on, metrics, model and local work.
+
+`unalike run` and `unalike compare` ask here for tables, pictures and folders of one's own; data sets with a name are
+run with the plain defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from unalike.config.build import make_data
+from unalike.config.tables import data_settings
+from unalike.data.federation import Federation
+from unalike.metrics.choose import headline
+
+ROUNDS = 30
+LEAST_STEPS, MOST_STEPS = 12, 40  # a round, of a client of the usual size
+Tables = dict[str, dict[str, Any]]
+SHARES = {"test": 0.2, "validation": 0.1}  # of every client's samples, held out where the data have no such split
+
+
+def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Federation]:
+    """[data] with the shares it needs, and the federation: samples of each client are held out for these splits where
+    neither the data nor the settings say otherwise."""
+    fed, known = make_data(table), data_settings(table)
+    free = [name for name in known if name not in table and name not in fed.splits]
+    shares = {name: SHARES[name] for name in splits if name in free}
+    return ({**table, **shares}, make_data({**table, **shares})) if shares else (dict(table), fed)
+
+
+def own(tables: Tables) -> bool:
+    """Whether the data are one's own, and not a set with a name."""
+    return "name" not in tables["data"]
+
+
+def suited(tables: Tables, fed: Federation) -> Tables:
+    """Return the tables with what suits these data in place of what was left open: metrics, model, local work.
+
+    Chosen over seventeen real tables (benchmarks/tables.py, docs/tables.md): twelve to forty steps a round for a client
+    of the usual size, rates that fall, a little weight decay.
+    """
+    local = {} if "steps" in tables["local"] else {"epochs": 2.0}
+    local |= {"lr": 0.1 if fed.classes is not None else 0.03, "lr_decay": 0.93, "weight_decay": 0.003}
+    rows = float(fed.train.sizes.mean())
+    given = tables["local"].get("batch_size")
+    batch = given if isinstance(given, int) else 2 ** round(math.log2(min(128, max(16, rows / 8))))
+    if "epochs" in local:
+        steps = 1.0 if given == "full" else max(1.0, rows / batch)  # in one pass
+        local["epochs"] = round(min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps), 2)
+    model = tables["model"]
+    if not {"name", "file"} & model.keys():
+        model = {"name": "cnn-small"} | model if fed.train.x.dim() == 4 else {"name": "mlp", "hidden": [32]} | model
+    return {
+        **tables,
+        "model": {"metrics": headline(fed), **model},
+        "local": {**local, "batch_size": batch, **tables["local"]},
+    }

@@ -1,0 +1,286 @@
+"""Preparing features for a model: every unit made comparable, and gaps filled, from sums over all clients alone.
+
+A model that is trained by gradient steps learns nothing from a column in the thousands beside one in the hundredths.
+So each feature is standardised, z = (x − mean) / deviation, by the mean and deviation over all clients' training rows.
+Nobody needs to see anybody's rows for that. Two sums over clients are enough:
+
+    1. of every feature: how many rows have it, and their sum            → the mean
+    2. of every feature: the squared distances from that mean            → the deviation
+
+(Sums of squares in one go would lose a column such as 1,700,000,000 ± 3 to rounding.) A cell that is missing becomes
+the mean of its feature; a 0/1 feature more, "age missing", says that it was. A number to predict is standardised too.
+
+A simulation, messages in one process and a real federation all add with `totals`, which is exact whatever the order:
+the same preparation, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.data.columns import Columns
+from unalike.data.schema import Schema
+from unalike.errors import UnalikeError, one_of
+
+SCALES = ("standard", "client", "none")
+CONSTANT = 1e-12  # a deviation of less than this share of the mean is rounding: the feature is the same everywhere
+Sums = dict[str, Tensor]
+
+
+@dc.dataclass(frozen=True)
+class Recipe:
+    """How features are to be prepared.
+
+    scale: "standard" (by all clients' means and deviations), "client" (each client by its own) or "none".
+    scaled: of each feature, whether it has a unit. sources: which column it comes from: a column has one "missing"
+    feature. target: whether y is a number to be standardised. names: of the features, if they have any.
+    """
+
+    scale: str
+    scaled: tuple[bool, ...]
+    sources: tuple[int, ...]
+    target: bool = False
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self, "scale", *SCALES)
+
+    @classmethod
+    def of(cls, schema: Schema | None, features: int, scale: str = "standard", target: bool = False) -> Recipe:
+        """The recipe for a table's features, or for so many plain numbers."""
+        target = target and scale != "none"
+        if schema is None:
+            return cls(scale, (True,) * features, tuple(range(features)), target)
+        return cls(scale, tuple(schema.scaled), tuple(schema.sources), target, tuple(schema.features))
+
+    def scaled_by(self, scale: str) -> Recipe:
+        """The same with another scale; without any, a number to predict stays in its unit too."""
+        return dc.replace(self, scale=scale, target=self.target and scale != "none")
+
+    def plain(self) -> dict[str, Any]:
+        """The recipe as JSON holds it."""
+        return dc.asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The recipe that `plain` gave; what is no recipe is refused."""
+        try:
+            scaled, sources, names = tuple(plain["scaled"]), tuple(plain["sources"]), plain["names"]
+            target = plain["target"]
+            right = all(type(v) is bool for v in (*scaled, target)) and all(type(v) is int for v in sources)
+            right = right and len(scaled) == len(sources) and all(0 <= v < len(sources) for v in sources)
+            right = right and (names is None or [type(name) for name in names] == [str] * len(scaled))
+        except (KeyError, TypeError):
+            right = False
+        if not right:
+            raise UnalikeError("That is no recipe for preparing features: use one version of unalike everywhere.")
+        return cls(plain["scale"], scaled, sources, target, None if names is None else tuple(names))
+
+
+# ---------------------------------------------------------------- what clients send: sums
+
+
+def first_sums(columns: Columns, recipe: Recipe) -> Sums:
+    """Return of each client how many of its rows have a feature, and their sum; the same of y, where it is a number.
+    One row per client."""
+    present = ~torch.isnan(columns.x)
+    out = {"present": _added(present.to(torch.int64), columns), "sum": _added(_filled(columns.x, present), columns)}
+    if recipe.target:
+        out["y_sum"] = _added(_flat(columns.y), columns)
+    return out
+
+
+def second_sums(columns: Columns, center: Tensor, y_center: Tensor | None) -> Sums:
+    """Return of each client the squared distances from the means over all clients, summed over its rows."""
+    present = ~torch.isnan(columns.x)
+    out = {"squares": _added(_filled(columns.x.double() - center, present).square(), columns)}
+    if y_center is not None:
+        out["y_squares"] = _added((_flat(columns.y) - y_center).square(), columns)
+    return out
+
+
+def totals(rows: Tensor) -> Tensor:
+    """Return the sum of the clients' rows: correctly rounded, so that it does not depend on their order."""
+    if not rows.is_floating_point():
+        return rows.sum(0)
+    return torch.tensor([math.fsum(column) for column in rows.T.tolist()], dtype=torch.float64)
+
+
+def _added(values: Tensor, columns: Columns) -> Tensor:
+    """Sum every client's rows. A client's sum is the same here and where it is alone."""
+    if not len(values):
+        return torch.zeros(len(columns), *values.shape[1:], dtype=values.dtype)
+    filled = np.flatnonzero(columns.sizes)  # reduceat has no empty part
+    out = np.zeros((len(columns), *values.shape[1:]), values.numpy().dtype)
+    out[filled] = np.add.reduceat(values.numpy(), columns.offsets[:-1][filled], axis=0)
+    return torch.from_numpy(out)
+
+
+def _filled(x: Tensor, present: Tensor) -> Tensor:
+    return torch.where(present, x.double(), 0.0)
+
+
+def _flat(y: Tensor) -> Tensor:
+    return y.double().reshape(len(y), -1)
+
+
+# ---------------------------------------------------------------- what comes of them
+
+
+@dc.dataclass(frozen=True)
+class Preparation:
+    """What is done to every row, in training and when a model is used.
+
+    center, scale, fill: of each feature, z = (x − center) / scale, and what a missing cell becomes. indicators: the
+    features whose absence has a feature of its own, one of a column. target: mean and deviation of what is predicted,
+    one number or several. own: each client by its own mean and deviation (a row that is nobody's by all clients').
+    """
+
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+    fill: tuple[float, ...]
+    scaled: tuple[bool, ...]
+    indicators: tuple[int, ...] = ()
+    target: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    own: bool = False
+    names: tuple[str, ...] | None = None
+
+    @property
+    def width(self) -> int:
+        """How many features the model sees."""
+        return len(self.center) + len(self.indicators)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return raw features [n, D] as the model sees them, float32 [n, width]."""
+        if x.dim() != 2 or x.shape[1] != len(self.center):
+            raise UnalikeError(f"x has shape {list(x.shape)}: it must be [n, {len(self.center)}], a row a sample.")
+        center, scale = (torch.tensor(v, dtype=torch.float64, device=x.device) for v in (self.center, self.scale))
+        return self._finish(x, (x.double() - center) / scale)
+
+    def apply_columns(self, columns: Columns) -> Columns:
+        """Return a split as models see it."""
+        if not self.own:
+            return Columns(self.apply(columns.x), self.apply_target(columns.y), columns.offsets)
+        parts = [self._own(columns.of(k)[0]) for k in range(len(columns))]
+        x = torch.cat(parts) if parts else self.apply(columns.x)
+        return Columns(x, self.apply_target(columns.y), columns.offsets)
+
+    def _own(self, x: Tensor) -> Tensor:
+        """Prepare one client's rows by themselves."""
+        present = ~torch.isnan(x)
+        n = present.sum(0).clamp(min=1)
+        mean = _filled(x, present).sum(0) / n
+        scale = _deviation(_filled(x.double() - mean, present).square().sum(0), n, mean)
+        scaled = torch.tensor(self.scaled)
+        return self._finish(x, torch.where(scaled, (x.double() - mean) / scale, x.double()))
+
+    def _finish(self, x: Tensor, z: Tensor) -> Tensor:
+        fill = torch.tensor(self.fill, dtype=torch.float64, device=x.device)
+        missing = torch.isnan(x)
+        z = torch.where(missing, fill, z)
+        return torch.cat([z, missing[:, list(self.indicators)].double()], 1).float()
+
+    def apply_target(self, y: Tensor) -> Tensor:
+        """Return labels as they are, numbers to predict standardised."""
+        if self.target is None:
+            return y
+        mean, scale = (torch.tensor(v, dtype=torch.float64) for v in self.target)
+        return ((_flat(y) - mean) / scale).reshape(y.shape).float()
+
+    @property
+    def features(self) -> list[str] | None:
+        """The names of the features that the model sees."""
+        if self.names is None:
+            return None
+        column = lambda k: self.names[k].partition("=")[0]  # type: ignore[index]  # noqa: E731
+        return [*self.names, *(f"{column(k)} missing" for k in self.indicators)]
+
+    def plain(self) -> dict[str, Any]:
+        """The preparation as JSON holds it, every number exactly."""
+        return dc.asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """The preparation that `plain` gave; what is none is refused."""
+        bad = UnalikeError("That is no preparation of features: use one version of unalike everywhere.")
+        if not isinstance(plain, Mapping) or {f.name for f in dc.fields(cls)} != set(plain):
+            raise bad
+        try:
+            numbers = {name: _numbers(plain[name]) for name in ("center", "scale", "fill")}
+            scaled, indicators = tuple(map(bool, plain["scaled"])), tuple(plain["indicators"])
+            target = None if plain["target"] is None else tuple(map(_numbers, plain["target"]))
+            names = None if plain["names"] is None else tuple(map(str, plain["names"]))
+        except (TypeError, ValueError):
+            raise bad from None
+        width = len(numbers["center"])
+        right = len(scaled) == len(numbers["scale"]) == len(numbers["fill"]) == width
+        right = right and all(type(k) is int and 0 <= k < width for k in indicators) and 0 not in numbers["scale"]
+        right = right and (names is None or len(names) == width)
+        right = right and (
+            target is None or (len(target) == 2 and len(target[0]) == len(target[1]) and 0 not in target[1])
+        )
+        if not right:
+            raise bad
+        return cls(**numbers, scaled=scaled, indicators=indicators, target=target, own=bool(plain["own"]), names=names)  # type: ignore[arg-type]
+
+
+def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
+    out = tuple(map(float, values))
+    if not all(map(math.isfinite, out)):
+        raise ValueError
+    return out
+
+
+def means(sums: Mapping[str, Tensor], samples: int) -> tuple[Tensor, Tensor | None]:
+    """Return the mean of every feature over the rows that have it, and of y, from the totals of the first sums."""
+    center = sums["sum"] / sums["present"].clamp(min=1)
+    return center, sums["y_sum"] / samples if "y_sum" in sums else None
+
+
+def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, Tensor], samples: int) -> Preparation:
+    """Return the preparation that a recipe and the totals of both sums make."""
+    mean, y_mean = means(first, samples)
+    deviation = _deviation(second["squares"], first["present"].clamp(min=1), mean)
+    scaled = torch.tensor(recipe.scaled) & (recipe.scale != "none")
+    center, scale = torch.where(scaled, mean, 0.0), torch.where(scaled, deviation, 1.0)
+    fill = torch.where(scaled, 0.0, mean)
+    lacking = (first["present"] < samples).tolist()
+    indicators = {column: k for k, column in reversed([*enumerate(recipe.sources)]) if lacking[k]}
+    target = None
+    if y_mean is not None:
+        y_scale = _deviation(second["y_squares"], torch.tensor(samples), y_mean)
+        target = tuple(y_mean.tolist()), tuple(y_scale.tolist())
+    return Preparation(
+        center=tuple(center.tolist()),
+        scale=tuple(scale.tolist()),
+        fill=tuple(fill.tolist()),
+        scaled=recipe.scaled,
+        indicators=tuple(sorted(indicators.values())),
+        target=target,
+        own=recipe.scale == "client",
+        names=recipe.names,
+    )
+
+
+def _deviation(squares: Tensor, count: Tensor, mean: Tensor) -> Tensor:
+    """Return √(squares / count), and 1 where all values are the same."""
+    found = (squares / count).sqrt()
+    return torch.where(found > CONSTANT * mean.abs(), found, 1.0)
+
+
+def prepare(columns: Columns, recipe: Recipe) -> Preparation:
+    """Return the preparation for clients whose training rows are all here."""
+    if columns.x.dim() != 2 or not columns.x.is_floating_point():
+        shape = f"{list(columns.x.shape[1:])} {columns.x.dtype}"
+        raise UnalikeError(f"A sample is {shape}: features to be scaled must be one row of floats a sample.")
+    samples = len(columns.y)
+    first = {name: totals(rows) for name, rows in first_sums(columns, recipe).items()}
+    second = second_sums(columns, *means(first, samples))
+    return concluded(recipe, first, {name: totals(rows) for name, rows in second.items()}, samples)

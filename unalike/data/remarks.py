@@ -1,0 +1,84 @@
+"""What is worth knowing of a table before anything is learned from it, in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from unalike.data.schema import Schema
+
+ROWS_OF_NUMBERS = 10  # from so many rows on, another whole number in each looks like the row's own
+MANY = 100  # values of a category that are worth a remark
+
+
+def missing_by_column(schema: Schema, x: np.ndarray) -> tuple[dict[str, int], np.ndarray]:
+    """How many cells are missing, by the columns that miss any; and of each row, how many it misses."""
+    of_column, first = np.unique(schema.sources, return_index=True)
+    gone = np.isnan(x[:, first])
+    counts = {schema.columns[k].name: int(gone[:, k].sum()) for k in of_column}
+    return {name: count for name, count in counts.items() if count}, gone.sum(1)
+
+
+def missing_remark(schema: Schema, x: np.ndarray, clients: np.ndarray | None) -> list[str]:
+    """How many cells are missing, in which columns and at which client most; nothing where none is."""
+    counts, by_row = missing_by_column(schema, x)
+    if not counts:
+        return []
+    where = ""
+    if clients is not None:
+        names, owners = np.unique(clients, return_inverse=True)
+        rows = np.bincount(owners, by_row > 0)
+        worst = int(rows.argmax())
+        where = f"; most in client {str(names[worst])!r} ({rows[worst]:.0f} of {(owners == worst).sum()} rows)"
+    return [f"{counted(counts)}{where}."]
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """'19 cells are missing: sex 11, …'."""
+    total = sum(counts.values())
+    return f"{total:,} {'cell is' if total == 1 else 'cells are'} missing: {each(counts)}"
+
+
+def each(counts: Mapping[str, int]) -> str:
+    """Columns and how many cells of theirs, most first."""
+    return some([f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1])])
+
+
+def some(parts: Sequence[str]) -> str:
+    """The first five, and whether there are more."""
+    return ", ".join(parts[:5]) + (f" and {len(parts) - 5} more" if len(parts) > 5 else "")
+
+
+def feature_remarks(schema: Schema, x: np.ndarray) -> Iterator[str]:
+    """Columns that look like a row's own number, have very many categories, or never change."""
+    at, same = 0, []
+    for column in schema.columns:
+        width = len(column.features)
+        values, values_known = x[:, at], ~np.isnan(x[:, at])
+        at += width
+        if column.kind == "category":
+            constant, rows = width == 1, int(values_known.sum())
+            if rows >= ROWS_OF_NUMBERS and width > 0.9 * rows:
+                yield _own_number(column.name)
+            elif width > MANY:
+                yield f"{column.name} has {width} categories, a feature each: is it more than a code?"
+        else:
+            constant = values.min() == values.max()  # not where cells are missing: that tells something
+            if column.kind == "number" and _numbers_rows(values):
+                yield _own_number(column.name)
+        if constant and values_known.all():
+            same.append(column.name)
+    if same:
+        yield f"{'One column has' if len(same) == 1 else 'Columns have'} one value in all rows: {some(same)}."
+
+
+def _own_number(name: str) -> str:
+    return f"{name} looks like a row's own number: leave it out with --drop {name}."
+
+
+def _numbers_rows(values: np.ndarray) -> bool:
+    """Whether these are whole numbers, another one in every row; measurements repeat, or have fractions."""
+    if len(values) < ROWS_OF_NUMBERS or not (values == np.floor(values)).all():
+        return False
+    return bool((np.diff(np.sort(values)) > 0).all())
