@@ -246,8 +246,9 @@ def test_a_half_written_last_line(tail, tmp_path):
 WHERE = {
     "model": "model.fingerprint", "federation": "data.fingerprint", "method": "method.name", "rounds": "run.rounds",
     "clients_per_round": "participation.kind", "local": "local.lr", "loss": "model.loss", "metrics": "model.metrics",
-    "head": "model.head", "output": "model.output", "buffers": "model.buffers", "seed": "run.seed", "engine": "run.engine",
-    "device": "run.device", "dtype": "run.dtype", "precision": "run.precision", "deterministic": "run.deterministic",
+    "head": "model.head", "output": "model.output", "buffers": "model.buffers", "seed": "run.seed",
+    "engine": "run.engine", "device": "run.device", "dtype": "run.dtype", "precision": "run.precision",
+    "deterministic": "run.deterministic",
     "checkpoint_every": "run.checkpoint_every", "evaluate_every": "run.evaluate_every",
     "evaluate_clients": "run.evaluate_clients", "engine_options": "engine.workers",
     "callbacks": None, "folder": None, "resume": None, "state_memory": None, "recipe": None,
