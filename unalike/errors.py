@@ -40,23 +40,18 @@ def line_of(error: BaseException) -> str:
 
 def did_you_mean(given: str, options: Iterable[str]) -> str:
     """' Did you mean X?' for a near miss, else the list of what there is."""
-    options = sorted(options)
-    if not options:
+    names = {option: option.lstrip("-") for option in sorted(options)}  # the dashes of flags make nothing alike
+    if not names:
         return ""
-    best = max(options, key=lambda option: _nearness(given, option, options))
-    near = _nearness(given, best, options) >= 0.6
-    return f" Did you mean {best!r}?" if near else f" There are: {', '.join(options)}."
+    bare = given.lstrip("-")
+    # nor does what many names begin with: 'fedsgd' is not near 'feddc'
+    head = bare[:3] if sum(name.startswith(bare[:3]) for name in names.values()) >= 3 else ""
 
+    def nearness(option: str) -> float:
+        return difflib.SequenceMatcher(None, names[option].replace(head, "", 1), bare.replace(head, "", 1)).ratio()
 
-def _nearness(given: str, option: str, options: Sequence[str]) -> float:
-    """How alike two names are, from 0 to 1. Unless they are nearly the same, what many names begin with does not count
-    (fedsgd, feddc)."""
-    head, whole = given[:3], difflib.SequenceMatcher(None, option, given).ratio()
-    if whole >= 0.8:
-        return whole
-    if head in option and sum(head in other for other in options) >= 3:
-        given, option = given[3:], option.replace(head, "", 1)
-    return difflib.SequenceMatcher(None, option, given).ratio()
+    best = max(names, key=nearness)
+    return f" Did you mean {best!r}?" if nearness(best) >= 0.6 else f" There are: {', '.join(names)}."
 
 
 def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:

@@ -157,7 +157,7 @@ class Unused(nn.Module):
     "module,given,words",
     [
         (nn.Linear(4, 3), {}, "The model does not accept the data: a batch of shape [2, 3] (torch.float64) gave: mat1"),
-        (Two(), {}, "with a row a sample; 2 samples gave tuple. Say which part it is: output='logits'"),
+        (Two(), {}, "with a row a sample; 2 samples gave tuple. Say which part: output='logits'"),
         (Unused(), {}, "The head 'spare' is not called by the model's forward: name another head."),
         (Unused(), {"head": "ot"}, "no layer 'ot' to be its head. Did you mean 'out'?"),
         (nn.Sequential(nn.Flatten()), {}, "The model has no trainable weights"),

@@ -44,7 +44,7 @@ def test_a_part_by_function_position_and_attribute(returns, output):
 @pytest.mark.parametrize(
     "returns,output,words",
     [
-        (dict, None, "2 samples gave dict. Say which part it is: output='logits', output=0 or a function"),
+        (dict, None, "2 samples gave dict. Say which part: output='logits', output=0 or a function"),
         (dict, "logit", "The model returned a dict of 'logits', 'aux', which has no 'logit'"),
         (dict, 0, "which has no 0"),
         (tuple, 2, "The model returned a Parts of 2, which has no 2"),

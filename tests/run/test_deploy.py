@@ -1,9 +1,6 @@
 """One file that holds a model and all that it takes to use it."""
 
-import dataclasses as dc
 import json
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ import unalike as ua
 from unalike import config
 from unalike.cli import main
 from unalike.cli.predict import columns
+from unalike.data.preparation import Preparation
 from unalike.data.schema import Column, Schema
 from unalike.models import MODELS, build
 from unalike.run import deploy
@@ -121,31 +119,12 @@ def test_tied_weights_and_a_client_s_own_model(tmp_path):
     assert loaded.about["client"] == 2
 
 
-@dc.dataclass(frozen=True)
-class Shift:
-    """A preparation by hand, as plain numbers."""
-
-    by: float
-    target: None = None
-
-    def apply(self, x):
-        return (x + self.by).float()
-
-    def plain(self):
-        return {"by": self.by}
-
-    @classmethod
-    def from_plain(cls, plain):
-        return cls(plain["by"])
-
-
-def test_preparation_and_schema_come_back(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "unalike.data.preparation", types.SimpleNamespace(Preparation=Shift))
+def test_preparation_and_schema_come_back(tmp_path):
     done = trained()
-    done.data.preparation = Shift(1 / 3)
+    done.data.preparation = Preparation((1 / 3,) * 5, (0.1,) * 5, (0.0,) * 5, (True,) * 5)
     done.data.schema = Schema((Column("a"), Column("b", "category", ("x", "y"))), "c", ("p", "q", "r"))
     loaded = ua.load_model(done.save(tmp_path / "m"))
-    assert loaded.preparation == Shift(1 / 3) and loaded.schema == done.data.schema
+    assert loaded.preparation == done.data.preparation and loaded.schema == done.data.schema
     assert np.array_equal(loaded.predict(X).probabilities, done.predict(X).probabilities)
     done.data.preparation = None
     assert not np.array_equal(loaded.predict(X).probabilities, done.predict(X).probabilities)
@@ -168,6 +147,7 @@ def rewritten(file, **changes):
         ({"format": 7}, "has the format 7"),
         ({"shape": "gone"}, "is damaged: KeyError"),
         ({"schema": 3}, "is damaged: TypeError"),
+        ({"preparation": {"center": 1}}, "no preparation of features"),
         ({"model": {"name": "mlp", "options": {"features": 5, "hidden": [10**12], "classes": 3}}}, "does not fit"),
         ({"model": {"name": "mpl", "options": {}}}, "no model 'mpl'"),
         ({"model": []}, "is damaged"),

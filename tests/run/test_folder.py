@@ -246,8 +246,9 @@ def test_a_half_written_last_line(tail, tmp_path):
 WHERE = {
     "model": "model.fingerprint", "federation": "data.fingerprint", "method": "method.name", "rounds": "run.rounds",
     "clients_per_round": "participation.kind", "local": "local.lr", "loss": "model.loss", "metrics": "model.metrics",
-    "head": "model.head", "buffers": "model.buffers", "seed": "run.seed", "engine": "run.engine",
-    "device": "run.device", "dtype": "run.dtype", "precision": "run.precision", "deterministic": "run.deterministic",
+    "head": "model.head", "output": "model.output", "buffers": "model.buffers", "seed": "run.seed",
+    "engine": "run.engine", "device": "run.device", "dtype": "run.dtype", "precision": "run.precision",
+    "deterministic": "run.deterministic",
     "checkpoint_every": "run.checkpoint_every", "evaluate_every": "run.evaluate_every",
     "evaluate_clients": "run.evaluate_clients", "engine_options": "engine.workers",
     "callbacks": None, "folder": None, "resume": None, "state_memory": None, "recipe": None,
@@ -255,7 +256,8 @@ WHERE = {
 
 
 def test_config_holds_all_that_decides_the_run(tmp_path):
-    run(ua.FedProx(mu=0.25), engine="workers", workers=2, folder=tmp_path / "run", rounds=1)
+    given = {"engine": "workers", "workers": 2, "output": lambda out: out}
+    run(ua.FedProx(mu=0.25), folder=tmp_path / "run", rounds=1, **given)
     config = tomllib.loads((tmp_path / "run/config.toml").read_text())
     flat = flatten(config)
     assert set(WHERE) == set(inspect.signature(ua.simulate).parameters)

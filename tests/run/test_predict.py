@@ -11,32 +11,27 @@ from small import ENGINES, LOCAL, federation, refused, run
 from toys import SharedBody
 
 import unalike as ua
-from unalike.data import tables
-from unalike.data.schema import Column, Schema
+from unalike.data.preparation import Preparation
+from unalike.data.tables import from_table
 from unalike.run.predict import Prediction
 
-
-@dc.dataclass(frozen=True)
-class Halving:
-    """A preparation by hand: NaN becomes 0, everything is halved; what is predicted has mean 100 and deviation 10."""
-
-    target: tuple | None = ((100.0,), (10.0,))
-
-    def apply(self, x):
-        assert x.dtype == torch.float64
-        return (torch.nan_to_num(x) / 2).float()
+X, Y = federation().global_test
+# everything is halved, a gap becomes 0.5; what is predicted has mean 100 and deviation 10
+HALVING = Preparation((0.0,) * 4, (2.0,) * 4, (0.5,) * 4, (True,) * 4, target=((100.0,), (10.0,)))
+ROWS = [{"age": 61, "sex": "m"}, {"age": "", "sex": "f"}, {"sex": "x", "age": 20, "more": 1}]
 
 
-SCHEMA = Schema((Column("age"), Column("sex", "category", ("f", "m"))), "outcome", ("ill", "well"))
-
-
-def table_run(monkeypatch):
-    """A run on features that came from a table; the coding of rows is the table reader's, here a stand-in."""
-    fed = ua.Federation.from_arrays([(torch.randn(6, 3), torch.arange(6) % 2)] * 2, names=["north", "south"])
-    fed.schema, fed.label_names = SCHEMA, ["ill", "well"]
-    stand_in = lambda schema, rows: (np.array([[r["age"], r["sex"] == "f", r["sex"] == "m"] for r in rows]), None)  # noqa: E731
-    monkeypatch.setattr(tables, "encoded", stand_in, raising=False)
-    return ua.simulate(ua.models.linear(3, 2), fed, ua.FedAvg(), rounds=1, local=LOCAL, device="cpu")
+@pytest.fixture(scope="module")
+def table():
+    """A run on a table with words, a gap and two units."""
+    columns = {
+        "site": ["north", "south"] * 10, "age": [*range(20, 39), None], "sex": ["f", "m", "m", "f"] * 5,
+        "outcome": ["ill", "ill", "well", "well"] * 5,
+    }  # fmt: skip
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    with pytest.warns(UserWarning, match="missing"):
+        fed = from_table(rows, client="site", label="outcome", categorical=["sex"])
+    return ua.simulate(lambda: ua.models.linear(4, 2), fed, ua.FedAvg(), rounds=1, local=LOCAL, device="cpu")
 
 
 def regression_run(**given):
@@ -63,23 +58,37 @@ def test_more_rows_than_fit_at_once(monkeypatch):
     assert done.predict(x).classes.tolist() == done.model(x).argmax(1).tolist()
 
 
-def test_rows_of_a_table_and_names_of_classes(monkeypatch):
-    done = table_run(monkeypatch)
-    found = done.predict([{"age": 3.0, "sex": "m"}, {"age": -50.0, "sex": "f"}])
-    logits = done.model(torch.tensor([[3.0, 0, 1], [-50.0, 1, 0]])).detach()
+def test_rows_of_a_table_and_names_of_classes(table):
+    """Coded and prepared as the training table was: age, sex=f, sex=m, whether age is missing."""
+    found, how = table.predict(ROWS), table.data.preparation
+    z = [(age - how.center[0]) / how.scale[0] for age in (61, how.center[0], 20)]
+    x = torch.tensor([[z[0], 0, 1, 0], [z[1], 1, 0, 1], [z[2], 0, 0, 0]], dtype=torch.float32)
+    logits = table.model(x).detach()
+    np.testing.assert_allclose(found.probabilities, logits.softmax(1), atol=1e-6)
     assert found.labels == [["ill", "well"][k] for k in logits.argmax(1)]
-    assert done.predict([[3.0, 0, 1]]).labels == found.labels[:1]  # features are taken too
+    raw = np.array([[61.0, 0, 1], [np.nan, 1, 0], [20, 0, 0]])  # features are taken too
+    assert np.array_equal(table.predict(raw).probabilities, found.probabilities)
+
+
+def test_a_file_with_columns_in_any_order(table, tmp_path):
+    (tmp_path / "rows.csv").write_text("more,sex,age,outcome\n1,m,61,ill\n2,f,,unheard of\n3,x,20,\n")
+    assert np.array_equal(table.predict(tmp_path / "rows.csv").probabilities, table.predict(ROWS).probabilities)
+    with refused("'sex'"):
+        table.predict([{"age": 3}])
 
 
 def test_what_was_prepared_is_prepared_again_and_numbers_have_their_unit():
     done = regression_run()
-    done.data.preparation = Halving()
+    done.data.preparation = HALVING
     x = torch.randn(5, 4, dtype=torch.float64)
     x[2, 1] = torch.nan
-    want = 100 + 10 * done.model((torch.nan_to_num(x) / 2).float()).detach()[:, 0]
+    seen = torch.where(x.isnan(), 0.5, x / 2).float()
+    want = 100 + 10 * done.model(seen).detach()[:, 0]
     np.testing.assert_allclose(done.predict(x), want, rtol=1e-5)
-    done.data.preparation = Halving(target=None)
+    done.data.preparation = dc.replace(HALVING, target=None)
     np.testing.assert_allclose(done.predict(x), (want - 100) / 10, rtol=1e-3, atol=1e-5)
+    with refused("NaN or infinite in row 0"):
+        done.predict([[torch.inf, 0, 0, 0]])
 
 
 def test_one_logit_for_two_classes():
@@ -171,6 +180,8 @@ def test_repr_is_one_line(tmp_path):
     number = done.history[-1]["test_accuracy"]
     words = f"6 clients with 3 classes, round 3 of 3, test accuracy {number:.3f}, {tmp_path / 'run'}"
     assert repr(done) == f"Run(Scaffold, {words})"
+    own = ua.Federation.from_arrays([(X, Y)], client_tests=[(X, Y)], classes=3)
+    assert "accuracy mean over clients 0." in repr(run(data=own, clients_per_round=1))
     assert repr(run(rounds=0)) == "Run(FedAvg, 6 clients with 3 classes, round 0 of 0)"
 
 

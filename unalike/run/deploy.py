@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import unalike
 from unalike import draws
+from unalike.data.preparation import Preparation
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, first_line, line_of
 from unalike.files import complaining, replace
@@ -164,15 +165,11 @@ def _predictor(module: nn.Module, about: dict[str, Any], output: Output, path: A
             "ua.load_model(path, output=...)."
         )
     schema, preparation, names = about["schema"], about["preparation"], about["label_names"]
-    if preparation is not None:
-        from unalike.data.preparation import Preparation  # type: ignore[import-not-found,import-untyped]
-
-        preparation = Preparation.from_plain(preparation)
     return Predictor(
         module=module,
         shape=tuple(about["shape"]),
         tokens=bool(about["tokens"]),
-        preparation=preparation,
+        preparation=None if preparation is None else Preparation.from_plain(preparation),
         schema=None if schema is None else Schema.from_plain(schema),
         classes=about["classes"],
         label_names=None if names is None else tuple(names),

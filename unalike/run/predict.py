@@ -16,6 +16,7 @@ from unalike.client.evaluation import own_model
 from unalike.contract import BUFFERS, EVALUATION, Call
 from unalike.contract.method import settings
 from unalike.data import RemoteFederation, tables
+from unalike.data.preparation import Preparation
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.messages.request import message_parts
@@ -56,7 +57,7 @@ class Prediction:
 class Predictor:
     """A model with all that it takes to use it.
 
-    shape: of a sample, without preparation; tokens: whether samples are whole numbers. preparation: what is done to
+    shape: of a sample before any preparation; tokens: whether samples are whole numbers. preparation: what is done to
     features and to the number that is predicted. schema: of the table that the data came from. classes: how many, None
     for numbers. about: the method and other facts worth keeping.
     """
@@ -64,7 +65,7 @@ class Predictor:
     module: nn.Module
     shape: tuple[int, ...]
     tokens: bool = False
-    preparation: Any = None
+    preparation: Preparation | None = None
     schema: Schema | None = None
     classes: int | None = None
     label_names: tuple[str, ...] | None = None
@@ -141,7 +142,7 @@ class Predictor:
 
 def coded(schema: Schema, rows: Any) -> Tensor:
     """Return rows of a table as features, coded by the schema of the table that the model learned from."""
-    x, _ = tables.encoded(schema, rows)  # type: ignore[attr-defined]
+    x, _ = tables.encoded(schema, rows, label=False)
     return torch.as_tensor(x, dtype=torch.float64)
 
 
@@ -174,13 +175,13 @@ def predictor(run: Run, client: int | str | None = None) -> Predictor:
     """Return the run's global model, or a client's own, ready to be used."""
     data = run.data
     module = run.model if client is None else _own_module(run, _client(run, client))
-    x, names = data.train.x, data.label_names
+    x, names, preparation = data.train.x, data.label_names, data.preparation
     about = {"method": settings(run.method), "rounds": run.rounds_done, "seed": run.seed}
     return Predictor(
         module=module.cpu(),
-        shape=tuple(x.shape[1:]),
+        shape=tuple(x.shape[1:]) if preparation is None else (len(preparation.center),),
         tokens=not x.is_floating_point(),
-        preparation=getattr(data, "preparation", None),
+        preparation=preparation,
         schema=data.schema,
         classes=data.classes,
         label_names=None if names is None else tuple(names),

@@ -21,7 +21,7 @@ from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
-from unalike.metrics.names import directions, numbers, score_in, scores
+from unalike.metrics.names import Number, directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import save
@@ -329,7 +329,7 @@ class Run:
             type(self.method).__name__,
             f"{len(self.data)} clients" + ("" if self.data.classes is None else f" with {self.data.classes} classes"),
             f"round {self.rounds_done} of {self.rounds}",
-            *([f"{number.words} {final[number.key]:.3f}"] if number else []),
+            *([f"{_spoken(number)} {final[number.key]:.3f}"] if number else []),
             *([str(self.folder.path)] if self.folder else []),
         ]
         return f"Run({', '.join(parts)})"
@@ -353,6 +353,12 @@ class Run:
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
+
+
+def _spoken(number: Number) -> str:
+    """A number's words, with the name of its metric."""
+    metric = number.metric.replace("_", " ")
+    return number.words if metric.lower() in number.words.lower() else f"{metric} {number.words}"
 
 
 def _check_labels(task: Task, data: Federation) -> None:
