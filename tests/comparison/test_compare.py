@@ -177,7 +177,7 @@ def test_where_all_diverge_at_once_there_is_a_verdict_and_no_page(here, capsys):
 
 
 def test_lists_are_a_grid_and_flags_go_to_the_methods_that_have_them(here, capsys):
-    start = compare._defaults([])
+    start = compare._defaults([("data", "digits")])
 
     def labels(methods, *given):
         made = arms.arms_of(methods, [("data", "digits"), *given], start, True)
@@ -238,7 +238,7 @@ def test_a_csv_goes_through_without_python(here, capsys):
     assert all((Path("a") / name).stat().st_size > 100 for name in FILES)
     page = Path("a/report.html").read_text()
     assert "north" in page and "<title>2 methods on my " in page
-    assert "\nFew samples: rounds were chosen on 8 validation samples" in out  # 2 of each hospital's 24
+    assert "\nFew samples: rounds were chosen by the loss on 8 validation samples" in out  # 2 of each hospital's 24
 
 
 def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
@@ -251,7 +251,7 @@ def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
     code, out, said = do(capsys, f"{line} a")
     assert code == 0 and "Highest" not in out and "Is federating worth it" in out
     assert "note: 1 of 3 clients have samples of one class (client 2 ('c'))" in " ".join(said.split())
-    x = draw.normal(size=(30, 3)).astype(np.float32)
+    x = draw.normal(size=(60, 3)).astype(np.float32)
     np.savez("clients/a.npz", x=x, y=(x[:, 0] > 0).astype(int))
     code, _, said = do(capsys, f"{line} a")  # the data changed: what was run is of others
     assert code == 2 and "was run on other data than these: choose another --folder" in said
@@ -449,7 +449,7 @@ def test_the_live_table(here, capsys):
 
     screen = Console(force_terminal=True, width=80, height=30, record=True)
     board = Scoreboard(screen)
-    made = arms.arms_of(["fedavg", "fedprox"], [("data", "digits")], compare._defaults([]), True)
+    made = arms.arms_of(["fedavg", "fedprox"], [("data", "digits")], compare._defaults([("data", "digits")]), True)
     planned = jobs.plan(made, [0, 1], Path("x"))
     with board:
         board.begin(planned, "runs")

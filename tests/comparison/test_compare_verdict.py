@@ -132,6 +132,16 @@ def test_of_rounds_with_the_same_validation_accuracy_the_least_loss_and_then_the
     assert choose(rounds, LOSS)["round"] == 5
 
 
+@pytest.mark.parametrize("samples, chosen", [(99, 2), (100, 1)])
+def test_few_validation_samples_choose_by_their_loss(samples, chosen):
+    rounds = [
+        {"round": 1, "validation_accuracy": 0.9, "validation_loss": 0.5, "validation_samples": samples},
+        {"round": 2, "validation_accuracy": 0.8, "validation_loss": 0.4, "validation_samples": samples},
+        {"round": 3, "validation_accuracy": 0.8, "validation_loss": 0.6, "validation_samples": samples},
+    ]
+    assert choose(rounds, ACCURACY)["round"] == chosen
+
+
 def test_own_data_worst_and_variance_are_of_the_chosen_round():
     rounds = lines(0.5, validation=[0.9]) + lines(0.6, own=0.1, worst=0.0, validation=[0.1])
     rounds[1]["round"] = 2
@@ -534,7 +544,7 @@ def test_few_validation_samples_are_said():
         (case,) = results.conclude([one], [0], {("fedavg", 0): Outcome(0, lines(0.5, **more))})
         return [line for line in case.lines if line.startswith("Few samples: ")]
 
-    assert "rounds were chosen on 29 validation samples" in said(29, validation=[0.5])[0]
+    assert "rounds were chosen by the loss on 29 validation samples" in said(29, validation=[0.5])[0]
     assert not said(100, validation=[0.5]) and not said(29) and not said(None)
 
 

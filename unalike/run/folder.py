@@ -111,6 +111,8 @@ class RunFolder:
         new = flatten(tomllib.loads(dump_toml(config)))
         for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, k)):  # what can be read goes first
             there, here = old.get(key), new.get(key)
+            if key == "model.metrics" and not there:
+                continue  # before regressions had metrics
             if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
                 raise UnalikeError(
                     f"{self.path} holds another run: there {key} is {reprlib.repr(there)}, here {reprlib.repr(here)}. "
