@@ -600,3 +600,22 @@ def test_the_note_on_tuning_says_what_was_chosen():
     assert results.tuning_notes(arms, found, 25, 3) == [
         "Tuned on validation data, 2 trials each of 25 rounds, seed 3: fedprox mu 0.25, lr 0.5; fedavg as it was."
     ]
+
+
+def test_where_a_common_class_hides_what_was_learned_methods_are_compared_by_auc():
+    metrics = {"accuracy": True, "auc": True}
+
+    def runs(accuracy, auc):
+        own = {"pooled_auc": auc, "test_accuracy": None}
+        return {s: Outcome(s, lines(0.0, own=accuracy + s / 500, **own), metrics=metrics) for s in range(3)}
+
+    made = {"fedavg": runs(0.77, 0.72), "fedprox": runs(0.76, 0.75), " constant": runs(0.78, 0.5)}
+    outcomes = {(name, s): run for name, mine in made.items() for s, run in mine.items()}
+    (case,) = results.conclude([arm("fedavg"), arm("fedprox", "fedprox")], [0, 1, 2], outcomes)
+    assert case.score.key == "pooled_auc" and case.sound
+    assert case.lines[2] == "Compared by AUC: No method has a better accuracy than the same answer for every sample."
+    blind = {"fedavg": runs(0.77, 0.5), "fedprox": runs(0.76, 0.5), " constant": runs(0.78, 0.5)}
+    outcomes = {(name, s): run for name, mine in blind.items() for s, run in mine.items()}
+    (case,) = results.conclude([arm("fedavg"), arm("fedprox", "fedprox")], [0, 1, 2], outcomes)
+    assert case.score.key == "clients_accuracy_mean" and not case.sound
+    assert case.lines[1].startswith("Measured: accuracy") and "What is wrong" in case.lines[2]

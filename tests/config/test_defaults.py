@@ -27,10 +27,10 @@ def suited(fed, **tables):
 
 
 @pytest.mark.parametrize("rows", [20, 60, 200, 1000, 5000])
-def test_a_client_of_the_usual_size_makes_twelve_to_forty_steps(rows):
+def test_a_client_of_the_usual_size_makes_twelve_to_twenty_four_steps(rows):
     local = suited(federation(rows))["local"]
     batch, steps = local["batch_size"], local["epochs"] * max(1, rows / local["batch_size"])
-    assert 16 <= batch <= 128 and batch & (batch - 1) == 0 and 11.9 < steps < 40.1
+    assert 16 <= batch <= 256 and batch & (batch - 1) == 0 and 11.9 < steps < 24.1
 
 
 def test_numbers_are_learned_with_a_smaller_rate_and_judged_by_their_error():

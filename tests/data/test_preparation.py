@@ -92,15 +92,27 @@ def test_no_scale_fills_gaps_by_means_and_leaves_the_rest():
     assert fed.preparation.target is None
 
 
-def test_categories_stay_as_they_are_and_share_one_indicator():
+def test_what_is_far_from_the_mean_counts_as_five_deviations():
+    x = np.concatenate([np.linspace(-1, 1, 99), [1e6]])[:, None]
+    fed = ua.Federation.from_arrays([(x[:50], np.arange(50) % 2), (x[50:], np.arange(50) % 2)])
+    assert fed.prepared().train.x.max() == 5.0 and fed.prepared("none").train.x.max() == 1e6
+    assert fed.prepared("client").train.x.max() == 5.0
+
+
+def test_categories_are_centred_and_share_one_indicator():
     schema = Schema((Column("age"), Column("sex", "category", ("f", "m")), Column("ill", "flag")), "y", ("no", "yes"))
     x = np.array([[30, 1, 0, 1], [50, np.nan, np.nan, 0], [np.nan, 1, 0, 1], [40, 0, 1, 1]])
     train = Columns(x, np.array([0, 1, 0, 1]), [0, 2, 4])
     fed = ua.Federation(train, schema=schema).prepared()
     a = 10 / np.sqrt(200 / 3)
-    third = 1 / 3
-    want = [[-a, 1, 0, 1, 0, 0], [a, 2 * third, third, 0, 0, 1], [0, 1, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0]]
-    np.testing.assert_allclose(fed.train.x, want, rtol=1e-6)
+    f, m, ill = 2 / 3, 1 / 3, 3 / 4  # their means; a 0/1 feature is divided by a fair coin's deviation
+    want = [
+        [-a, 2 - 2 * f, -2 * m, 2 - 2 * ill, 0, 0],
+        [a, 0, 0, -2 * ill, 0, 1],
+        [0, 2 - 2 * f, -2 * m, 2 - 2 * ill, 1, 0],
+        [0, -2 * f, 2 - 2 * m, 2 - 2 * ill, 0, 0],
+    ]
+    np.testing.assert_allclose(fed.train.x, want, rtol=1e-6, atol=1e-7)
     assert fed.preparation.features == ["age", "sex=f", "sex=m", "ill", "age missing", "sex missing"]
 
 
@@ -133,7 +145,7 @@ def test_a_preparation_survives_json_to_the_last_bit():
 @pytest.mark.parametrize(
     "change",
     [{"scale": [0.0, 1, 1]}, {"center": [1.0]}, {"indicators": [3]}, {"fill": [float("nan"), 0, 0]}, {"names": ["a"]},
-     {"target": [[1.0], [0.0]]}, {"target": [[1.0]]}, {"center": "abc"}, {"more": 1}],
+     {"target": [[1.0], [0.0]]}, {"target": [[1.0]]}, {"center": "abc"}, {"more": 1}, {"limit": "x"}],
 )  # fmt: skip
 def test_what_is_no_preparation_is_refused(change):
     plain = ua.Federation.from_arrays(clients()).prepared().preparation.plain()

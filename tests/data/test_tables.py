@@ -396,7 +396,7 @@ def test_features_are_in_comparable_units_unless_it_is_said(table):
     mean, spread = fed.train.x.mean(0), fed.train.x.std(0, unbiased=False)
     assert fed.preparation.features == ["age", "dose", "sex=f", "sex=m"] and not fed.preparation.own
     assert torch.allclose(mean[:2], torch.zeros(2), atol=1e-6) and torch.allclose(spread[:2], torch.ones(2))
-    assert set(fed.train.x[:, 2:].flatten().tolist()) == {0.0, 1.0}
+    assert len(set(fed.train.x[:, 2].tolist())) == 2 and abs(mean[2]) < 1e-6
     assert tables.from_table(table(), "hospital", "outcome", categorical=["sex"], scale="client").preparation.own
     with says("scale", "standard"):
         tables.from_table(table(), "hospital", "outcome", categorical=["sex"], scale="minmax")

@@ -61,8 +61,10 @@ def test_more_rows_than_fit_at_once(monkeypatch):
 def test_rows_of_a_table_and_names_of_classes(table):
     """Coded and prepared as the training table was: age, sex=f, sex=m, whether age is missing."""
     found, how = table.predict(ROWS), table.data.preparation
-    z = [(age - how.center[0]) / how.scale[0] for age in (61, how.center[0], 20)]
-    x = torch.tensor([[z[0], 0, 1, 0], [z[1], 1, 0, 1], [z[2], 0, 0, 0]], dtype=torch.float32)
+    z = [min(5, (age - how.center[0]) / how.scale[0]) for age in (61, how.center[0], 20)]  # 61 is far out
+    f, m = (2 * mean for mean in how.center[1:])  # 0/1 features minus their mean, over a fair coin's deviation
+    rows = [[z[0], -f, 2 - m, 0], [z[1], 2 - f, -m, 1], [z[2], -f, -m, 0]]
+    x = torch.tensor(rows, dtype=torch.float32)
     logits = table.model(x).detach()
     np.testing.assert_allclose(found.probabilities, logits.softmax(1), atol=1e-6)
     assert found.labels == [["ill", "well"][k] for k in logits.argmax(1)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from unalike import config
 from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
-from unalike.comparison.verdict import Against, against, p_word, spread, verdict
+from unalike.comparison.verdict import Against, against, beats, p_word, spread, verdict
 from unalike.files import complaining, replace
 from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
@@ -20,6 +20,7 @@ from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits
 from unalike.text import csv_text, listed, size, span
 
 NOTHING = "–"
+TELLING = ("auc", "balanced_accuracy")  # scores of which a constant guess has the least, however common a class is
 
 
 @dc.dataclass
@@ -69,30 +70,56 @@ def conclude(
     tuned: bool = False,
 ) -> list[Case]:
     """Every case's evidence and verdict. Among the outcomes are those of the constant guess, by case (`guess_of`);
-    `tuned`: settings were looked for already."""
+    `tuned`: settings were looked for already.
+
+    Methods are compared by the headline. Where no method beats the constant guess by it, they may still have learned to
+    tell classes apart, as where one class is far more common than the others: then by the first of `TELLING` by which
+    one does."""
     out = []
     for name in dict.fromkeys(arm.case for arm in arms):
         mine = [arm for arm in arms if arm.case == name]
         made = {arm.label: [outcomes[arm.name, seed] for seed in seeds] for arm in mine}
+        guesses = [outcomes[key] for seed in seeds if (key := (guess_of(name), seed)) in outcomes]
+        if len(guesses) == len(seeds):
+            made[CONSTANT] = guesses
         plain = [arm for arm in mine if not arm.reference] or mine
         shown = [o for arm in plain for o in made[arm.label]]
-        guesses = [outcomes[key] for seed in seeds if (key := (guess_of(name), seed)) in outcomes]
-        measured = evidence.score_of(shown)
-        score = measured or evidence.score_of(guesses) or SCORES[0]
-        others = evidence.others_of(shown, score)
-        kinds = {arm.label: evidence.traits(config.make_method(arm.tables["method"])) for arm in mine}
-        found = [
-            evidence.gather(arm.label, arm.method, made[arm.label], score, kinds[arm.label], arm.reference, others)
-            for arm in mine
-        ]
-        if len(guesses) == len(seeds):
-            found.append(evidence.gather(CONSTANT, CONSTANT, guesses, score, Traits(), True, others))
-            made[CONSTANT] = guesses
+        measured = evidence.scores_of(shown)
+        scores = [score for k, score in enumerate(measured) if k == 0 or score.metric in TELLING]
+        for score in scores or [evidence.score_of(guesses) or SCORES[0]]:
+            found = _found(mine, made, score, evidence.others_of(shown, score))
+            if _learned(found, score):
+                break
+        else:
+            score = scores[0] if scores else score
+            found = _found(mine, made, score, evidence.others_of(shown, score))
         case = _case(name, found, made, score, target, _advice(mine[0], tuned))
-        basis = [] if measured is None else [_basis(found, case.base, score), *_few(found, mine[0].validation)]
-        case.lines[1:1] = basis
+        if measured:
+            instead = f"No method has a better {measured[0].name} than the same answer for every sample."
+            why = [f"Compared by {score.name}: {instead}"] if score is not measured[0] else []
+            case.lines[1:1] = [_basis(found, case.base, score), *why, *_few(found, mine[0].validation)]
         out.append(case)
     return out
+
+
+def _found(
+    arms: Sequence[Arm], made: dict[str, list[Outcome]], score: Number, others: Sequence[Number]
+) -> list[Evidence]:
+    """The evidence of every arm by this score, and of the constant guess."""
+    out = []
+    for arm in arms:
+        kind = evidence.traits(config.make_method(arm.tables["method"]))
+        out.append(evidence.gather(arm.label, arm.method, made[arm.label], score, kind, arm.reference, others))
+    if CONSTANT in made:
+        out.append(evidence.gather(CONSTANT, CONSTANT, made[CONSTANT], score, Traits(), True, others))
+    return out
+
+
+def _learned(found: Sequence[Evidence], score: Number) -> bool:
+    """Whether some method beats the constant guess by this score."""
+    guess = next((e for e in found if e.method == CONSTANT), None)
+    methods = [e for e in found if e.complete and not e.reference]
+    return guess is None or not guess.complete or any(beats(m, guess, score) for m in methods)
 
 
 def _advice(arm: Arm, tuned: bool) -> str:

@@ -71,7 +71,7 @@ def verdict(
     if not methods:
         return ["In short: no verdict; no method got through in every seed.", *diverged]
     guess = references.get("constant")
-    learned = [m for m in methods if guess is None or not guess.complete or _beats(m, guess, score)]
+    learned = [m for m in methods if guess is None or not guess.complete or beats(m, guess, score)]
     if not learned:
         assert guess is not None
         return [*_nothing(methods, guess, score, advice), *diverged]
@@ -111,7 +111,7 @@ def _diverged(found: Sequence[Evidence]) -> list[str]:
 # ---------------------------------------------------------------- has anything been learned
 
 
-def _beats(method: Evidence, guess: Evidence, score: Number) -> bool:
+def beats(method: Evidence, guess: Evidence, score: Number) -> bool:
     """Whether a method is shown to be better than a constant guess; one or two seeds cannot show it, there it need
     only be better in each."""
     test = stats.paired(method.selected, guess.selected)

@@ -15,7 +15,8 @@ from unalike.data.federation import Federation
 from unalike.metrics.choose import headline
 
 ROUNDS = 30
-LEAST_STEPS, MOST_STEPS = 12, 40  # a round, of a client of the usual size
+LEAST_BATCH, LARGEST_BATCH = 16, 256
+LEAST_STEPS, MOST_STEPS = 12, 24  # a round, of a client of the usual size
 Tables = dict[str, dict[str, Any]]
 SHARES = {"test": 0.2, "validation": 0.1}  # of every client's samples, held out where the data have no such split
 
@@ -37,14 +38,14 @@ def own(tables: Tables) -> bool:
 def suited(tables: Tables, fed: Federation) -> Tables:
     """Return the tables with what suits these data in place of what was left open: metrics, model, local work.
 
-    Chosen over seventeen real tables (benchmarks/tables.py, docs/tables.md): twelve to forty steps a round for a client
+    Chosen over seventeen real tables (benchmarks/tables.py, docs/tables.md): twelve to 24 steps a round for a client
     of the usual size, rates that fall, a little weight decay.
     """
     local = {} if "steps" in tables["local"] else {"epochs": 2.0}
     local |= {"lr": 0.1 if fed.classes is not None else 0.03, "lr_decay": 0.93, "weight_decay": 0.003}
     rows = float(fed.train.sizes.mean())
     given = tables["local"].get("batch_size")
-    batch = given if isinstance(given, int) else 2 ** round(math.log2(min(128, max(16, rows / 8))))
+    batch = given if isinstance(given, int) else 2 ** round(math.log2(min(LARGEST_BATCH, max(LEAST_BATCH, rows / 8))))
     if "epochs" in local:
         steps = 1.0 if given == "full" else max(1.0, rows / batch)  # in one pass
         local["epochs"] = round(min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps), 2)

@@ -1,7 +1,9 @@
 """Preparing features for a model: every unit made comparable, and gaps filled, from sums over all clients alone.
 
 A model that is trained by gradient steps learns nothing from a column in the thousands beside one in the hundredths.
-So each feature is standardised, z = (x − mean) / deviation, by the mean and deviation over all clients' training rows.
+So each feature is standardised, z = (x − mean) / deviation, by the mean and deviation over all clients' training rows;
+a 0/1 feature by the deviation of a fair coin, so that a rare category does not weigh too much. What is more than five
+deviations from the mean counts as five: a slip in one cell (a weight of 7000 kg) must not decide where training goes.
 Nobody needs to see anybody's rows for that. Two sums over clients are enough:
 
     1. of every feature: how many rows have it, and their sum            → the mean
@@ -30,6 +32,8 @@ from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, one_of
 
 SCALES = ("standard", "client", "none")
+COIN = 0.5  # the deviation of a fair coin, by which 0/1 features are divided
+FARTHEST = 5.0  # deviations from the mean
 CONSTANT = 1e-12  # a deviation of less than this share of the mean is rounding: the feature is the same everywhere
 Sums = dict[str, Tensor]
 
@@ -39,8 +43,8 @@ class Recipe:
     """How features are to be prepared.
 
     scale: "standard" (by all clients' means and deviations), "client" (each client by its own) or "none".
-    scaled: of each feature, whether it has a unit. sources: which column it comes from: a column has one "missing"
-    feature. target: whether y is a number to be standardised. names: of the features, if they have any.
+    scaled: of each feature, whether it has a unit, or is 0 or 1. sources: which column it comes from: a column has one
+    "missing" feature. target: whether y is a number to be standardised. names: of the features, if they have any.
     """
 
     scale: str
@@ -138,9 +142,10 @@ def _flat(y: Tensor) -> Tensor:
 class Preparation:
     """What is done to every row, in training and when a model is used.
 
-    center, scale, fill: of each feature, z = (x − center) / scale, and what a missing cell becomes. indicators: the
-    features whose absence has a feature of its own, one of a column. target: mean and deviation of what is predicted,
-    one number or several. own: each client by its own mean and deviation (a row that is nobody's by all clients').
+    center, scale, fill: of each feature, z = (x − center) / scale, and what a missing cell becomes. limit: what z is at
+    most, if there is a limit. indicators: the features whose absence has a feature of its own, one of a column. target:
+    mean and deviation of what is predicted, one number or several. own: each client by its own mean and deviation (a
+    row that is nobody's by all clients').
     """
 
     center: tuple[float, ...]
@@ -151,6 +156,7 @@ class Preparation:
     target: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     own: bool = False
     names: tuple[str, ...] | None = None
+    limit: float | None = None
 
     @property
     def width(self) -> int:
@@ -178,12 +184,13 @@ class Preparation:
         n = present.sum(0).clamp(min=1)
         mean = _filled(x, present).sum(0) / n
         scale = _deviation(_filled(x.double() - mean, present).square().sum(0), n, mean)
-        scaled = torch.tensor(self.scaled)
-        return self._finish(x, torch.where(scaled, (x.double() - mean) / scale, x.double()))
+        scale = torch.where(torch.tensor(self.scaled), scale, COIN)
+        return self._finish(x, (x.double() - mean) / scale)
 
     def _finish(self, x: Tensor, z: Tensor) -> Tensor:
         fill = torch.tensor(self.fill, dtype=torch.float64, device=x.device)
         missing = torch.isnan(x)
+        z = z if self.limit is None else z.clamp(-self.limit, self.limit)
         z = torch.where(missing, fill, z)
         return torch.cat([z, missing[:, list(self.indicators)].double()], 1).float()
 
@@ -215,8 +222,10 @@ class Preparation:
         try:
             numbers = {name: _numbers(plain[name]) for name in ("center", "scale", "fill")}
             scaled, indicators = tuple(map(bool, plain["scaled"])), tuple(plain["indicators"])
-            target = None if plain["target"] is None else tuple(map(_numbers, plain["target"]))
+            mean, spread = (None, None) if plain["target"] is None else map(_numbers, plain["target"])
+            target = None if mean is None or spread is None else (mean, spread)
             names = None if plain["names"] is None else tuple(map(str, plain["names"]))
+            (limit,) = (None,) if plain["limit"] is None else _numbers([plain["limit"]])
         except (TypeError, ValueError):
             raise bad from None
         width = len(numbers["center"])
@@ -228,7 +237,8 @@ class Preparation:
         )
         if not right:
             raise bad
-        return cls(**numbers, scaled=scaled, indicators=indicators, target=target, own=bool(plain["own"]), names=names)  # type: ignore[arg-type]
+        own = bool(plain["own"])
+        return cls(**numbers, scaled=scaled, indicators=indicators, target=target, own=own, names=names, limit=limit)
 
 
 def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
@@ -248,9 +258,11 @@ def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, 
     """Return the preparation that a recipe and the totals of both sums make."""
     mean, y_mean = means(first, samples)
     deviation = _deviation(second["squares"], first["present"].clamp(min=1), mean)
-    scaled = torch.tensor(recipe.scaled) & (recipe.scale != "none")
-    center, scale = torch.where(scaled, mean, 0.0), torch.where(scaled, deviation, 1.0)
-    fill = torch.where(scaled, 0.0, mean)
+    if recipe.scale == "none":
+        center, scale, fill = torch.zeros_like(mean), torch.ones_like(mean), mean
+    else:
+        center, scale = mean, torch.where(torch.tensor(recipe.scaled), deviation, COIN)
+        fill = torch.zeros_like(mean)
     lacking = (first["present"] < samples).tolist()
     indicators = {column: k for k, column in reversed([*enumerate(recipe.sources)]) if lacking[k]}
     target = None
@@ -266,6 +278,7 @@ def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, 
         target=target,
         own=recipe.scale == "client",
         names=recipe.names,
+        limit=None if recipe.scale == "none" else FARTHEST,
     )
 
 

@@ -44,7 +44,7 @@ class Schema:
 
     @property
     def scaled(self) -> list[bool]:
-        """Of each feature, whether it has a unit: numbers and dates do, 0/1 features stay as they are."""
+        """Of each feature, whether it has a unit: numbers and dates do, 0/1 features do not."""
         return [column.kind in ("number", "date") for column in self.columns for _ in column.features]
 
     @property
