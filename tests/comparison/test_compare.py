@@ -285,7 +285,7 @@ def test_data_with_splits_of_their_own_keep_them(here):
     x, y = np.ones((20, 2), np.float32), np.arange(20) % 2
     Path("clients").mkdir()
     np.savez("clients/a.npz", x=x, y=y, x_test=x[:4], y_test=y[:4])
-    table, fed = defaults.held_out({"folder": "clients"}, "test", "validation")
+    table, fed, _ = defaults.held_out({"folder": "clients"}, "test", "validation")
     assert table == {"folder": "clients", "validation": 0.1} and len(fed.test.y) == 4 and len(fed.validation.y) == 2
     given = {"folder": "clients", "validation": 0.0}
     assert defaults.held_out(given, "test", "validation")[0] == given

@@ -26,7 +26,6 @@ import shtab
 from unalike import config
 from unalike.cli import show
 from unalike.config import defaults, flags
-from unalike.data.tables import remarks
 from unalike.errors import UnalikeError
 from unalike.metrics.names import of, score_in
 from unalike.report import Record
@@ -94,8 +93,7 @@ def with_defaults(
     run that goes on says all that already."""
     if not defaults.own(settings) or isinstance(args.resume, str):
         return settings, []
-    table, fed = defaults.held_out(settings["data"], "test")
-    notes = remarks(fed)
+    table, fed, notes = defaults.held_out(settings["data"], "test")
     if table != settings["data"] and "test" in table:
         notes.append(f"{table['test']:.0%} of every client's samples are held out as its test (--test).")
     return defaults.suited({**settings, "data": table}, fed), notes

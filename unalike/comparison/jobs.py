@@ -19,7 +19,6 @@ from unalike import config, report
 from unalike.comparison import tune
 from unalike.config import defaults
 from unalike.data import Columns, Federation
-from unalike.data.tables import remarks
 from unalike.errors import Diverged, UnalikeError
 from unalike.metrics.constant import constant_scores
 from unalike.metrics.names import from_facts
@@ -112,7 +111,7 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
     settled, data, said = [], {}, False
     for arm in arms:
         if arm.case not in data:
-            table, fed = defaults.held_out(with_seed(arm.tables, seed)["data"], "test", "validation")
+            table, fed, notes = defaults.held_out(with_seed(arm.tables, seed)["data"], "test", "validation")
             if "seed" not in arm.tables["data"]:
                 table.pop("seed", None)
             _check_labels(fed)
@@ -120,7 +119,7 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
                 raise UnalikeError("--tune chooses on validation data, and there are none: give --validation 0.1.")
             if not said and defaults.own(arm.tables):
                 said = True
-                for line in [*remarks(fed), *_float_classes(arm.tables["data"], fed)]:
+                for line in [*notes, *_float_classes(arm.tables["data"], fed)]:
                     watch.note(line)
             data[arm.case] = table, fed
         table, fed = data[arm.case]

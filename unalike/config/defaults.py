@@ -12,6 +12,7 @@ from typing import Any
 from unalike.config.build import make_data
 from unalike.config.tables import data_settings
 from unalike.data.federation import Federation
+from unalike.data.tables import remarks
 from unalike.metrics.choose import headline
 
 ROUNDS = 30
@@ -21,13 +22,34 @@ Tables = dict[str, dict[str, Any]]
 SHARES = {"test": 0.2, "validation": 0.1}  # of every client's samples, held out where the data have no such split
 
 
-def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Federation]:
-    """[data] with the shares it needs, and the federation: samples of each client are held out for these splits where
-    neither the data nor the settings say otherwise."""
-    fed, known = make_data(table), data_settings(table)
-    free = [name for name in known if name not in table and name not in fed.splits]
+def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Federation, list[str]]:
+    """[data] with the shares it needs, the federation, and what is worth knowing of it: samples of each client are held
+    out for these splits where neither the data nor the settings say otherwise."""
+    raw, known = make_data(table, raw=True), data_settings(table)
+    free = [name for name in known if name not in table and name not in raw.splits]
     shares = {name: SHARES[name] for name in splits if name in free}
-    return ({**table, **shares}, make_data({**table, **shares})) if shares else (dict(table), fed)
+    notes = [*remarks(raw), *_ranges(raw)]
+    if shares:
+        table = {**table, **shares}
+        raw = make_data(table, raw=True)
+    return dict(table), raw if raw.recipe is None else raw.prepared(), notes
+
+
+def _ranges(raw: Federation) -> list[str]:
+    """A word where features have units, and what is done about it."""
+    recipe, x = raw.recipe, raw.train.x
+    if recipe is None or recipe.names is None or not any(recipe.scaled):
+        return []
+    which = [k for k, scaled in enumerate(recipe.scaled) if scaled]
+    size = x[:, which].abs().nan_to_num().amax(0)
+    low, high = (which[int(k)] for k in (size.argmin(), size.argmax()))
+    reach = f"from {size.min():.3g} at most ({recipe.names[low]}) to {size.max():.4g} ({recipe.names[high]})"
+    done = {
+        "standard": "standardised by sums over all clients",
+        "client": "standardised by every client for itself",
+        "none": "left so (--scale none), which models seldom learn from",
+    }[recipe.scale]
+    return [f"Features reach {reach}: {done}."]
 
 
 def own(tables: Tables) -> bool:
