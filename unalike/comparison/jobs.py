@@ -30,6 +30,7 @@ from unalike.run.sampling import sampling
 
 LARGE = 10.0  # features beyond it in a tenth of the rows have units
 COHORT = 10  # clients a round, where nothing is said
+OWN_COHORT = 50  # so many clients of one's own all take part: they are hospitals rather than telephones
 TRIAL_SHARE = 0.5  # of the rounds, in a trial of --tune
 
 Tables = dict[str, dict[str, Any]]
@@ -124,7 +125,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
             data[arm.case] = table, fed
         table, fed = data[arm.case]
         run = dict(arm.tables["run"])
-        run.setdefault("clients_per_round", COHORT if len(fed) > COHORT else 1.0)
+        few = OWN_COHORT if defaults.own(arm.tables) else COHORT
+        run.setdefault("clients_per_round", COHORT if len(fed) > few else 1.0)
         tables = {**arm.tables, "data": table, "run": run}
         if defaults.own(tables):
             tables = defaults.suited(tables, fed)
