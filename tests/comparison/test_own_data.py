@@ -109,6 +109,6 @@ def test_a_run_on_a_table_shows_how_good_the_model_is(here, capsys):
     code, out, said = do(capsys, "run --table my.csv --client site --label outcome --rounds 3 --folder r")
     assert code == 0 and "clients accuracy mean" in out and "pooled auc" in out
     assert "20% of every client's samples are held out as its test" in " ".join(said.split())
-    assert "Features reach from 0.0149 at most (smooth) to 4" in " ".join(said.split())
+    assert "Features reach from 0.0161 at most (smooth) to 4" in " ".join(said.split())
     assert config.read("r/config.toml")["data"]["test"] == 0.2 and Path("r/preparation.json").exists()
     assert do(capsys, "run --resume r --rounds 4 -q")[0] == 0
