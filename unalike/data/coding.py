@@ -1,11 +1,12 @@
 """From the columns of a table to a schema, and by a schema to the x and y of a model.
 
-`found_column` and `found_label` look at columns and say what they are; `coded` and `coded_label` turn columns into
+`found_columns` and `found_label` look at columns and say what they are; `coded` and `coded_label` turn columns into
 numbers by a schema, be it of this table or of another.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from unalike.errors import UnalikeError
 from unalike.settings.typed import short
 
 FEW = 20  # words of a column that is taken as a category without being asked; whole numbers that are taken as classes
+EMPTY = "empty in every row"
 REPEATED = 0.05  # more whole numbers than FEW are classes if they are fewer than this share of the rows
 ROLES = {"number": "is a number", "flag": "is yes or no", "date": "is a date"}
 
@@ -35,16 +37,37 @@ class Source(Protocol):
 # ---- what a column is
 
 
-def found_column(source: Source, name: str, cells: Cells, category: bool = False) -> Column:
-    """Say what a feature is by looking at its cells; raise where that cannot be said."""
+def found_columns(
+    source: Source, cells: Mapping[str, Cells], features: Sequence[str], categorical: Sequence[str]
+) -> tuple[Column, ...]:
+    """Say what the features are by looking at their cells; raise where that cannot be said, of all of them at once."""
+    found = {name: found_column(source, name, cells[name], name in categorical) for name in features}
+    bad = {name: column for name, column in found.items() if isinstance(column, str)}
+    if bad:
+        which, them = ("column", "it") if len(bad) == 1 else ("columns", "them")
+        what = ", ".join(f"{name!r} ({why})" for name, why in bad.items())
+        raise UnalikeError(
+            f"The {which} {what} of {source.what} cannot be learned from: leave {them} out with --drop "
+            f"{dropped(*bad)}, or name {them} in `categorical` if these are categories."
+        )
+    return tuple(column for column in found.values() if isinstance(column, Column))
+
+
+def dropped(*names: str) -> str:
+    """The names as one types them after --drop."""
+    return shlex.quote(",".join(names))
+
+
+def found_column(source: Source, name: str, cells: Cells, category: bool = False) -> Column | str:
+    """Say what a feature is by looking at its cells, or why it is none."""
     if not isinstance(cells, Words):
         kind: Kind = {"b": "flag", "M": "date"}.get(cells.dtype.kind, "number")  # type: ignore[assignment]
         if kind != "flag" and (np.isnat(cells) if kind == "date" else np.isnan(cells)).all():
-            raise _empty(source, name)
+            return EMPTY
         return Column(name, kind)
     filled = cells.filled
     if not filled:
-        raise _empty(source, name)
+        return EMPTY
     if category:
         return Column(name, "category", tuple(meaning.ordered(filled)))
     if _mostly_numbers(cells):
@@ -54,15 +77,8 @@ def found_column(source: Source, name: str, cells: Cells, category: bool = False
     if cells.share([text for text in filled if meaning.looks_like_date(text)]) >= 0.5:
         return Column(name, "date", _order(source, name, cells))
     if len(filled) > FEW or len(filled) > len(cells) / 2:
-        raise UnalikeError(
-            f"The column {name!r} of {source.what} holds text, {len(filled)} different values in {len(cells)} rows: "
-            f"leave it out with --drop {name}, or name it in `categorical` if these are categories."
-        )
+        return f"text, {len(filled)} different values in {len(cells)} rows"
     return Column(name, "category", tuple(meaning.ordered(filled)))
-
-
-def _empty(source: Source, name: str) -> UnalikeError:
-    return UnalikeError(f"The column {name!r} of {source.what} is empty in every row: leave it out with --drop {name}.")
 
 
 def _mostly_numbers(words: Words) -> bool:
@@ -80,7 +96,7 @@ def _order(source: Source, name: str, words: Words) -> tuple[str, ...]:
     if len(fitting) != 1:
         raise UnalikeError(
             f"The column {name!r} of {source.what} has dates such as {slashed[0]}, whose day and month cannot be told "
-            f"apart: write them as 2024-12-31, or leave the column out with --drop {name}."
+            f"apart: write them as 2024-12-31, or leave the column out with --drop {dropped(name)}."
         )
     return (fitting[0],)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -74,7 +75,7 @@ def feature_remarks(schema: Schema, x: np.ndarray) -> Iterator[str]:
 
 
 def _own_number(name: str) -> str:
-    return f"{name} looks like a row's own number: leave it out with --drop {name}."
+    return f"{name} looks like a row's own number: leave it out with --drop {shlex.quote(name)}."
 
 
 def _numbers_rows(values: np.ndarray) -> bool:

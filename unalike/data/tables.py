@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from unalike.data.cells import Words
-from unalike.data.coding import coded, coded_label, found_column, found_label
+from unalike.data.coding import coded, coded_label, found_columns, found_label
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
 from unalike.data.options import Scaling
@@ -236,7 +236,7 @@ def _schema(
                 f"The column {name!r} of {raw.what} has {list(shape)} numbers a row: such a column must be the only "
                 f"feature; write features=[{name!r}]."
             )
-    columns = tuple(found_column(raw, name, cells[name], name in categorical) for name in features)
+    columns = found_columns(raw, cells, features, categorical)
     guessed = [c for c in columns if c.kind == "category" and c.name not in categorical]
     notes = [said] if said else []
     if guessed:
