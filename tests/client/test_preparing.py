@@ -78,6 +78,7 @@ def test_federations_without_a_recipe_are_left_alone():
         lambda s: {**s, "present": -s["present"] - 1},
         lambda s: {**s, "sum": s["sum"] * float("nan")},
         lambda s: {**s, "sum": s["sum"].float()},
+        lambda s: {**s, "sum": s["sum"] * 0 + 1e308},
         lambda s: {**s, "sum": s["sum"][:2]},
     ],
 )
@@ -115,6 +116,7 @@ def test_everybody_must_answer():
     [
         ({}, {}, "no recipe"),
         ({"recipe": {"scale": "standard"}}, {}, "no recipe for preparing"),
+        ({"recipe": {k: v for k, v in Recipe.of(None, 3).plain().items() if k != "scale"}}, {}, "no recipe for"),
         ({"recipe": Recipe.of(None, 5).plain()}, {}, "prepares 5 features"),
         ({"recipe": Recipe.of(None, 3).plain()}, {"center": torch.ones(2).double()}, "no such means"),
         ({"recipe": Recipe.of(None, 3).plain()}, {"center": torch.ones(3)}, "no such means"),

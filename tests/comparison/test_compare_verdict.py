@@ -613,9 +613,28 @@ def test_where_a_common_class_hides_what_was_learned_methods_are_compared_by_auc
     outcomes = {(name, s): run for name, mine in made.items() for s, run in mine.items()}
     (case,) = results.conclude([arm("fedavg"), arm("fedprox", "fedprox")], [0, 1, 2], outcomes)
     assert case.score.key == "pooled_auc" and case.sound
-    assert case.lines[2] == "Compared by AUC: No method has a better accuracy than the same answer for every sample."
+    assert case.lines[2] == "Compared by AUC: no method has a better accuracy than the same answer for every sample."
     blind = {"fedavg": runs(0.77, 0.5), "fedprox": runs(0.76, 0.5), " constant": runs(0.78, 0.5)}
     outcomes = {(name, s): run for name, mine in blind.items() for s, run in mine.items()}
     (case,) = results.conclude([arm("fedavg"), arm("fedprox", "fedprox")], [0, 1, 2], outcomes)
     assert case.score.key == "clients_accuracy_mean" and not case.sound
     assert case.lines[1].startswith("Measured: accuracy") and "What is wrong" in case.lines[2]
+
+
+def test_noise_seldom_looks_like_learning():
+    """No method has learned anything: how often is there a verdict all the same?"""
+    draw, said = random.Random(1), 0
+    arms = [arm(name, name) for name in ("fedavg", "fedprox", "scaffold", "feddyn", "feddc")]
+    for _ in range(120):
+        outcomes = {}
+        for s in range(3):
+            guess = lines(0.0, own=0.6, pooled_auc=0.5, pooled_balanced_accuracy=0.5, test_accuracy=None)
+            metrics = {"accuracy": True, "auc": True, "balanced_accuracy": True}
+            outcomes[" constant", s] = Outcome(s, guess, metrics=metrics)
+            for a in arms:
+                noise = {name: 0.5 + draw.gauss(0, 0.03) for name in ("pooled_auc", "pooled_balanced_accuracy")}
+                own = lines(0.0, own=0.6 + draw.gauss(0, 0.03), test_accuracy=None, **noise)
+                outcomes[a.name, s] = Outcome(s, own, metrics=metrics)
+        (case,) = results.conclude(arms, [0, 1, 2], outcomes)
+        said += case.sound
+    assert said <= 40  # a twentieth for each of five methods, and for all further looks together

@@ -82,6 +82,34 @@ def test_each_client_by_its_own_numbers():
     assert fed.preparation.own
 
 
+def test_a_clients_test_rows_are_prepared_by_its_training_rows():
+    train, far = np.arange(12.0).reshape(6, 2), np.full((1, 2), 999.0)
+    raw = ua.Federation.from_arrays([(train, np.arange(6) % 2)] * 2, client_tests=[(far, [0]), (train[:2] + 2, [0, 1])])
+    test = raw.prepared("client").test.x.numpy()
+    np.testing.assert_array_equal(test[0], [5.0, 5.0])
+    np.testing.assert_allclose(test[1:], (train[:2] + 2 - train.mean(0)) / train.std(0), rtol=1e-6)
+
+
+def test_rows_that_were_prepared_are_not_split_afterwards():
+    fed = ua.Federation.from_arrays(clients())
+    with pytest.raises(ua.UnalikeError, match="split first"):
+        fed.prepared().split_clients(test=0.2)
+    assert len(fed.split_clients(test=0.2).prepared().test.y)
+
+
+def test_what_is_no_number_is_named_before_it_spoils_a_column():
+    parts = clients()
+    parts[2][0][3, 1] = np.inf
+    with pytest.raises(ua.UnalikeError, match="client 2, sample 3"):
+        ua.Federation.from_arrays(parts).prepared()
+
+
+def test_an_empty_split_of_numbers_to_predict():
+    parts = clients()
+    fed = ua.Federation.from_arrays(parts, client_tests=[None] * len(parts)).prepared()
+    assert fed.test.y.shape == (0,) and fed.test.x.shape == (0, 6)
+
+
 def test_no_scale_fills_gaps_by_means_and_leaves_the_rest():
     parts = clients()
     fed = ua.Federation.from_arrays(parts).prepared("none")
@@ -145,7 +173,8 @@ def test_a_preparation_survives_json_to_the_last_bit():
 @pytest.mark.parametrize(
     "change",
     [{"scale": [0.0, 1, 1]}, {"center": [1.0]}, {"indicators": [3]}, {"fill": [float("nan"), 0, 0]}, {"names": ["a"]},
-     {"target": [[1.0], [0.0]]}, {"target": [[1.0]]}, {"center": "abc"}, {"more": 1}, {"limit": "x"}],
+     {"limit": -1.0}, {"indicators": [0, 0]}, {"scale": [-1.0, 1, 1]}, {"target": [[1.0], [0.0]]}, {"target": [[1.0]]},
+     {"center": "abc"}, {"more": 1}, {"limit": "x"}],
 )  # fmt: skip
 def test_what_is_no_preparation_is_refused(change):
     plain = ua.Federation.from_arrays(clients()).prepared().preparation.plain()

@@ -215,3 +215,13 @@ def test_the_default_for_numbers_needs_a_loss_that_is_a_distance():
     assert list(task("squared-error").metrics_for(y)) == ["rmse", "mae", "r2"]
     assert not task(torch.nn.BCEWithLogitsLoss()).metrics_for(y)  # its outputs are no targets
     assert list(task(None).metrics_for(y.long())) == ["accuracy"]
+
+
+@pytest.mark.parametrize("times", [0.01, 0.1, 1, 20, 200])
+def test_auc_from_bins_hardly_depends_on_how_sure_a_model_is(times):
+    draw = torch.Generator().manual_seed(0)
+    y = torch.arange(2000) % 2
+    odds = torch.randn(2000, generator=draw) + 1.4 * y
+    output = torch.stack([torch.zeros(2000), odds * times], 1)
+    exact = metrics.auc_grouped(output, y, np.array([2000]))[0]
+    assert float(metrics.auc_of(metrics.auc_bins(output, y))) == pytest.approx(exact, abs=0.002)

@@ -6,6 +6,7 @@ client's value: a secure sum can carry it. What the sums are is in unalike/data/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from unalike.errors import UnalikeError
 from unalike.messages import wire
 
 KIND = "prepare"
+LARGEST = 3.5e38  # of a feature, which is a float32 in the end
 SENDS = {
     "present": Field(("features",), read="sum", weight="one"),  # rows that have the feature
     "sum": Field(("features",), read="sum", weight="one"),
@@ -62,7 +64,7 @@ def _centers(tensors: dict[str, Tensor], columns: Columns, recipe: Recipe) -> tu
 
 
 def _targets(y: Tensor) -> int:
-    return y[:1].numel() if len(y) else 1
+    return math.prod(y.shape[1:])
 
 
 # ---------------------------------------------------------------- at the server
@@ -85,9 +87,9 @@ def _added(
     answers: Iterable[tuple[int, bytes]], names: Sequence[str], recipe: Recipe, sizes: Sequence[int], targets: int
 ) -> Sums:
     """Return the totals of every client's answer, each checked by itself."""
-    widths = dict.fromkeys(names, len(recipe.scaled))
-    if recipe.target:
-        widths[f"y_{names[-1]}"] = targets
+    asked = [*names, *([f"y_{names[-1]}"] if recipe.target else [])]
+    lengths = {"features": len(recipe.scaled), "targets": targets}
+    widths = {name: SENDS[name].resolve(lengths, None)[0] for name in asked}
     rows: dict[int, Sums] = {}
     for client, answer in answers:
         header, sent = wire.decode(answer)
@@ -111,6 +113,8 @@ def _right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
         if name == "present" and bool(((value < 0) | (value > samples)).any()):
             return False
         if name.endswith("squares") and bool((value < 0).any()):
+            return False
+        if bool((value.abs() > LARGEST**2 * samples).any()):
             return False
     return True
 

@@ -26,6 +26,7 @@ from unalike.nn.numerics import one_thread
 from unalike.results.evidence import CONSTANT, REFERENCES, SCORES, Outcome, score_of
 from unalike.run import folder
 from unalike.run.callbacks import Callback
+from unalike.run.evaluate import choose_clients
 from unalike.run.sampling import sampling
 
 LARGE = 10.0  # features beyond it in a tenth of the rows have units
@@ -220,7 +221,7 @@ def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
-    """Runs that are there already must be these folder."""
+    """Runs that are there already must have these settings."""
     for job in jobs:
         there = _written(job.folder)
         if there is None:
@@ -256,15 +257,17 @@ def _written(folder: Path) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- the runs
 
 
-def make(jobs: Sequence[Job], watch: Watch) -> dict[tuple[str, int], Outcome]:
-    """Every job's outcome, by the arm's name and the seed; and the constant guess's, by `guess_of` its case."""
+def make(jobs: Sequence[Job], watch: Watch, guess: bool = True) -> dict[tuple[str, int], Outcome]:
+    """Every job's outcome, by the arm's name and the seed; with `guess` also the constant guess's, by `guess_of`
+    its case."""
     out = {}
     for job, fed in _with_data(jobs):
         done = finished(job, fed)
         outcome = done or _run(job, fed, watch)
         out[job.arm.name, job.seed] = outcome
-        if (guess := (guess_of(job.arm.case), job.seed)) not in out:
-            out[guess] = _guess(job, fed, outcome.metrics)
+        key = guess_of(job.arm.case), job.seed
+        if guess and key not in out and (found := _guess(job, fed, outcome.metrics)):
+            out[key] = found
         watch.done(job, outcome, fresh=done is None)
     return out
 
@@ -274,11 +277,16 @@ def guess_of(case: str) -> str:
     return f"{case} {CONSTANT}"
 
 
-def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome:
-    """The same answer for every sample: the most common class, or the mean."""
+def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | None:
+    """The same answer for every sample: the most common class, or the mean; None where a loss or metric of one's own
+    does not take such outputs."""
     given = config.make_loss(job.tables["model"])
     unit = None if fed.preparation is None else fed.preparation.target
-    line = constant_scores(fed, given.get("metrics"), given.get("loss"), unit=unit)
+    clients = choose_clients(job.tables["run"].get("evaluate_clients", "auto"), len(fed), job.seed)
+    try:
+        line = constant_scores(fed, given.get("metrics"), given.get("loss"), unit=unit, clients=clients)
+    except UnalikeError:
+        return None
     return Outcome(job.seed, [{"round": 0, **line}], metrics=metrics)
 
 
@@ -351,7 +359,7 @@ def tuned(
             jobs.append(Job(dc.replace(arm, name=f"{arm.name} {k}"), seed, where, {**tables, "run": run}))
     check_folders(jobs)
     watch.begin(jobs, "trials")
-    outcomes = make(jobs, watch)
+    outcomes = make(jobs, watch, guess=False)
     out, found = [], {}
     for arm in arms:
         mine = [outcomes[f"{arm.name} {k}", seed] for k in range(len(changes[arm.name]))]

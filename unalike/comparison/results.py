@@ -11,7 +11,7 @@ from typing import Any
 
 from unalike import config
 from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
-from unalike.comparison.verdict import Against, against, beats, p_word, spread, verdict
+from unalike.comparison.verdict import Against, against, learned, p_word, spread, verdict
 from unalike.files import complaining, replace
 from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
@@ -74,7 +74,7 @@ def conclude(
 
     Methods are compared by the headline. Where no method beats the constant guess by it, they may still have learned to
     tell classes apart, as where one class is far more common than the others: then by the first of `TELLING` by which
-    one does."""
+    one does, at a level that counts the looks."""
     out = []
     for name in dict.fromkeys(arm.case for arm in arms):
         mine = [arm for arm in arms if arm.case == name]
@@ -85,18 +85,13 @@ def conclude(
         plain = [arm for arm in mine if not arm.reference] or mine
         shown = [o for arm in plain for o in made[arm.label]]
         measured = evidence.scores_of(shown)
-        scores = [score for k, score in enumerate(measured) if k == 0 or score.metric in TELLING]
-        for score in scores or [evidence.score_of(guesses) or SCORES[0]]:
-            found = _found(mine, made, score, evidence.others_of(shown, score))
-            if _learned(found, score):
-                break
-        else:
-            score = scores[0] if scores else score
-            found = _found(mine, made, score, evidence.others_of(shown, score))
-        case = _case(name, found, made, score, target, _advice(mine[0], tuned))
+        scores = _telling(measured, len(seeds)) or [evidence.score_of(guesses) or SCORES[0]]
+        every = [(score, _found(mine, made, score, evidence.others_of(shown, score))) for score in scores]
+        looks, score, found = _looked(every)
+        case = _case(name, found, made, score, target, _advice(mine[0], tuned), looks)
         if measured:
-            instead = f"No method has a better {measured[0].name} than the same answer for every sample."
-            why = [f"Compared by {score.name}: {instead}"] if score is not measured[0] else []
+            instead = f"no method has a better {scores[0].name} than the same answer for every sample."
+            why = [f"Compared by {score.name}: {instead}"] if score is not scores[0] else []
             case.lines[1:1] = [_basis(found, case.base, score), *why, *_few(found, mine[0].validation)]
         out.append(case)
     return out
@@ -115,11 +110,25 @@ def _found(
     return out
 
 
-def _learned(found: Sequence[Evidence], score: Number) -> bool:
-    """Whether some method beats the constant guess by this score."""
-    guess = next((e for e in found if e.method == CONSTANT), None)
-    methods = [e for e in found if e.complete and not e.reference]
-    return guess is None or not guess.complete or any(beats(m, guess, score) for m in methods)
+def _telling(measured: Sequence[Number], seeds: int) -> list[Number]:
+    """The headline, and what else may show that something was learned: one score of each metric in `TELLING`. One or
+    two seeds show too little for a second look."""
+    if seeds < 3:
+        return [*measured[:1]]
+    first = {score.metric: score for score in reversed(measured)}
+    others = [first[name] for name in TELLING if name in first and name != measured[0].metric] if measured else []
+    return [*measured[:1], *others]
+
+
+def _looked(every: Sequence[tuple[Number, list[Evidence]]]) -> tuple[int, Number, list[Evidence]]:
+    """How many scores were looked at, and the first by which some method beats the constant guess, with its evidence;
+    the headline where none does."""
+    for looks, (score, found) in enumerate(every, 1):
+        guess = next((e for e in found if e.method == CONSTANT), None)
+        methods = [e for e in found if e.complete and not e.reference]
+        if guess is None or not guess.complete or learned(methods, guess, score, looks):
+            return looks, score, found
+    return len(every), *every[0]
 
 
 def _advice(arm: Arm, tuned: bool) -> str:
@@ -136,7 +145,13 @@ def _advice(arm: Arm, tuned: bool) -> str:
 
 
 def _case(
-    name: str, found: list[Evidence], made: dict[str, list[Outcome]], score: Number, target: float | None, advice: str
+    name: str,
+    found: list[Evidence],
+    made: dict[str, list[Outcome]],
+    score: Number,
+    target: float | None,
+    advice: str,
+    looks: int,
 ) -> Case:
     judged, note = _judged(found, score)
     first = [e for e in judged if not e.reference] or judged
@@ -147,7 +162,7 @@ def _case(
         evidence.aim(each, made[each.label], score, target)
     complete = [e for e in judged if e.complete and not e.reference]
     tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
-    short, *rest = verdict(judged, base, score, target, found, advice)
+    short, *rest = verdict(judged, base, score, target, found, advice, looks)
     return Case(name, found, base, score, target, tests, [e.label for e in judged], [short, *note, *rest])
 
 

@@ -61,25 +61,26 @@ def verdict(
     target: float | None,
     tried: Sequence[Evidence] = (),
     advice: str = "",
+    looks: int = 1,
 ) -> list[str]:
     """The sentences, one a wish; each begins with what is wished for and a colon. The first is the answer in short.
     `tried`: settings that were run, where they are more than those that are judged; `advice`: what to try where no
-    method has learned anything."""
+    method has learned anything; `looks`: by how many scores that was asked."""
     methods = [e for e in found if not e.reference and e.complete]
     references = {e.method: e for e in found if e.reference}
     diverged = _diverged(tried or found)
     if not methods:
         return ["In short: no verdict; no method got through in every seed.", *diverged]
     guess = references.get("constant")
-    learned = [m for m in methods if guess is None or not guess.complete or beats(m, guess, score)]
-    if not learned:
+    able = methods if guess is None or not guess.complete else learned(methods, guess, score, looks)
+    if not able:
         assert guess is not None
         return [*_nothing(methods, guess, score, advice), *diverged]
     lines = [_short(methods, base, score) if len(methods) > 1 else _only(methods[0], found, guess, score)]
     lines.append(_sure(len(base.seeds)))
     lines += diverged
     if guess is not None:
-        lines += _learned_nothing([m for m in methods if m not in learned], guess, score)
+        lines += _learned_nothing([m for m in methods if m not in able], guess, score)
     if len(methods) > 1:
         lines.append(_accuracy(methods, base, score))
         lines.append(_worst(methods, base, score))
@@ -111,13 +112,19 @@ def _diverged(found: Sequence[Evidence]) -> list[str]:
 # ---------------------------------------------------------------- has anything been learned
 
 
-def beats(method: Evidence, guess: Evidence, score: Number) -> bool:
-    """Whether a method is shown to be better than a constant guess; one or two seeds cannot show it, there it need
-    only be better in each."""
-    test = stats.paired(method.selected, guess.selected)
-    if test is None or test.df < 2 or math.isinf(test.t):
-        return _always(method, guess, lambda e: e.selected, score.larger)
-    return (test.difference > 0) == score.larger and test.p / 2 < stats.ALPHA
+def learned(methods: Sequence[Evidence], guess: Evidence, score: Number, looks: int = 1) -> list[Evidence]:
+    """Return the methods that are shown to be better than a constant guess, each in a one-sided test; where it is a
+    further look, after others in vain, corrected for all methods and looks. One or two seeds cannot show it: there a
+    method need only be better in each."""
+    tests = len(methods) * looks if looks > 1 else 1
+
+    def beats(method: Evidence) -> bool:
+        test = stats.paired(method.selected, guess.selected)
+        if test is None or test.df < 2 or math.isinf(test.t):
+            return _always(method, guess, lambda e: e.selected, score.larger)
+        return (test.difference > 0) == score.larger and test.p / 2 * tests < stats.ALPHA
+
+    return [method for method in methods if beats(method)]
 
 
 def _nothing(methods: Sequence[Evidence], guess: Evidence, score: Number, advice: str) -> list[str]:

@@ -63,14 +63,13 @@ def suited(tables: Tables, fed: Federation) -> Tables:
     Chosen over seventeen real tables (benchmarks/tables.py, docs/tables.md): twelve to 24 steps a round for a client
     of the usual size, rates that fall, a little weight decay.
     """
-    local = {} if "steps" in tables["local"] else {"epochs": 2.0}
-    local |= {"lr": 0.1 if fed.classes is not None else 0.03, "lr_decay": 0.93, "weight_decay": 0.003}
+    local: dict[str, Any] = {"lr": 0.1 if fed.classes is not None else 0.03, "lr_decay": 0.93, "weight_decay": 0.003}
     rows = float(fed.train.sizes.mean())
     given = tables["local"].get("batch_size")
     batch = given if isinstance(given, int) else 2 ** round(math.log2(min(LARGEST_BATCH, max(LEAST_BATCH, rows / 8))))
-    if "epochs" in local:
+    if "steps" not in tables["local"]:
         steps = 1.0 if given == "full" else max(1.0, rows / batch)  # in one pass
-        local["epochs"] = round(min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps), 2)
+        local["epochs"] = float(f"{min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps):.3g}")
     model = tables["model"]
     if not {"name", "file"} & model.keys():
         model = {"name": "cnn-small"} | model if fed.train.x.dim() == 4 else {"name": "mlp", "hidden": [32]} | model

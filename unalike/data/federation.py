@@ -75,8 +75,7 @@ class Federation:
                 )
         self.names = names
         self.classes = self._count_classes(classes)
-        self.schema, self.recipe, self.preparation = schema, recipe, preparation
-        self.schema, self.notes = schema, [*notes]
+        self.schema, self.recipe, self.preparation, self.notes = schema, recipe, preparation, [*notes]
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -242,6 +241,11 @@ class Federation:
         draws.check_seed(seed)
         if not test and not validation:
             return self
+        if self.preparation is not None:
+            raise UnalikeError(
+                "The features were prepared already, and rows that helped in that are no test: split first, or give "
+                "from_table the share."
+            )
 
         train, sizes = self.train, self.train.sizes
         spare = np.maximum(sizes - 1, 0)
@@ -275,11 +279,12 @@ class Federation:
         if not isinstance(recipe, Recipe):
             own = self.recipe or Recipe.of(self.schema, self.train.x[:1].numel(), target=self.classes is None)
             recipe = own if recipe is None else own.scaled_by(recipe)
+        self.check(gaps=True)
         return self.prepared_by(prepare(self.train, recipe))
 
     def prepared_by(self, preparation: Preparation) -> Self:
         """Return the federation with every sample prepared like this."""
-        return self._prepared(preparation, preparation.apply_columns)
+        return self._prepared(preparation, lambda columns: preparation.apply_columns(columns, self.train))
 
     def _prepared(self, preparation: Preparation, columns: Callable[[Columns], Columns]) -> Self:
         test = self.global_test

@@ -77,7 +77,7 @@ class Recipe:
         """The recipe that `plain` gave; what is no recipe is refused."""
         try:
             scaled, sources, names = tuple(plain["scaled"]), tuple(plain["sources"]), plain["names"]
-            target = plain["target"]
+            scale, target = plain["scale"], plain["target"]
             right = all(type(v) is bool for v in (*scaled, target)) and all(type(v) is int for v in sources)
             right = right and len(scaled) == len(sources) and all(0 <= v < len(sources) for v in sources)
             right = right and (names is None or [type(name) for name in names] == [str] * len(scaled))
@@ -85,7 +85,7 @@ class Recipe:
             right = False
         if not right:
             raise UnalikeError("That is no recipe for preparing features: use one version of unalike everywhere.")
-        return cls(plain["scale"], scaled, sources, target, None if names is None else tuple(names))
+        return cls(scale, scaled, sources, target, None if names is None else tuple(names))
 
 
 # ---------------------------------------------------------------- what clients send: sums
@@ -104,9 +104,9 @@ def first_sums(columns: Columns, recipe: Recipe) -> Sums:
 def second_sums(columns: Columns, center: Tensor, y_center: Tensor | None) -> Sums:
     """Return of each client the squared distances from the means over all clients, summed over its rows."""
     present = ~torch.isnan(columns.x)
-    out = {"squares": _added(_filled(columns.x.double() - center, present).square(), columns)}
+    out = {"squares": _added(_filled(columns.x.double() - center.to(present.device), present).square(), columns)}
     if y_center is not None:
-        out["y_squares"] = _added((_flat(columns.y) - y_center).square(), columns)
+        out["y_squares"] = _added((_flat(columns.y) - y_center.to(present.device)).square(), columns)
     return out
 
 
@@ -119,6 +119,7 @@ def totals(rows: Tensor) -> Tensor:
 
 def _added(values: Tensor, columns: Columns) -> Tensor:
     """Sum every client's rows. A client's sum is the same here and where it is alone."""
+    values = values.cpu()
     if not len(values):
         return torch.zeros(len(columns), *values.shape[1:], dtype=values.dtype)
     filled = np.flatnonzero(columns.sizes)  # reduceat has no empty part
@@ -132,7 +133,7 @@ def _filled(x: Tensor, present: Tensor) -> Tensor:
 
 
 def _flat(y: Tensor) -> Tensor:
-    return y.double().reshape(len(y), -1)
+    return y.double().reshape(len(y), math.prod(y.shape[1:]))
 
 
 # ---------------------------------------------------------------- what comes of them
@@ -144,8 +145,8 @@ class Preparation:
 
     center, scale, fill: of each feature, z = (x − center) / scale, and what a missing cell becomes. limit: what z is at
     most, if there is a limit. indicators: the features whose absence has a feature of its own, one of a column. target:
-    mean and deviation of what is predicted, one number or several. own: each client by its own mean and deviation (a
-    row that is nobody's by all clients').
+    mean and deviation of what is predicted, one number or several. own: each client by the mean and deviation of its
+    own training rows (a row that is nobody's by all clients'). What comes out is float32.
     """
 
     center: tuple[float, ...]
@@ -170,22 +171,23 @@ class Preparation:
         center, scale = (torch.tensor(v, dtype=torch.float64, device=x.device) for v in (self.center, self.scale))
         return self._finish(x, (x.double() - center) / scale)
 
-    def apply_columns(self, columns: Columns) -> Columns:
-        """Return a split as models see it."""
-        if not self.own:
-            return Columns(self.apply(columns.x), self.apply_target(columns.y), columns.offsets)
-        parts = [self._own(columns.of(k)[0]) for k in range(len(columns))]
-        x = torch.cat(parts) if parts else self.apply(columns.x)
+    def apply_columns(self, columns: Columns, train: Columns) -> Columns:
+        """Return a split as models see it; `train` has the raw training rows of the same clients."""
+        x = self._own(columns, train) if self.own else self.apply(columns.x)
         return Columns(x, self.apply_target(columns.y), columns.offsets)
 
-    def _own(self, x: Tensor) -> Tensor:
-        """Prepare one client's rows by themselves."""
-        present = ~torch.isnan(x)
-        n = present.sum(0).clamp(min=1)
-        mean = _filled(x, present).sum(0) / n
-        scale = _deviation(_filled(x.double() - mean, present).square().sum(0), n, mean)
-        scale = torch.where(torch.tensor(self.scaled), scale, COIN)
-        return self._finish(x, (x.double() - mean) / scale)
+    def _own(self, columns: Columns, train: Columns) -> Tensor:
+        """Prepare each client's rows by the mean and deviation of its own training rows."""
+        parts = []
+        for k in range(len(columns)):
+            x, known = columns.of(k)[0], train.of(k)[0]
+            present = ~torch.isnan(known)
+            n = present.sum(0).clamp(min=1)
+            mean = _filled(known, present).sum(0) / n
+            scale = _deviation(_filled(known.double() - mean, present).square().sum(0), n, mean)
+            scale = torch.where(torch.tensor(self.scaled, device=x.device), scale, COIN)
+            parts.append(self._finish(x, (x.double() - mean) / scale))
+        return torch.cat(parts)
 
     def _finish(self, x: Tensor, z: Tensor) -> Tensor:
         fill = torch.tensor(self.fill, dtype=torch.float64, device=x.device)
@@ -198,7 +200,9 @@ class Preparation:
         """Return labels as they are, numbers to predict standardised."""
         if self.target is None:
             return y
-        mean, scale = (torch.tensor(v, dtype=torch.float64) for v in self.target)
+        mean, scale = (torch.tensor(v, dtype=torch.float64, device=y.device) for v in self.target)
+        if len(mean) != math.prod(y.shape[1:]):
+            raise UnalikeError(f"y has shape {list(y.shape)}, and {len(mean)} numbers a sample were prepared.")
         return ((_flat(y) - mean) / scale).reshape(y.shape).float()
 
     @property
@@ -230,11 +234,10 @@ class Preparation:
             raise bad from None
         width = len(numbers["center"])
         right = len(scaled) == len(numbers["scale"]) == len(numbers["fill"]) == width
-        right = right and all(type(k) is int and 0 <= k < width for k in indicators) and 0 not in numbers["scale"]
-        right = right and (names is None or len(names) == width)
-        right = right and (
-            target is None or (len(target) == 2 and len(target[0]) == len(target[1]) and 0 not in target[1])
-        )
+        right = right and all(type(k) is int and 0 <= k < width for k in indicators)
+        right = right and len(set(indicators)) == len(indicators) and min(numbers["scale"], default=1) > 0
+        right = right and (names is None or len(names) == width) and (limit is None or limit > 0)
+        right = right and (target is None or (len(target[0]) == len(target[1]) and min(target[1], default=0) > 0))
         if not right:
             raise bad
         own = bool(plain["own"])

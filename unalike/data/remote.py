@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unalike.data.columns import Columns, Pair, offsets_of
+from unalike.data.columns import Columns, Pair, first_infinite_row, offsets_of
 from unalike.data.federation import Federation
 from unalike.data.preparation import Preparation
 from unalike.errors import UnalikeError
@@ -65,6 +65,8 @@ class RemoteFederation(Federation):
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
             raise UnalikeError(f"{self.client_name(int(empty[0]))} has no training samples: leave it out.")
+        if self.global_test is not None and any(first_infinite_row(part) is not None for part in self.global_test):
+            raise UnalikeError("The test set has values that are NaN or infinite: clean them, or prepare the features.")
 
     def pooled(self) -> Federation:
         """Refuse: the data cannot be pooled."""

@@ -33,13 +33,13 @@ def choose(lines: Sequence[Line], *scores: Number) -> Line | None:
     data. Never by test data. Of rounds with the same score the one with the least validation loss is chosen, then the
     last, since the first would be the least trained. Fewer than 100 validation samples tell hardly more about a score
     than chance does: there the loss chooses."""
+    few = min((line.get("validation_samples", FEW_SAMPLES) for line in lines), default=0) < FEW_SAMPLES
     for score in scores:
         sign, key = 1 if score.larger else -1, score.validation
 
         def rank(line: Line, sign: int = sign, key: str = key) -> tuple[float, ...]:
             value, loss = sign * line[key], line.get("validation_loss")
             less = -loss if is_finite(loss) else -math.inf
-            few = line.get("validation_samples", FEW_SAMPLES) < FEW_SAMPLES
             return (less, value, line["round"]) if few else (value, less, line["round"])
 
         rated = [line for line in lines if is_finite(line.get(key))]

@@ -34,7 +34,9 @@ Grouped = Callable[[Tensor, Tensor, np.ndarray], np.ndarray]  # (outputs, y, sam
 
 MEANS = "means."  # prefix of the reply field in which the means of a statistic travel
 CALIBRATION_BINS = 15
-AUC_BINS, AUC_RANGE = 4096, 16.0  # bins of a class; log-odds beyond the range are in the outermost bins
+# Bins of a class. They are narrow where log-odds are small and wide where they are large (even in their arcsinh), so
+# that neither a model that is hardly trained nor one that is far too sure of itself has all its samples in one.
+AUC_BINS, AUC_UNIT, AUC_RANGE = 4096, 0.05, 13.0
 
 
 @dc.dataclass(frozen=True)
@@ -188,7 +190,8 @@ def auc_bins(output: Tensor, y: Tensor) -> Tensor:
     one vector; of class 1 alone where there are two."""
     odds = _contrasts(output).nan_to_num(0.0)
     columns = torch.arange(odds.shape[-1], device=y.device)
-    place = ((odds + AUC_RANGE) * (AUC_BINS / (2 * AUC_RANGE))).clamp(0, AUC_BINS - 1).long()
+    even = torch.asinh(odds.double() / AUC_UNIT)
+    place = ((even + AUC_RANGE) * (AUC_BINS / (2 * AUC_RANGE))).clamp(0, AUC_BINS - 1).long()
     other = y[:, None] != (columns if len(columns) > 1 else columns + 1)
     index = (columns * 2 + other) * AUC_BINS + place
     return torch.bincount(index.reshape(-1), minlength=len(columns) * 2 * AUC_BINS).double() / len(y)

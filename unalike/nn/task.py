@@ -99,8 +99,8 @@ class Task:
         """Return outputs and targets in the unit that metrics are in."""
         if self.unit is None or not y.is_floating_point():
             return output, y
-        mean, scale = (torch.as_tensor(v, dtype=y.dtype, device=y.device) for v in self.unit)
-        return output.reshape(y.shape) * scale + mean, y * scale + mean
+        mean, scale = (torch.as_tensor(v, dtype=torch.float64, device=y.device) for v in self.unit)
+        return output.reshape(y.shape).double() * scale + mean, y.double() * scale + mean
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:

@@ -120,7 +120,10 @@ class RunFolder:
                 )
 
     def keep(self, name: str, content: dict[str, Any]) -> None:
-        """Write what goes with the run as a JSON file."""
+        """Write what goes with the run as a JSON file; a run that goes on must have the same."""
+        file, plain = self.path / name, json.loads(json.dumps(content))
+        if self.manifest is not None and file.exists() and json.loads(file.read_text()) != plain:
+            raise UnalikeError(f"{self.path} holds another run: its {name} differs. Choose another folder.")
         with self.writing():
             replace(self.path / name, json.dumps(content).encode())
 

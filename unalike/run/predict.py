@@ -174,6 +174,11 @@ def _check_finite(x: Tensor) -> None:
 def predictor(run: Run, client: int | str | None = None) -> Predictor:
     """Return the run's global model, or a client's own, ready to be used."""
     data = run.data
+    if client is not None and data.preparation is not None and data.preparation.own:
+        raise UnalikeError(
+            "With scale='client' a client's own model reads rows in its own units, which are known where its rows are: "
+            "prepare with scale='standard', or predict with the global model."
+        )
     module = run.model if client is None else _own_module(run, _client(run, client))
     x, names, preparation = data.train.x, data.label_names, data.preparation
     about = {"method": settings(run.method), "rounds": run.rounds_done, "seed": run.seed}
