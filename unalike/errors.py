@@ -72,12 +72,13 @@ def one_of(owner: object, name: str, *options: str) -> None:
 
 
 def complain(error: BaseException, again: str = "") -> int:
-    """One line on standard error, and the exit code: 2 for what the user can mend, 1 for what is ours."""
+    """One line on standard error, and the exit code: 2 for what the user can mend, 3 for a run that diverged, 1 for
+    what is ours."""
     if isinstance(error, KeyboardInterrupt):
         print(f"\nunalike: stopped{again}", file=sys.stderr)
         return 130
     if isinstance(error, UnalikeError):
-        line, code = str(error), 2
+        line, code = str(error), 3 if isinstance(error, Diverged) else 2
     elif isinstance(error, OSError | MemoryError):
         line, code = line_of(error), 2
     else:

@@ -65,3 +65,8 @@ def parse_seeds(text: str, command: str) -> list[int]:
     if len(set(found)) < len(found):
         raise UnalikeError(f"{command}: --seeds {text} has a seed twice: a paired test counts each once.")
     return found
+
+
+def decimal(value: float) -> str:
+    """12, or 2.5."""
+    return f"{value:.1f}".removesuffix(".0")

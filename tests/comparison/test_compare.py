@@ -373,7 +373,7 @@ MISTAKES = [
      "that repeat; give floats for regression."),
     ("fedavg --data-folder hole", "unalike: *a.npz* NaN *"),
     ("fedavg --data-folder same", "unalike: The label is 0 in every sample: nothing to learn."),
-    ("fedavg --data-folder same-floats", "unalike: The label is 0.0 in every sample: nothing to learn."),
+    ("fedavg --data-folder same-floats", "unalike: The label is the same in every sample: nothing to learn."),
 ]  # fmt: skip
 
 

@@ -336,17 +336,17 @@ def test_the_worst_clients():
 def test_rounds_and_bytes_may_have_different_winners():
     quick = method("b", FAR, rounds_to=[3, 4, 3, 3, 4], bytes_to=[2000, 2100, 2050, 1990, 2010])
     text = say(method("fedavg", BASE), quick)
-    assert text["Fewest rounds to accuracy 0.5"].startswith("b, 3 against fedavg's 10 (t(4) = -")
+    assert text["Fewest rounds to accuracy 0.5"].startswith("b, 3.4 against fedavg's 10.4 (t(4) = -")
     assert text["Fewest bytes to accuracy 0.5"].startswith("fedavg, 1.0 kB; no other is ahead.")
 
 
 def test_a_method_that_misses_the_target_in_a_seed_cannot_win_it():
     some = method("b", FAR, rounds_to=[1, 1, 1, 1, None], bytes_to=[1, 1, 1, 1, None])
     text = say(method("fedavg", BASE), some)
-    assert text["Fewest rounds to accuracy 0.5"] == ("fedavg, 10. Reached by b in 4 of 5 seeds only: no mean for it.")
+    assert text["Fewest rounds to accuracy 0.5"] == ("fedavg, 10.4. Reached by b in 4 of 5 seeds only: no mean for it.")
     missed = method("fedavg", BASE, rounds_to=[None] * 5, bytes_to=[None] * 5)
     text = say(missed, method("b", FAR))
-    assert "b, 10; fedavg does not always reach it." in text["Fewest rounds to accuracy 0.5"]
+    assert "b, 10.4; fedavg does not always reach it." in text["Fewest rounds to accuracy 0.5"]
     text = say(missed, some)
     assert "no method reaches it in every seed" in text["Fewest rounds and bytes to accuracy 0.5"]
     assert not any("Fewest" in wish for wish in say(missed, some, target=None))
@@ -546,6 +546,9 @@ def test_few_validation_samples_are_said():
 
     assert "rounds were chosen by the loss on 29 validation samples" in said(29, validation=[0.5])[0]
     assert not said(100, validation=[0.5]) and not said(29) and not said(None)
+    one = dc.replace(arm("fedavg"), tested=12)
+    (case,) = results.conclude([one], [0], {("fedavg", 0): Outcome(0, lines(0.5))})
+    assert "Few samples: scores are of 12 test samples in each seed." in case.lines
 
 
 def test_all_runs_diverged():

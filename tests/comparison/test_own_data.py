@@ -112,3 +112,23 @@ def test_a_run_on_a_table_shows_how_good_the_model_is(here, capsys):
     assert "Features reach from 0.0161 at most (smooth) to 4" in " ".join(said.split())
     assert config.read("r/config.toml")["data"]["test"] == 0.2 and Path("r/preparation.json").exists()
     assert do(capsys, "run --resume r --rounds 4 -q")[0] == 0
+
+
+def test_a_word_that_is_no_scale_is_no_file(here, capsys):
+    write(units, "smooth,area,outcome")
+    code, _, said = do(capsys, "run --table my.csv --client site --label outcome --rounds 1 --scale bogus")
+    assert code == 2 and "'bogus'" in said and "standard" in said
+
+
+def test_clients_of_a_row_or_two_choose_no_round(here, capsys):
+    write(units, "smooth,area,outcome", rows=4)
+    code, out, _ = do(
+        capsys, "compare fedavg fedprox --table my.csv --client site --label outcome --seeds 1 --folder a"
+    )
+    assert code in (0, 3) and "after the last round (no validation data)" in " ".join(out.split())
+
+
+def test_a_run_that_diverges_has_exit_code_3(here, capsys):
+    write(units, "smooth,area,outcome")
+    line = "run --table my.csv --client site --label outcome --rounds 3 --lr 1e30 --folder r -q"
+    assert do(capsys, line)[0] == 3

@@ -417,3 +417,16 @@ def test_all_columns_that_cannot_be_learned_from_are_named_at_once():
         from_table(
             {"c": ["x", "y"] * 20, "y": ["u", "u", "v", "v"] * 10, "who knows": names, "b": [None] * 40}, "c", "y"
         )
+
+
+def test_a_client_that_loses_all_its_rows_is_named():
+    table = {"c": ["x", "y"] * 6, "y": ["u", "u", "v", "v"] * 3, "a": [1.0, None] * 6}
+    data = table_dataset(table, "y", client="c", missing="drop")
+    assert "Clients without a row that is left: y." in data.notes
+
+
+@pytest.mark.parametrize("values, told", [([0, 1, 2], False), ([1, 2, 3, 4, 5], True)])
+def test_whole_numbers_that_are_taken_as_classes_are_said(values, told):
+    labels = (values * 20)[:60]
+    data = table_dataset({"y": labels, "a": [k / 7 for k in range(60)]}, "y")
+    assert any("taken as classes" in note for note in data.notes) == told

@@ -131,6 +131,8 @@ def test_clients_bring_tables_and_share_a_schema(tmp_path):
     assert run.data.preparation.features == ["age", "sex=f", "sex=m", "dose", "age missing", "dose missing"]
     kept = json.loads((tmp_path / "run" / "preparation.json").read_text())
     assert kept["label_names"] == ["ill", "well"] and Schema.from_plain(kept["schema"]) == shared
+    model = ua.load_model(tmp_path / "run" / "model.unalike")  # the server has no data that an export could be made of
+    assert model.predict([{"age": 50, "sex": "f", "dose": None}]).labels[0] in ("ill", "well")
 
 
 def test_tables_that_do_not_fit_a_schema(tmp_path):

@@ -42,6 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     data = _settings(args)
+    if "table" in data and not {"client", "clients", "partition"} & data.keys():
+        data = {**data, "clients": 1}  # nobody said whose rows these are
     fed = config.make_data(data, raw=True)
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
     content, parts = _clients(fed, data), []

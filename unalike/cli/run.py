@@ -193,7 +193,8 @@ def report(run: Run, folder: str, as_json: bool) -> None:
         return
     final, chosen = summary["final"] or {}, summary["selected"] or {}
     found = {k: v for k, v in final.items() if isinstance(v, float) and of(k, run.numbers).source != "bookkeeping"}
-    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items()]
+    squared = {k for k in found if k.endswith("_pp2") and of(k, run.numbers).unit != "pp²"}  # of no points
+    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items() if k not in squared]
     if score := score_in(chosen, run.numbers):
         name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"
         rows.append([name, f"{chosen[score.key]:.4f}"])

@@ -43,7 +43,7 @@ class Arm:
 
     name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
     learning rate, so that --tune may; validation: how many samples of all clients choose the round; unscaled: its
-    features are in units of their own.
+    features are in units of their own; tested: how many samples the scores are of.
     """
 
     label: str
@@ -53,6 +53,7 @@ class Arm:
     free_rate: bool = False
     validation: int | None = None
     unscaled: bool = False
+    tested: int | None = None
 
     @property
     def method(self) -> str:
@@ -134,7 +135,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         if arm.method == "centralized":
             tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(fed))
         chosen_on = None if fed.validation is None else len(fed.validation.y)
-        settled.append(dc.replace(arm, tables=tables, validation=chosen_on, unscaled=_unscaled(fed)))
+        tested = len(fed.global_test[1]) if fed.global_test is not None else 0 if fed.test is None else len(fed.test.y)
+        settled.append(dc.replace(arm, tables=tables, validation=chosen_on, tested=tested, unscaled=_unscaled(fed)))
         _try(settled[-1], fed, seed)
     return settled
 
@@ -148,7 +150,8 @@ def _unscaled(fed: Federation) -> bool:
 def _check_labels(fed: Federation) -> None:
     y = fed.train.y.cpu().numpy()
     if len(y) and (y == y[0]).all():
-        raise UnalikeError(f"The label is {y[0]} in every sample: nothing to learn.")
+        what = "the same" if fed.classes is None else y[0]  # a number may be in other units here
+        raise UnalikeError(f"The label is {what} in every sample: nothing to learn.")
     if fed.classes is not None and len(np.unique(y)) == len(y) > 2:
         raise UnalikeError(
             f"The data have {len(y)} different labels in {len(y)} samples: labels must be classes that "

@@ -17,7 +17,7 @@ from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
 from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, places
-from unalike.text import csv_text, listed, size, span
+from unalike.text import csv_text, decimal, listed, size, span
 
 NOTHING = "–"
 TELLING = ("auc", "balanced_accuracy")  # scores of which a constant guess has the least, however common a class is
@@ -52,13 +52,17 @@ def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
     return f"Measured: {score.score}, {when}; {mean}."
 
 
-def _few(found: Sequence[Evidence], samples: int | None) -> list[str]:
-    """A word of doubt where the round was chosen on few samples."""
+def _few(found: Sequence[Evidence], arm: Arm) -> list[str]:
+    """A word of doubt where scores are of few samples, or the round was chosen on few."""
+    samples, out = arm.validation, []
+    if arm.tested is not None and arm.tested < FEW_SAMPLES:
+        out.append(f"Few samples: scores are of {arm.tested} test samples in each seed.")
     if samples is None or samples >= FEW_SAMPLES or not any(e.validation for e in found):
-        return []
+        return out
     return [
+        *out,
         f"Few samples: rounds were chosen by the loss on {samples} validation samples, partly by chance; see the last "
-        "round too."
+        "round too (comparison.md).",
     ]
 
 
@@ -92,7 +96,7 @@ def conclude(
         if measured:
             instead = f"no method has a better {scores[0].name} than the same answer for every sample."
             why = [f"Compared by {score.name}: {instead}"] if score is not scores[0] else []
-            case.lines[1:1] = [_basis(found, case.base, score), *why, *_few(found, mine[0].validation)]
+            case.lines[1:1] = [_basis(found, case.base, score), *why, *_few(found, mine[0])]
         out.append(case)
     return out
 
@@ -225,7 +229,7 @@ def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
         own: lambda e: mean(e.own, f"{{:.{places(score.unit, base.own)}f}}".format),
         worst: lambda e: mean(e.worst, f"{{:.{places(score.unit, base.worst)}f}}".format),
         variance: lambda e: mean(e.variance, "{:.0f}".format),
-        f"rounds to {to}": lambda e: reach(e, e.rounds_to, "{:.0f}".format),
+        f"rounds to {to}": lambda e: reach(e, e.rounds_to, decimal),
         "and bytes": lambda e: reach(e, e.bytes_to, size),
         "all bytes": lambda e: NOTHING if e.reference else size(stats.mean(e.bytes)),
         "time": lambda e: span(stats.mean(e.seconds)),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from unalike.metrics.names import Number
 from unalike.results import stats
 from unalike.results.evidence import Evidence, places
-from unalike.text import listed, number, plural, size
+from unalike.text import decimal, listed, number, plural, size
 
 LITTLE = 0.01  # of accuracy; of other numbers, this share of them
 FEW = 5  # seeds below which a paired test sees large differences only
@@ -271,7 +271,7 @@ def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: 
 
     lines = []
     for title, values, show in (
-        ("rounds", rounds, lambda e: f"{stats.mean(rounds(e)):.0f}"),
+        ("rounds", rounds, lambda e: decimal(stats.mean(rounds(e)))),
         ("bytes", sent, lambda e: size(stats.mean(sent(e)))),
     ):
         if base in reached and len(reached) > 1:

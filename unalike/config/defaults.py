@@ -29,6 +29,9 @@ def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Feder
     free = [name for name in known if name not in table and name not in raw.splits]
     shares = {name: SHARES[name] for name in splits if name in free}
     notes = [*remarks(raw), *_ranges(raw)]
+    if "validation" in shares and not (raw.sizes * shares["validation"] >= 0.5).any():
+        del shares["validation"]
+        notes.append("Clients have too few samples to choose a round by: the last round is judged.")
     if shares:
         table = {**table, **shares}
         raw = make_data(table, raw=True)
@@ -43,6 +46,8 @@ def _ranges(raw: Federation) -> list[str]:
     which = [k for k, scaled in enumerate(recipe.scaled) if scaled]
     size = x[:, which].abs().nan_to_num().amax(0)
     low, high = (which[int(k)] for k in (size.argmin(), size.argmax()))
+    if size.max() < 10 * max(float(size.min()), 0.1):  # much the same units
+        return []
     reach = f"from {size.min():.3g} at most ({recipe.names[low]}) to {size.max():.4g} ({recipe.names[high]})"
     done = {
         "standard": "standardised by sums over all clients",

@@ -30,6 +30,7 @@ SHORT = {
     "seed": ("run", "seed"),
     "folder": ("run", "folder"),
 }
+BOOLEAN = {"true", "false"}
 CHOOSE = ("name", "file", "folder", "table")  # of [data], [model], [method]: they decide what else there is
 
 Given = tuple[str, str | None]  # a flag's name without dashes, and its text
@@ -76,14 +77,14 @@ def _switches() -> dict[str, set[str]]:
         for name, found in config.uses(table).items():
             if any(typed.fits(True, setting.hint) and setting.hint is not Any for setting, _ in found):
                 words = {word for setting, _ in found for word in setting.knob.choices or ()}
-                out[flag(table, name)[2:]] = words | {"true", "false"}
+                out[flag(table, name)[2:]] = words | BOOLEAN
     return out
 
 
 def _is_value(word: str, name: str, switches: dict[str, set[str]]) -> bool:
     """Whether the word after a flag belongs to it."""
-    if name in switches or name.startswith("no-"):
-        return word in switches.get(name, ("true", "false"))
+    if name.startswith("no-") or switches.get(name) == BOOLEAN:
+        return word in BOOLEAN
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
 
 

@@ -21,6 +21,7 @@ from unalike.errors import UnalikeError
 from unalike.settings.typed import short
 
 FEW = 20  # words of a column that is taken as a category without being asked; whole numbers that are taken as classes
+WORTH_ASKING = 5  # whole numbers of a label, fewer than are asked about, that may still be meant as a number
 EMPTY = "empty in every row"
 REPEATED = 0.05  # more whole numbers than FEW are classes if they are fewer than this share of the rows
 ROLES = {"number": "is a number", "flag": "is yes or no", "date": "is a date"}
@@ -129,6 +130,9 @@ def found_label(
         )
     if len(values) == 1:
         raise UnalikeError(f"{where} is {values[0]!r} in every row: nothing to learn.")
+    if regression is None and len(numbers) == len(values) >= WORTH_ASKING:
+        said = f"The label {name!r} has {len(values)} different whole numbers, taken as classes (--no-regression); "
+        return tuple(values), said + "--regression if it is a number to predict."
     return tuple(values), None
 
 

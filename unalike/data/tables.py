@@ -117,8 +117,11 @@ def table_dataset(
     part = _part(raw, schema, cells, kept, missing, unseen)
     if part.dropped.any():  # classes and categories of the rows that are left
         notes = [f"{part.dropped.sum()} of {len(part.dropped)} rows have a missing cell and are left out."]
+        whose = None if client is None else _words(cells[client])
         cells = {name: column[~part.dropped] for name, column in cells.items()}
         schema, more = _schema(raw, cells, features, label, categorical, regression)
+        if client is not None and whose is not None and (gone := {*whose.filled} - {*_words(cells[client]).filled}):
+            notes.append(f"Clients without a row that is left: {some(sorted(gone))}.")
         notes, part = notes + more, _part(raw, schema, cells, kept, missing, unseen)
     if client is not None:
         _check_clients(client, part.columns[client])

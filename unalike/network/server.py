@@ -6,6 +6,7 @@ facts takes the place of a simulation's federation.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -28,6 +29,7 @@ from unalike.messages import wire
 from unalike.network.client import PLANNED, digest, with_files
 from unalike.network.link import Lost, ServerLink
 from unalike.run.callbacks import Callback
+from unalike.run.deploy import DEPLOYABLE
 from unalike.run.run import Run
 
 
@@ -207,6 +209,9 @@ def run(
         before=lambda checked: clients.plan(checked, data, marks), remote=clients,
     )  # fmt: skip
     clients.end(done)
+    if done.folder is not None:  # what exports need data for, and the server has none
+        with contextlib.suppress(UnalikeError):  # a method without a global model
+            done.save(done.folder.path / DEPLOYABLE, source=tables.get("model", {}).get("file"))
     if lost := [line["lost"] for line in done.history if "lost" in line]:
         say(f"clients lost: {sum(lost)}, in {len(lost)} of {len(done.history)} rounds")
     return done

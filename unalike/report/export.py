@@ -16,6 +16,7 @@ from unalike.errors import UnalikeError, first_line
 from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
+from unalike.run.deploy import DEPLOYABLE
 from unalike.run.folder import join_values
 from unalike.run.run import Run
 from unalike.text import csv_text
@@ -114,7 +115,9 @@ def finished(folder: Path) -> tuple[Run, dict[str, Any]]:
     except Exception as error:
         raise UnalikeError(f"The checkpoint in {checkpoint} cannot be read: {first_line(error)}.") from error
     tables = config.read_tables(folder / "config.toml")
-    tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device")}
+    tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device", "engine")}
+    if not {"name", "table", "folder"} & tables["data"].keys():
+        raise UnalikeError(f"{folder} is a server's, which had no data: its model is in {folder / DEPLOYABLE}.")
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
     run.server.values.update(join_values(tensors), **manifest["numbers"])
     return run, tables["model"]

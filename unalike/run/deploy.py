@@ -30,6 +30,7 @@ from unalike.nn.output import Output
 from unalike.run.predict import Predictor
 
 KEY, FORMAT = "unalike", 1
+DEPLOYABLE = "model.unalike"  # in the folder of a real federation's run
 FILES = ("weights", "vectors")  # options of models that are files to start from: the weights are here
 Build = Callable[[], nn.Module] | nn.Module
 
