@@ -36,7 +36,7 @@ MEANS = "means."  # prefix of the reply field in which the means of a statistic 
 CALIBRATION_BINS = 15
 # Bins of a class. They are narrow where log-odds are small and wide where they are large (even in their arcsinh), so
 # that neither a model that is hardly trained nor one that is far too sure of itself has all its samples in one.
-AUC_BINS, AUC_UNIT, AUC_RANGE = 4096, 0.05, 13.0
+AUC_BINS, AUC_UNIT, AUC_RANGE = 8192, 0.05, 13.0
 
 
 @dc.dataclass(frozen=True)
