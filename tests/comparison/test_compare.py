@@ -278,7 +278,7 @@ def test_a_number_to_predict_is_compared_by_its_error(here, capsys):
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
     assert code == 0 and "\nLowest RMSE: " in out and "RMSE over all clients' test samples together" in out
     found = config.load_toml("a/fedavg-seed0/config.toml")["facts"]["model"]
-    assert found["loss"] == "squared_error" and found["parameters"] == 3 * 32 + 32 + 32 + 1
+    assert found["loss"] == "squared_error" and found["parameters"] == (3 * 32 + 32) + (3 + 32) + 1
 
 
 def test_data_with_splits_of_their_own_keep_them(here):

@@ -53,7 +53,12 @@ def test_what_is_said_stays():
 
 
 def test_models_by_what_a_sample_is():
-    assert suited(federation(30))["model"]["name"] == "mlp"
+    assert suited(federation(30))["model"] | {"metrics": 0} == {
+        "name": "mlp",
+        "hidden": [32],
+        "skip": True,
+        "metrics": 0,
+    }
     assert suited(federation(8, shape=(1, 8, 8)))["model"]["name"] == "cnn-small"
     assert "name" not in suited(federation(30), model={"file": "own.py:build"})["model"]
 

@@ -193,3 +193,13 @@ def test_wrong_options_are_one_clear_line(name, options, message):
     with pytest.raises(UnalikeError) as error:
         build(name, **options)
     assert str(error.value) == message
+
+
+def test_an_mlp_with_a_skip_reads_the_features_too():
+    torch.manual_seed(0)
+    model, x = ua.models.mlp(4, (3,), classes=2, skip=True), torch.randn(5, 4)
+    hidden = torch.relu(model.beside.inner.fc1(x))
+    assert torch.equal(model(x), model.head(torch.cat([x, hidden], 1))) and model.head.in_features == 7
+    assert sum(p.numel() for p in model.parameters()) == (4 * 3 + 3) + (7 * 2 + 2)
+    plain = ua.models.mlp(4, (), classes=2, skip=True)  # nothing to be beside of
+    assert plain.head.in_features == 4

@@ -77,7 +77,8 @@ def suited(tables: Tables, fed: Federation) -> Tables:
         local["epochs"] = float(f"{min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps):.3g}")
     model = tables["model"]
     if not {"name", "file"} & model.keys():
-        model = {"name": "cnn-small"} | model if fed.train.x.dim() == 4 else {"name": "mlp", "hidden": [32]} | model
+        pictures = fed.train.x.dim() == 4
+        model = ({"name": "cnn-small"} if pictures else {"name": "mlp", "hidden": [32], "skip": True}) | model
     return {
         **tables,
         "model": {"metrics": headline(fed), **model},
