@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
 
     tables = run.tables_of(args)
     _clients(tables, args.number)
-    settings, notes = run.with_defaults(args, config.absolute(config.check(tables)))
+    settings, notes, _ = run.with_defaults(args, config.absolute(config.check(tables)))
     if args.dry_run:
         return run.dry_run(settings, args, stand_in="loopback")  # the same messages, without a network
     data = config.make_data(settings["data"], raw=True)

@@ -26,6 +26,7 @@ import shtab
 from unalike import config
 from unalike.cli import show
 from unalike.config import defaults, flags
+from unalike.data import Federation
 from unalike.errors import UnalikeError
 from unalike.metrics.names import of, score_in
 from unalike.report import Record
@@ -74,29 +75,30 @@ def _help(text: str, default: Any) -> str:
 
 def main(args: argparse.Namespace) -> int:
     settings = config.absolute(config.check(tables_of(args)))
-    settings, notes = with_defaults(args, settings)
+    settings, notes, data = with_defaults(args, settings)
     if args.dry_run:
         return dry_run(settings, args)
+    here = None if settings["run"].get("engine") == "loopback" else data  # loopback prepares by messages
 
     def go(live: show.Live, resume: bool) -> Run:
         for note in notes:
             live.say(f"note: {note}")
-        return config.run(settings, callbacks=[live, Record()], resume=resume)
+        return config.run(settings, callbacks=[live, Record()], resume=resume, federation=here)
 
     return conduct(args, settings, go)
 
 
 def with_defaults(
     args: argparse.Namespace, settings: dict[str, dict[str, Any]]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What data of one's own decide: samples to test on, metrics; and what is worth knowing of them. The folder of a
-    run that goes on says all that already."""
+) -> tuple[dict[str, dict[str, Any]], list[str], Federation | None]:
+    """What data of one's own decide: samples to test on, metrics; what is worth knowing of them; and the data, which
+    need not be read again. The folder of a run that goes on says all that already."""
     if not defaults.own(settings) or isinstance(args.resume, str):
-        return settings, []
+        return settings, [], None
     table, fed, notes = defaults.held_out(settings["data"], "test")
     if table != settings["data"] and "test" in table:
         notes.append(f"{table['test']:.0%} of every client's samples are held out as its test (--test).")
-    return defaults.suited({**settings, "data": table}, fed), notes
+    return defaults.suited({**settings, "data": table}, fed), notes, fed
 
 
 def conduct(

@@ -42,7 +42,7 @@ def sums_for(header: dict[str, Any], tensors: dict[str, Tensor], columns: Column
     if not isinstance(plain, dict):
         raise UnalikeError("The request to prepare features has no recipe.")
     recipe = Recipe.from_plain(plain)
-    if x.dim() != 2 or not x.is_floating_point() or len(recipe.scaled) != x.shape[1]:
+    if not recipe.fits(x):
         raise UnalikeError(
             f"The run prepares {len(recipe.scaled)} features; a sample of this client is {list(x.shape[1:])} {x.dtype}."
         )
@@ -131,5 +131,4 @@ def by_messages(data: Federation) -> Federation:
             x, y = data.train.of(k)
             yield k, sums_for(header, tensors, Columns(x, y, [0, len(y)]))
 
-    targets = _targets(data.train.y) if recipe.target else 1
-    return data.prepared_by(prepared_together(recipe, ask, data.train.sizes.tolist(), targets))
+    return data.prepared_by(prepared_together(recipe, ask, data.train.sizes.tolist(), _targets(data.train.y)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from unalike import config
 from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
-from unalike.comparison.verdict import Against, against, learned, p_word, spread, verdict
+from unalike.comparison.verdict import NO_VERDICT, Against, against, learned, p_word, spread, verdict
 from unalike.files import complaining, replace
 from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
@@ -40,7 +40,7 @@ class Case:
     @property
     def sound(self) -> bool:
         """Whether every run got through and there is a verdict."""
-        return not any(e.diverged for e in self.found) and "no verdict" not in self.lines[0]
+        return not any(e.diverged for e in self.found) and not self.lines[0].startswith(NO_VERDICT)
 
 
 def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:

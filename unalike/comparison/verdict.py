@@ -16,6 +16,7 @@ from unalike.results.evidence import Evidence, places
 from unalike.text import decimal, listed, number, plural, size
 
 LITTLE = 0.01  # of accuracy; of other numbers, this share of them
+NO_VERDICT = "In short: no verdict"  # how a comparison begins that ends without one
 FEW = 5  # seeds below which a paired test sees large differences only
 
 Values = Callable[[Evidence], Sequence[float]]
@@ -70,7 +71,7 @@ def verdict(
     references = {e.method: e for e in found if e.reference}
     diverged = _diverged(tried or found)
     if not methods:
-        return ["In short: no verdict; no method got through in every seed.", *diverged]
+        return [f"{NO_VERDICT}; no method got through in every seed.", *diverged]
     guess = references.get("constant")
     able = methods if guess is None or not guess.complete else learned(methods, guess, score, looks)
     if not able:
@@ -131,7 +132,7 @@ def _nothing(methods: Sequence[Evidence], guess: Evidence, score: Number, advice
     best = _best(methods, lambda e: e.selected, score.larger)
     digits = places(score.unit, guess.selected)
     return [
-        "In short: no verdict; no method has learned anything here.",
+        f"{NO_VERDICT}; no method has learned anything here.",
         f"What is wrong: the best {score.name} of a method is {spread(best.selected, digits)} ({best.label}); the "
         f"same answer for every sample has {spread(guess.selected, digits)}. Which method is better cannot be seen in "
         "models that have not learned.",

@@ -18,7 +18,7 @@ from unalike.settings import typed
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema"}
-OWN |= {"--schema", "--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
+OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
@@ -30,7 +30,6 @@ SHORT = {
     "seed": ("run", "seed"),
     "folder": ("run", "folder"),
 }
-BOOLEAN = {"true", "false"}
 CHOOSE = ("name", "file", "folder", "table")  # of [data], [model], [method]: they decide what else there is
 
 Given = tuple[str, str | None]  # a flag's name without dashes, and its text
@@ -70,21 +69,21 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
     return plain, settings
 
 
-def _switches() -> dict[str, set[str]]:
-    """Flags that may stand alone, and the words that may follow them all the same."""
-    out = {}
+def _switches() -> set[str]:
+    """Flags that stand alone: what may be true, and is nowhere a choice of words."""
+    out = set()
     for table in config.TABLES:
         for name, found in config.uses(table).items():
-            if any(typed.fits(True, setting.hint) and setting.hint is not Any for setting, _ in found):
-                words = {word for setting, _ in found for word in setting.knob.choices or ()}
-                out[flag(table, name)[2:]] = words | BOOLEAN
+            boolean = any(typed.fits(True, setting.hint) and setting.hint is not Any for setting, _ in found)
+            if boolean and not any(setting.knob.choices for setting, _ in found):
+                out.add(flag(table, name)[2:])
     return out
 
 
-def _is_value(word: str, name: str, switches: dict[str, set[str]]) -> bool:
+def _is_value(word: str, name: str, switches: set[str]) -> bool:
     """Whether the word after a flag belongs to it."""
-    if name.startswith("no-") or switches.get(name) == BOOLEAN:
-        return word in BOOLEAN
+    if name in switches or name.startswith("no-"):
+        return word in ("true", "false")
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
 
 

@@ -64,6 +64,10 @@ class Recipe:
             return cls(scale, (True,) * features, tuple(range(features)), target)
         return cls(scale, tuple(schema.scaled), tuple(schema.sources), target, tuple(schema.features))
 
+    def fits(self, x: Tensor) -> bool:
+        """Whether this is a recipe for such samples: one row of as many floats each."""
+        return x.dim() == 2 and x.is_floating_point() and x.shape[1] == len(self.scaled)
+
     def scaled_by(self, scale: str) -> Recipe:
         """The same with another scale; without any, a number to predict stays in its unit too."""
         return dc.replace(self, scale=scale, target=self.target and scale != "none")
@@ -293,7 +297,7 @@ def _deviation(squares: Tensor, count: Tensor, mean: Tensor) -> Tensor:
 
 def prepare(columns: Columns, recipe: Recipe) -> Preparation:
     """Return the preparation for clients whose training rows are all here."""
-    if columns.x.dim() != 2 or not columns.x.is_floating_point():
+    if not recipe.fits(columns.x):
         shape = f"{list(columns.x.shape[1:])} {columns.x.dtype}"
         raise UnalikeError(f"A sample is {shape}: features to be scaled must be one row of floats a sample.")
     samples = len(columns.y)

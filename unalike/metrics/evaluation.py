@@ -22,7 +22,6 @@ from unalike.nn.metrics import Metric, need_outputs, statistics
 from unalike.nn.task import BoundModule, Task
 
 Line = dict[str, float | None]
-SLICE = 2048  # samples at a time
 
 
 @dc.dataclass(frozen=True)
@@ -97,7 +96,7 @@ class _Pass:
         parts: dict[str, list[Tensor]] = {name: [] for name in ("loss", *plain)}
         self.sums: dict[str, Tensor] = {}
         owner, at, kept = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), 0, []
-        for output, ys in task.forward(bound, x, y, SLICE):
+        for output, ys in task.forward(bound, x, y):
             parts["loss"].append(task.losses(output, ys).double())
             output, ys = task.original(output, ys)
             for name, metric in plain.items():

@@ -122,7 +122,7 @@ class Clients:
     def prepared(self, data: RemoteFederation, recipe: Recipe) -> RemoteFederation:
         """Ask all clients for the sums that their features are prepared by; everybody must answer."""
         x, y = data.train.x, data.train.y
-        if x.dim() != 2 or not x.is_floating_point() or len(recipe.scaled) != x.shape[1]:
+        if not recipe.fits(x):
             raise UnalikeError(
                 f"The run prepares {len(recipe.scaled)} features; samples of the clients are {list(x.shape[1:])}, "
                 f"{x.dtype}."

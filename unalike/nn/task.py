@@ -141,10 +141,10 @@ class Task:
             )
         return value.reshape(value.shape[0], -1).mean(-1)
 
-    def forward(self, bound: BoundModule, x: Tensor, y: Tensor, slice: int = SLICE) -> Iterator[tuple[Tensor, Tensor]]:
+    def forward(self, bound: BoundModule, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the outputs and labels of a whole set, some samples at a time."""
-        for a in range(0, len(y), slice):
-            xs, ys = x[a : a + slice].to(self.device), y[a : a + slice].to(self.device)
+        for a in range(0, len(y), SLICE):
+            xs, ys = x[a : a + SLICE].to(self.device), y[a : a + SLICE].to(self.device)
             with torch.no_grad():
                 output, _ = bound(xs, train=False)
             yield output, ys

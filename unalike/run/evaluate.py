@@ -93,8 +93,8 @@ def _test(run: Run) -> dict[str, float | None]:
     for k, (name, vector) in enumerate(models.items()):
         for key, value in run.test_scores(vector).items():
             if shares:
-                sum = line.get(f"test_{key}", 0.0)
-                line[f"test_{key}"] = None if value is None or sum is None else sum + shares[name] * value
+                before = line.get(f"test_{key}", 0.0)
+                line[f"test_{key}"] = None if value is None or before is None else before + shares[name] * value
             line[f"test_{key}" if k == 0 and not shares else f"test_{name}_{key}"] = value
     return line
 

@@ -16,10 +16,12 @@ from unalike.client.evaluation import own_model
 from unalike.contract import BUFFERS, EVALUATION, Call
 from unalike.contract.method import settings
 from unalike.data import RemoteFederation, tables
+from unalike.data.columns import first_infinite_row
 from unalike.data.preparation import Preparation
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 from unalike.messages.request import message_parts
+from unalike.nn.metrics import two_sided
 from unalike.nn.numerics import numerics
 from unalike.nn.output import Output, picker
 from unalike.run.evaluate import shares_one_model
@@ -103,10 +105,11 @@ class Predictor:
         else:
             x = _tensor(rows)
             self._check(x)
+        row = first_infinite_row(x, gaps=self.preparation is not None)  # a gap will be filled
+        if row is not None:
+            raise UnalikeError(f"x has a value that is NaN or infinite in row {row}: all must be finite.")
         if self.preparation is None:
-            _check_finite(x)
             return x
-        _check_finite(torch.nan_to_num(x, nan=0.0, posinf=torch.inf, neginf=-torch.inf))  # a gap will be filled
         return self.preparation.apply(x.double())
 
     def _check(self, x: Tensor) -> None:
@@ -130,7 +133,7 @@ class Predictor:
         if output.dim() == 1:
             output = output[:, None]
         if output.shape[1] == 1 and self.classes == 2:  # one logit, as binary cross-entropy has it
-            output = torch.cat([torch.zeros_like(output), output], 1)
+            output = two_sided(output)
         if output.dim() != 2 or output.shape[1] < (self.classes or 0):
             raise UnalikeError(
                 f"The model's outputs are {list(output.shape)} for {self.classes} classes: there must be one per class "
@@ -159,13 +162,6 @@ def _tensor(rows: Any) -> Tensor:
     except (TypeError, ValueError) as error:
         raise UnalikeError(f"x cannot be taken as an array of numbers: {first_line(error)}.") from None
     return x.detach().cpu()
-
-
-def _check_finite(x: Tensor) -> None:
-    if not x.is_floating_point() or x.isfinite().all():
-        return
-    row = int(torch.nonzero(~x.reshape(len(x), -1).isfinite().all(1))[0])
-    raise UnalikeError(f"x has a value that is NaN or infinite in row {row}: all must be finite.")
 
 
 # ---------------------------------------------------------------- from a run
