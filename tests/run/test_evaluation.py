@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import unalike as ua
-from unalike.metrics import evaluation, spread
+from unalike.metrics import spread
+from unalike.nn import task as tasks
 from unalike.run import callbacks
 
 
@@ -54,7 +55,7 @@ def test_spread_of_few_clients_takes_one():
 @pytest.mark.parametrize("slice", (4, 2048))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_number_of_the_last_round(engine, slice, monkeypatch):
-    monkeypatch.setattr(evaluation, "SLICE", slice)
+    monkeypatch.setattr(tasks, "SLICE", slice)
     data = federation(validation=True)
     done = run(ua.Scaffold(), data=data, engine=engine)
     line, module = done.history[-1], done.model
@@ -196,7 +197,7 @@ WHOLE = ["auc", "f1", "balanced_accuracy", "calibration_error", "brier", "log_lo
 @pytest.mark.parametrize("engine", ENGINES)
 def test_metrics_of_a_whole_set_by_scikit_learn(engine, slice, monkeypatch):
     """On the test set, on each client's samples, and over all samples together: of one global model."""
-    monkeypatch.setattr(evaluation, "SLICE", slice)
+    monkeypatch.setattr(tasks, "SLICE", slice)
     data = federation(validation=True)
     done = run(ua.Scaffold(), data=data, engine=engine, metrics=WHOLE)
     line = done.history[-1]
