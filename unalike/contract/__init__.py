@@ -7,17 +7,19 @@ pure functions of tensors: the engine calls them with one client's vectors, or u
 The server half, `round(server, cohort)`, calls client functions on a cohort and reads what their replies declare.
 """
 
+from unalike.contract.architectures import Architectures
 from unalike.contract.call import EVALUATION, Call, Evaluate, LazyOutcome, Outcome
 from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import BUFFERS, LOSS, OPTIMIZER, Field, Fields, PerClient
 from unalike.contract.method import Method, client_functions, fingerprint, function_name, settings
 from unalike.contract.requests import Average, Gradient, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Cohort, Message, Replies, Server
+from unalike.contract.vectors import Layouts, Vectors
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
-    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Average", "Batch", "Call", "Cohort", "Evaluate", "Field",
-    "Fields", "Gradient", "Knob", "LazyOutcome", "Me", "Message", "Method", "Outcome", "PerClient", "Replies",
-    "Request", "Server", "Train", "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings",
+    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Call", "Cohort", "Evaluate", "Field",
+    "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method", "Outcome", "PerClient", "Replies",
+    "Request", "Server", "Train", "Vectors", "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings",
     "tensor_args",
 ]  # fmt: skip

@@ -11,17 +11,19 @@ from torch import Tensor
 
 from unalike.contract.client import Answer
 from unalike.contract.fields import Field, PerClient
+from unalike.contract.vectors import Layouts, Vectors
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 
-Message = dict[str, Tensor | float | PerClient]  # what a server sends: to all, or a row to each
+Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or a row to each
 
 
 class Server:
     """The server's state: `w`, and whatever a method assigns (tensors, numbers, text, lists of these).
 
     `buffers` holds BatchNorm's statistics where a model has any; `table(name)` is a declared table with one row per
-    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name.
+    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name. Where
+    clients have different networks, `w`, `buffers` and what `init` gives are `Vectors`, and `layout` takes them.
     """
 
     w: Tensor
@@ -29,7 +31,9 @@ class Server:
     values: dict[str, Any]
     layout: Layout  # where the model's tensors lie in a vector (`body`, `head`, `join`)
 
-    def __init__(self, layout: Layout, tables: Mapping[str, Rows], fresh: Callable[[int], Tensor], **values: Tensor):
+    def __init__(
+        self, layout: Layout | Layouts, tables: Mapping[str, Rows], fresh: Callable[[int], Any], **values: Any
+    ):
         """fresh: gives model number k of the run's seed, for `init`."""
         self.__dict__.update(values={}, layout=layout, _tables=tables, _fresh=fresh)
         for name, value in values.items():
@@ -38,7 +42,7 @@ class Server:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__ or hasattr(Server, name):
             raise UnalikeError(f"server.{name} is the server's own: give the method's state another name.")
-        self.values[name] = value.detach() if isinstance(value, Tensor) else value
+        self.values[name] = value.detach() if isinstance(value, Tensor | Vectors) else value
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -93,21 +97,23 @@ class Received(Protocol):
     """The replies to a call as a channel has gathered them (`unalike.channel.Sums`)."""
 
     fields: Mapping[str, Field]
-    weights: dict[str, float]
 
+    @property
+    def weights(self) -> Mapping[str, Any]: ...
     @property
     def ids(self) -> np.ndarray: ...
     @property
     def losses(self) -> np.ndarray: ...
     @property
     def names(self) -> list[str]: ...
-    def total(self, name: str) -> Tensor: ...
-    def rows(self, name: str) -> Tensor: ...
+    def total(self, name: str) -> Any: ...
+    def rows(self, name: str) -> Any: ...
 
 
 class Replies:
     """What came back from a call, as far as it was declared: sums and means of every field, single values only of
-    fields declared `read="each"` or `"peers"`."""
+    fields declared `read="each"` or `"peers"`. Where clients have different networks, fields of a model's shape are
+    `Vectors`, with zeros for the architectures that nobody brought."""
 
     def __init__(self, received: Received, dtype: torch.dtype):
         self._received, self._dtype = received, dtype
@@ -121,6 +127,20 @@ class Replies:
     def count(self) -> int:
         """How many answered."""
         return len(self._received.ids)
+
+    @property
+    def architectures(self) -> list[str]:
+        """The networks of the clients that answered, where there are several."""
+        return list(getattr(self._received, "architectures", ()))
+
+    def ids_of(self, architecture: str) -> np.ndarray:
+        """Return the clients with this network that answered, in order: those of the rows of `each(...)[architecture]`."""
+        if architecture not in self.architectures:
+            raise UnalikeError(
+                f"No client with the network {architecture!r} answered.{did_you_mean(architecture, self.architectures)}"
+            )
+        found: np.ndarray = getattr(self._received, "ids_of")(architecture)  # noqa: B009 (only where there are several)
+        return found
 
     def sum(self, name: str) -> Tensor:
         """Return Σ weight · value over the clients that answered."""

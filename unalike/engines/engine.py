@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from unalike.client.job import Job
+from unalike.contract.architectures import Architectures
 from unalike.contract.call import Call, Outcome
 from unalike.settings.typed import Known, hints
 
@@ -16,6 +17,7 @@ class Engine:
 
     name = "engine"
     ordered = True  # whether outcomes come in client order
+    architectures: Architectures | None = None  # where clients have different networks (families.py)
     others_seconds = 0.0  # spent in calls so far for other runs of the same stack (batched/lockstep.py)
 
     def __init__(self, job: Job):

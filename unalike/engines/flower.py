@@ -9,7 +9,7 @@ comes: the server holds one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -57,43 +57,40 @@ class Flower(Engine):
         self.rehearsal = Rehearsal(job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        if isinstance(call.function, Evaluate):
-            yield from self._exchange(call, ids, frozenset(), self.job.split(call.function.split).sizes)
-            return
-        answered: list[int] = []
-        for outcome in self._exchange(call, ids, self.rehearsal.sends(call), self.job.data.train.sizes):
-            answered.append(int(outcome.ids[0]))
-            yield outcome
-        counts = np.array(sorted(answered), dtype=np.int64)
-        self.states.stage(counts, {"acknowledged": torch.full((len(counts),), call.round + 2)})
-        silent = np.setdiff1d(ids, counts)
-        if len(silent):  # also one that answered an earlier exchange of the round: its round does not count
-            self.states.stage(silent, {"acknowledged": self._counted(silent)})
-        if not answered:
-            raise UnalikeError(
-                f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "
-                "there, then go on from the last checkpoint (--resume)."
-            )
+        return together(call, ids, [(self, call, ids)])
 
-    def _exchange(self, call: Call, ids: np.ndarray, sends: frozenset[str], sizes: np.ndarray) -> Iterator[Outcome]:
-        """Ask these clients and yield the answers of use, as they come."""
-        header = request_header(self.job.method, call)
-        shared = wire.encode(header, call.shared)
+    def requests(self, call: Call, ids: np.ndarray) -> dict[int, tuple[bytes, bytes]]:
+        """Return what is sent to each of these clients: what all of them get, and what is its own."""
+        shared = wire.encode(request_header(self.job.method, call), call.shared)
         counted = self._counted(ids).tolist()
         requests = {}
         for position, client in enumerate(ids):
             last = counted[position] - 2 if counted[position] else None
             rows = {name: t[position] for name, t in call.rows.items()}
             requests[int(client)] = (shared, wire.encode({"run": self.remote.run, "acknowledged": last}, rows))
-        asked = {**header, "run": self.remote.run}
-        for client, answer in self.remote.ask(requests):
-            try:
-                outcome = received_outcome(client, answer, asked, int(sizes[client]), self.job.task)
-                self._check(outcome.up, sends, call)
-            except UnalikeError as error:
-                self.remote.refuse(client, str(error))
-            else:
-                yield outcome
+        return requests
+
+    def judge(self, call: Call) -> Callable[[int, bytes], Outcome]:
+        """Return the function that makes an outcome of a client's answer to this call, or raises what is wrong."""
+        asked = {**request_header(self.job.method, call), "run": self.remote.run}
+        evaluation = isinstance(call.function, Evaluate)
+        sizes = self.job.split(call.function.split).sizes if evaluation else self.job.data.train.sizes  # type: ignore[union-attr]
+        sends = frozenset() if evaluation else self.rehearsal.sends(call)
+
+        def outcome(client: int, answer: bytes) -> Outcome:
+            found = received_outcome(client, answer, asked, int(sizes[client]), self.job.task)
+            self._check(found.up, sends, call)
+            return found
+
+        return outcome
+
+    def acknowledge(self, ids: np.ndarray, answered: list[int], round: int) -> None:
+        """Write down whose round counts."""
+        counts = np.array(sorted(answered), dtype=np.int64)
+        self.states.stage(counts, {"acknowledged": torch.full((len(counts),), round + 2)})
+        silent = np.setdiff1d(ids, counts)
+        if len(silent):  # also one that answered an earlier exchange of the round: its round does not count
+            self.states.stage(silent, {"acknowledged": self._counted(silent)})
 
     def _check(self, up: dict[str, torch.Tensor], sends: frozenset[str], call: Call) -> None:
         if isinstance(call.function, Evaluate):
@@ -112,3 +109,31 @@ class Flower(Engine):
         if known.any():
             counted[torch.from_numpy(known)] = self.states.rows_of(ids[known])["acknowledged"].cpu()
         return counted
+
+
+def together(call: Call, ids: np.ndarray, parts: Sequence[tuple[Flower, Call, np.ndarray]]) -> Iterator[Outcome]:
+    """Ask clients of one or several architectures all at once, and yield the answers of use as they come.
+
+    parts: each architecture's engine, its own form of the call, and its clients.
+    """
+    remote, judges, requests = parts[0][0].remote, {}, {}
+    for engine, own, some in parts:
+        judges |= dict.fromkeys(some.tolist(), engine.judge(own))
+        requests |= engine.requests(own, some)
+    answered: list[int] = []
+    for client, answer in remote.ask(requests):
+        try:
+            outcome = judges[client](client, answer)
+        except UnalikeError as error:
+            remote.refuse(client, str(error))
+        else:
+            answered.append(client)
+            yield outcome
+    if isinstance(call.function, Evaluate):
+        return
+    parts[0][0].acknowledge(ids, answered, call.round)  # all write to one store
+    if not answered:
+        raise UnalikeError(
+            f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "
+            "there, then go on from the last checkpoint (--resume)."
+        )
