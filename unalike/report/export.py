@@ -17,7 +17,7 @@ from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
 from unalike.run.deploy import DEPLOYABLE
-from unalike.run.folder import join_values
+from unalike.run.folder import architectures_of, join_values
 from unalike.run.run import Run
 from unalike.text import csv_text
 
@@ -119,7 +119,7 @@ def finished(folder: Path) -> tuple[Run, dict[str, Any]]:
     if not {"name", "table", "folder"} & tables["data"].keys():
         raise UnalikeError(f"{folder} is a server's, which had no data: its model is in {folder / DEPLOYABLE}.")
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
-    run.server.values.update(join_values(tensors), **manifest["numbers"])
+    run.server.values.update(join_values(tensors, architectures_of(run.server)), **manifest["numbers"])
     return run, tables["model"]
 
 
