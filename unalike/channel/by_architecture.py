@@ -29,7 +29,7 @@ class SumsByArchitecture:
     ):
         self._architectures, self._method, self._dtype = architectures, method, dtype
         self._fields = fields
-        self.fields = {name: field for some in fields.values() for name, field in some.items()}
+        self.fields: dict[str, Field] = {name: field for some in fields.values() for name, field in some.items()}
         self._shared = Sums(self.fields, method, ordered=False)
         self._parts = {name: Sums(some, method, ordered) for name, some in fields.items()}
 
@@ -85,7 +85,9 @@ class SumsByArchitecture:
     @property
     def weights(self) -> dict[str, float | Vectors]:
         """The sums of weights by field; 1 for architectures that nobody brought, whose sums are 0."""
-        return {name: self._own_weights(name) if self._is_own(name) else self._shared.weights[name] for name in self.names}
+        return {
+            name: self._own_weights(name) if self._is_own(name) else self._shared.weights[name] for name in self.names
+        }
 
     def _own_weights(self, name: str) -> Vectors:
         return Vectors({key: sums.weights.get(name, 1.0) for key, sums in self._parts.items()})

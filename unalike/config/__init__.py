@@ -9,6 +9,9 @@
     name = "mlp"               # or file = "path/to/file.py:build"; sizes are found from the data
     loss = "cross-entropy"     # or "path/to/file.py:loss"
 
+    [models.small]             # where clients have different networks: in place of a name in [model], one table each,
+    name = "linear"            # and in [run] architecture = "small:10, large:40", or a list of names
+
     [method]
     name = "scaffold"
 
@@ -32,6 +35,7 @@ from unalike.config.runner import run
 from unalike.config.tables import (
     ENGINE,
     FACTS,
+    MODELS_TABLE,
     NAMES,
     SETTINGS,
     TABLES,
@@ -45,8 +49,8 @@ from unalike.config.tables import (
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [
-    "ENGINE", "FACTS", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described", "every",
-    "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
+    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described",
+    "every", "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
     "make_sampling", "method_settings", "model_settings", "own_method", "population", "read", "read_tables", "run",
     "schema", "uses",
 ]  # fmt: skip

@@ -18,8 +18,8 @@ from unalike.contract.vectors import Layouts, Vectors
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
-    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Call", "Cohort", "Evaluate", "Field",
-    "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method", "Outcome", "PerClient", "Replies",
-    "Request", "Server", "Train", "Vectors", "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings",
-    "tensor_args",
+    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Call", "Cohort",
+    "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method", "Outcome",
+    "PerClient", "Replies", "Request", "Server", "Train", "Vectors", "client_functions", "fingerprint", "function_name",
+    "knob", "plain_args", "settings", "tensor_args",
 ]  # fmt: skip

@@ -96,8 +96,8 @@ class Table:
 class Received(Protocol):
     """The replies to a call as a channel has gathered them (`unalike.channel.Sums`)."""
 
-    fields: Mapping[str, Field]
-
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
     @property
     def weights(self) -> Mapping[str, Any]: ...
     @property
@@ -134,7 +134,7 @@ class Replies:
         return list(getattr(self._received, "architectures", ()))
 
     def ids_of(self, architecture: str) -> np.ndarray:
-        """Return the clients with this network that answered, in order: those of the rows of `each(...)[architecture]`."""
+        """Return the clients with this network that answered, in the order of the rows of `each(...)[architecture]`."""
         if architecture not in self.architectures:
             raise UnalikeError(
                 f"No client with the network {architecture!r} answered.{did_you_mean(architecture, self.architectures)}"
@@ -178,6 +178,8 @@ class Exchanges(Protocol):
     population: int
     round: int
 
+    @property
+    def populations(self) -> Any: ...
     def samples(self, ids: np.ndarray) -> np.ndarray: ...
     def rates(self, ids: np.ndarray) -> np.ndarray: ...
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies: ...
@@ -196,6 +198,12 @@ class Cohort:
     def population(self) -> int:
         """How many clients there are in all."""
         return self._exchanges.population
+
+    @property
+    def populations(self) -> Any:
+        """How many clients there are in all; where they have different networks, of each: what a sum of a field of the
+        model's shape over everybody is divided by."""
+        return self._exchanges.populations
 
     @property
     def everyone(self) -> Cohort:
@@ -228,7 +236,7 @@ class Cohort:
             raise UnalikeError(f"only(): client {int(clients[times > 1][0])} is named twice: name each client once.")
         return Cohort(self._exchanges, ids)
 
-    def call(self, fn: Callable[..., Answer], **message: Tensor | float | PerClient) -> Replies:
+    def call(self, fn: Callable[..., Answer], **message: Tensor | Vectors | float | PerClient) -> Replies:
         """Run `fn(me, s, m)`, a function of the method, on every client; values in `message` go to all,
         `PerClient(rows)` one row to each."""
         return self._exchanges.call(fn, self.ids, message)

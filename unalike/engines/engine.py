@@ -33,6 +33,11 @@ class Engine:
         raise NotImplementedError
 
     @property
+    def sizes(self) -> np.ndarray:
+        """Return each client's training samples."""
+        return self.job.data.train.sizes
+
+    @property
     def remark(self) -> str:
         """What belongs beside the reason for its choice, once that is known."""
         return ""

@@ -25,6 +25,7 @@ class Families(Engine):
     """Runs calls for clients of several architectures; `parts` are the engines by architecture."""
 
     name = "families"
+    architectures: Architectures
 
     def __init__(self, parts: Mapping[str, Engine], architectures: Architectures):
         self.parts, self.architectures = dict(parts), architectures
@@ -39,6 +40,14 @@ class Families(Engine):
             return
         for engine, own, some in parts:
             yield from engine.call(own, some)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        out = np.zeros(len(self.architectures.of), dtype=np.int64)
+        for name, engine in self.parts.items():
+            own = self.architectures.clients(name)
+            out[own] = engine.sizes[own]
+        return out
 
     @property
     def compile(self) -> bool:

@@ -73,9 +73,11 @@ class Flower(Engine):
     def judge(self, call: Call) -> Callable[[int, bytes], Outcome]:
         """Return the function that makes an outcome of a client's answer to this call, or raises what is wrong."""
         asked = {**request_header(self.job.method, call), "run": self.remote.run}
-        evaluation = isinstance(call.function, Evaluate)
-        sizes = self.job.split(call.function.split).sizes if evaluation else self.job.data.train.sizes  # type: ignore[union-attr]
-        sends = frozenset() if evaluation else self.rehearsal.sends(call)
+        sizes, sends = self.job.data.train.sizes, frozenset[str]()
+        if isinstance(call.function, Evaluate):
+            sizes = self.job.split(call.function.split).sizes
+        else:
+            sends = self.rehearsal.sends(call)
 
         def outcome(client: int, answer: bytes) -> Outcome:
             found = received_outcome(client, answer, asked, int(sizes[client]), self.job.task)
@@ -116,7 +118,9 @@ def together(call: Call, ids: np.ndarray, parts: Sequence[tuple[Flower, Call, np
 
     parts: each architecture's engine, its own form of the call, and its clients.
     """
-    remote, judges, requests = parts[0][0].remote, {}, {}
+    remote = parts[0][0].remote
+    judges: dict[int, Callable[[int, bytes], Outcome]] = {}
+    requests: dict[int, tuple[bytes, bytes]] = {}
     for engine, own, some in parts:
         judges |= dict.fromkeys(some.tolist(), engine.judge(own))
         requests |= engine.requests(own, some)

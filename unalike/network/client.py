@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
 import unalike
 from unalike import config
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
 from unalike.client.preparing import sums_for
+from unalike.contract.architectures import assigned_names
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.remote import alone
@@ -38,7 +40,9 @@ from unalike.network.link import Away, ClientLink, Parts
 from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task, default_loss
 
-PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
+# what a plan may say
+PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), config.MODELS_TABLE)
+PLANNED_RUN = ("seed", "dtype", "buffers", "architecture")  # of [run]
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -94,6 +98,25 @@ def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
 
 def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def network_digest(module: nn.Module) -> str:
+    """Return 16 hex digits of a sha256 over what a network is made of: its layers, and the names and shapes of its
+    weights and statistics. (Not over the weights, which the server sends.)"""
+    layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
+    tensors = [(name, list(value.shape)) for name, value in module.state_dict().items() if isinstance(value, Tensor)]
+    return hashlib.sha256(json.dumps([layers, tensors]).encode()).hexdigest()[:16]
+
+
+def _own_network(tables: dict[str, Any], architecture: Any, client: int, clients: int) -> dict[str, Any]:
+    """Return the [model] table of this client: the only one, or the plan's for its architecture."""
+    networks, common = tables.get(config.MODELS_TABLE), tables.get("model", {})
+    if networks is None:
+        return common
+    names = [*networks] * clients if len(networks) == 1 else assigned_names(architecture, clients)
+    if not 0 <= client < len(names) or names[client] not in networks:
+        raise UnalikeError(f"The plan does not say which of the networks {', '.join(networks)} is client {client}'s.")
+    return {**common, **networks[names[client]]}
 
 
 class OwnJob(Job):
@@ -205,7 +228,7 @@ class Client:
         """The node of a plan, after every part of it was checked."""
         _check_plan(plan)
         tables = self.rules.tables(plan)
-        settings = {k: plan["run"][k] for k in ("seed", "dtype", "buffers") if k in plan["run"]}
+        settings = {k: plan["run"][k] for k in PLANNED_RUN if k in plan["run"]}
         config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
@@ -218,8 +241,14 @@ class Client:
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
         if method.pooled:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
-        module = config.make_model(tables.get("model", {}), data, seed)
-        loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
+        network = _own_network(tables, settings.get("architecture"), client, plan["clients"])
+        module = config.make_model(network, data, seed)
+        if plan.get("network") not in (None, network_digest(module)):
+            raise UnalikeError(
+                "The network that this client builds is not the one that the server builds: use the same version of "
+                "PyTorch and the same files."
+            )
+        loss, buffers = config.make_loss(network), settings.get("buffers", "average")
         loss.setdefault("loss", default_loss(data.train.y))
         unit = None if own.preparation is None else own.preparation.target
         task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
@@ -266,6 +295,7 @@ def _check_plan(plan: Any) -> None:
         "run": table,
         "files": table,
         "preparation": lambda v: v is None or table(v),
+        "network": lambda v: v is None or isinstance(v, str),
     }
     for name, right in wanted.items():
         if not isinstance(plan, dict) or not right(plan.get(name)):

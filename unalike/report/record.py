@@ -125,11 +125,11 @@ def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
     the client farthest out on an axis is on its positive side.
     """
     vector = next(iter(run.vectors().values()), None)
-    columns, task = run.data.train, run.task
+    columns, task = run.parts[next(iter(run.tasks))].train, run.task
     places = np.flatnonzero(columns.sizes[recorded])
     places = places[thin(len(places), MOST_POINTS)]
     ids = recorded[places]
-    if vector is None or len(ids) < 3:
+    if not isinstance(vector, torch.Tensor) or len(ids) < 3:  # networks that differ have no features in common
         return {}
     sizes = np.minimum(columns.sizes[ids], max(1, min(20, MOST_SAMPLES // len(ids))))
     bound = run.bound(vector)

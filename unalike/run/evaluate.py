@@ -52,7 +52,7 @@ def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor | Ve
             f"{type(method).__name__}.models must return a dict from names to vectors, such as {{'ema': vector}}; it "
             f"returned a {type(models).__name__}."
         )
-    vectors = {name: value[0] if isinstance(value, tuple) else value for name, value in models.items()}
+    vectors: dict[str, Tensor | Vectors] = {n: v[0] if isinstance(v, tuple) else v for n, v in models.items()}
     weights = {name: float(value[1]) for name, value in models.items() if isinstance(value, tuple)}
     if not weights:
         return vectors, {}
@@ -95,7 +95,7 @@ def _tested(run: Run, architecture: str | None = None) -> bool:
     """Return whether there is a global test set (for this architecture)."""
     name = next(iter(run.tasks)) if architecture is None else architecture
     test = run.parts[name].global_test
-    return bool(test) and len(test[0]) > 0  # type: ignore[index,arg-type]
+    return test is not None and len(test[0]) > 0
 
 
 def _test(run: Run) -> dict[str, float | None]:
@@ -172,9 +172,8 @@ def _shared_scores(run: Run, split: str, ids: np.ndarray) -> Scores:
         return evaluate_columns(run.task, run.bound(run.server.w), run.data.splits[split], ids)
     parts = []
     for name, places in run.architectures.groups(ids):
-        vector = run.server.w[name]
-        columns = run.parts[name].splits[split]
-        parts.append((places, evaluate_columns(run.tasks[name], run.bound(vector, name), columns, ids[places])))
+        bound = run.bound(run.server.values["w"][name], name)
+        parts.append((places, evaluate_columns(run.tasks[name], bound, run.parts[name].splits[split], ids[places])))
     return merged(parts)
 
 
@@ -185,7 +184,7 @@ def by_class(run: Run) -> list[dict[str, Any]]:
         raise UnalikeError("The labels are numbers: there are no classes to look at one by one.")
     vector = next(iter(run.vectors().values()), None)
     if vector is not None and _tested(run):
-        means, samples = _test_means(run, vector), len(run.parts[next(iter(run.tasks))].global_test[1])
+        means, samples = _test_means(run, vector), _test_samples(run)
     elif COUNTS.name in run.client_means and test is not None:
         means, samples = run.client_means[COUNTS.name], int(test.sizes[run.client_values["client"]].sum())
     elif test is not None and _one_model_here(run) and run.architectures is None:
@@ -195,6 +194,11 @@ def by_class(run: Run) -> list[dict[str, Any]]:
             "There is nothing to count classes on: give a test set, or clients' test samples and the metric 'f1'."
         )
     return class_table(means, samples, data.label_names)
+
+
+def _test_samples(run: Run) -> int:
+    tests = {id(part): part.global_test for part in run.parts.values()}
+    return sum(len(test[1]) for test in tests.values() if test is not None)
 
 
 def _test_means(run: Run, vector: Tensor | Vectors) -> Tensor:

@@ -178,10 +178,7 @@ def predictor(run: Run, client: int | str | None = None, architecture: str | Non
             "With scale='client' a client's own model reads rows in its own units, which are known where its rows are: "
             "prepare with scale='standard', or predict with the global model."
         )
-    if number is not None:
-        module = _own_module(run, number, name)
-    else:
-        module = run.model if name is None else run.models[name]
+    module = _global_module(run, name) if number is None else _own_module(run, number, name)
     x, names, preparation = data.train.x, data.label_names, data.preparation
     about: dict[str, Any] = {"method": settings(run.method), "rounds": run.rounds_done, "seed": run.seed}
     about |= ({} if client is None else {"client": client}) | ({} if name is None else {"architecture": name})
@@ -196,6 +193,10 @@ def predictor(run: Run, client: int | str | None = None, architecture: str | Non
         output=(run.task if name is None else run.tasks[name]).output,
         about=about,
     )
+
+
+def _global_module(run: Run, architecture: str | None) -> nn.Module:
+    return run.model if architecture is None else run.models[architecture]
 
 
 def _architecture(run: Run, client: int | None, asked: str | None) -> str | None:
@@ -237,7 +238,7 @@ def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
     """Return the module with a client's own model, found as evaluation finds it."""
     task = run.task
     if shares_one_model(run.method) and task.buffer_policy != "local":
-        return run.model if architecture is None else run.models[architecture]
+        return _global_module(run, architecture)
     if isinstance(run.data, RemoteFederation):
         raise UnalikeError("The clients' own models stay with them in a real federation: only the global one is here.")
     shared, rows = message_parts(run.method.published(run.server), run.population, run.server.values, task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +36,17 @@ class Round:
 
     # ---- what a cohort asks
 
+    @property
+    def populations(self) -> Any:
+        """Return the number of clients, by architecture where there are several."""
+        several = self.engine.architectures
+        if several is None:
+            return self.population
+        return Vectors({name: len(several.clients(name)) for name in several.names})
+
     def samples(self, ids: np.ndarray) -> np.ndarray:
         """Return the clients' numbers of training samples."""
-        return self.engine.job.data.train.sizes[ids]
+        return self.engine.sizes[ids]
 
     def rates(self, ids: np.ndarray) -> np.ndarray:
         """Return the clients' learning rates in this round."""
@@ -101,10 +110,10 @@ class Round:
         for architecture, parts in self._buffers.items():
             _, sums, weights = zip(*parts, strict=True)
             mean = torch.stack(sums).sum(0) / sum(weights)
-            old = self.server.buffers
+            old: Tensor | Vectors = self.server.values[BUFFERS]
             if isinstance(old, Vectors):
-                new = Vectors({**dict(old.items()), architecture: old[architecture] + mean.to(old.dtype)})
-                self.server.buffers = new
+                own = {architecture: old[architecture] + mean.to(old.dtype)}
+                self.server.values[BUFFERS] = Vectors({**dict(old.items()), **own})
             else:
                 self.server.buffers = old + mean.to(old.dtype)
 

@@ -143,14 +143,17 @@ class Run:
             return None
         joined = getattr(self.data, "architecture", None)
         if joined is not None and assigned is not None:
-            raise UnalikeError("Joined federations say themselves which client has which network: leave out architecture.")
+            raise UnalikeError(
+                "Joined federations say themselves which client has which network: leave out architecture."
+            )
         if joined is None and assigned is None:
             names = ", ".join(map(repr, self.tasks))
             raise UnalikeError(
                 f"There are {len(self.tasks)} networks: say which client has which, architecture=[...] with {names}, "
                 "one name a client."
             )
-        found = Architectures(joined if assigned is None else assigned, self.population, sizes, heads)
+        given = assigned if joined is None else joined
+        found = Architectures(given, self.population, sizes, heads)  # type: ignore[arg-type]
         found.check(self.method)
         return found
 
@@ -198,9 +201,7 @@ class Run:
         layouts = Layouts({name: own.layout for name, own in tasks})
         return Server(layouts, self.tables, lambda k: Vectors({n: t.fresh(self.seed, k) for n, t in tasks}), **start)
 
-    def _engine(
-        self, name: str, states: Any, options: dict[str, Any], where: Path | None
-    ) -> tuple[Engine, str]:
+    def _engine(self, name: str, states: Any, options: dict[str, Any], where: Path | None) -> tuple[Engine, str]:
         """Return the engine of a network's clients, and the reason for it."""
         task, cohort = self.tasks[name], self.sampling.size(self.population)
         data = self._training if len(self.tasks) == 1 else self.parts[name]

@@ -19,7 +19,6 @@ from unalike.run.run import Run
 from unalike.run.settings import split_options, takes_settings
 from unalike.training.settings import LocalTraining
 
-
 Model = nn.Module | Callable[[], nn.Module]
 
 
