@@ -28,7 +28,7 @@ Python accept the same. Paths are read from where the program is started, as in 
 is such a file, with absolute paths and a table [facts] of what was found.
 """
 
-from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling
+from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling, network_names
 from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
@@ -51,6 +51,6 @@ from unalike.config.user_files import from_file, is_file, own_method
 __all__ = [
     "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described",
     "every", "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
-    "make_sampling", "method_settings", "model_settings", "own_method", "population", "read", "read_tables", "run",
+    "make_sampling", "method_settings", "model_settings", "network_names", "own_method", "population", "read", "read_tables", "run",
     "schema", "uses",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from unalike import draws
 from unalike.config.tables import MODEL, MODELS_TABLE, SPLIT
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
+from unalike.contract.architectures import assigned_names
 from unalike.data import Dataset, Federation, load, load_federation
 from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
@@ -100,6 +101,18 @@ def make_models(tables: dict[str, Any], federation: Federation, seed: int) -> An
     parts = getattr(federation, "parts", {})
     networks = tables[MODELS_TABLE].items()
     return {name: make_model(table, parts.get(name, federation), seed) for name, table in networks}
+
+
+def network_names(tables: dict[str, Any], clients: int) -> list[str]:
+    """Return the name of each client's network among the [models.NAME] tables."""
+    networks, architecture = tables[MODELS_TABLE], tables["run"].get("architecture")
+    names = [*networks] * clients if len(networks) == 1 else assigned_names(architecture or [], clients)
+    if len(names) != clients or not {*names} <= {*networks}:
+        raise UnalikeError(
+            f"[run] architecture must name one of {', '.join(networks)} for each of {clients} clients; it is "
+            f"{short(architecture)}."
+        )
+    return names
 
 
 def make_loss_of(tables: dict[str, Any]) -> dict[str, Any]:

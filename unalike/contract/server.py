@@ -179,7 +179,7 @@ class Exchanges(Protocol):
     round: int
 
     @property
-    def populations(self) -> Any: ...
+    def populations(self) -> int | Vectors: ...
     def samples(self, ids: np.ndarray) -> np.ndarray: ...
     def rates(self, ids: np.ndarray) -> np.ndarray: ...
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies: ...
@@ -200,7 +200,7 @@ class Cohort:
         return self._exchanges.population
 
     @property
-    def populations(self) -> Any:
+    def populations(self) -> int | Vectors:
         """How many clients there are in all; where they have different networks, of each: what a sum of a field of the
         model's shape over everybody is divided by."""
         return self._exchanges.populations

@@ -27,7 +27,6 @@ import unalike
 from unalike import config
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
 from unalike.client.preparing import sums_for
-from unalike.contract.architectures import assigned_names
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.remote import alone
@@ -113,9 +112,7 @@ def _own_network(tables: dict[str, Any], architecture: Any, client: int, clients
     networks, common = tables.get(config.MODELS_TABLE), tables.get("model", {})
     if networks is None:
         return common
-    names = [*networks] * clients if len(networks) == 1 else assigned_names(architecture, clients)
-    if not 0 <= client < len(names) or names[client] not in networks:
-        raise UnalikeError(f"The plan does not say which of the networks {', '.join(networks)} is client {client}'s.")
+    names = config.network_names({**tables, "run": {"architecture": architecture}}, clients)
     return {**common, **networks[names[client]]}
 
 

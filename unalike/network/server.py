@@ -22,7 +22,6 @@ import unalike
 from unalike import config
 from unalike.client import ClientStore
 from unalike.client.preparing import prepared_together
-from unalike.contract.architectures import assigned_names
 from unalike.data import SPLITS, RemoteFederation
 from unalike.data.preparation import Recipe
 from unalike.data.schema import Schema
@@ -155,7 +154,7 @@ class Clients:
             "run": {k: tables["run"][k] for k in PLANNED_RUN if k in tables["run"]},
         }
         self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
-        built = _digests(networks, tables["run"].get("architecture"), len(data))
+        built = _digests(networks, tables, len(data))
         own = [{**plan, "client": k, "network": network} for k, network in enumerate(built)]
         self.tell({k: {"kind": "plan", "run": self.run, "plan": one} for k, one in enumerate(own)})
 
@@ -222,13 +221,12 @@ def run(
     return done
 
 
-def _digests(networks: Any, architecture: Any, clients: int) -> list[str | None]:
+def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | None]:
     """Return the digest of each client's network."""
     if not isinstance(networks, dict):
         return [None if networks is None else network_digest(networks)] * clients
     built = {name: network_digest(module) for name, module in networks.items()}
-    names = [*built] * clients if len(built) == 1 else assigned_names(architecture, clients)
-    return [built.get(name) for name in (names + [""] * clients)[:clients]]  # a wrong list is refused by the run
+    return [built[name] for name in config.network_names(tables, clients)]
 
 
 def _save(run: Run, file: Path, tables: dict[str, Any]) -> None:

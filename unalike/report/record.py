@@ -113,7 +113,10 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
 
 
 def _field(run: Run) -> str | None:
-    """The field of a reply that is the client's update: `delta`, or the first of the model's shape."""
+    """The field of a reply that is the client's update: `delta`, or the first of the model's shape. Updates of
+    different networks have no directions to compare."""
+    if run.architectures is not None:
+        return None
     fields = [name for name, field in run.method.sends.items() if field.shape == "model"]
     return "delta" if "delta" in fields else next(iter(fields), None)
 

@@ -69,9 +69,9 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
     """Return the numbers of round t's evaluation; the clients' own go to `run.client_values` too."""
     line: dict[str, Any] = _test(run)
     for split in ("test", "validation"):
-        columns = _columns(run, split)
+        columns = run.data.splits.get(split)
         ids = run.evaluated_clients
-        if columns is None or not len(ids := ids[run.data_sizes(split)[ids] > 0]):
+        if columns is None or not len(ids := ids[columns.sizes[ids] > 0]):
             continue
         ids, scores = _client_scores(run, split, ids, t)
         if not len(ids):
@@ -84,11 +84,6 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
         run.client_means = scores.means
         line |= clients_line(scores, metrics, run.higher)
     return line
-
-
-def _columns(run: Run, split: str) -> Columns | None:
-    """Return the samples of a split, of the first architecture that has any."""
-    return next((part.splits[split] for part in run.parts.values() if split in part.splits), None)
 
 
 def _tested(run: Run, architecture: str | None = None) -> bool:
@@ -145,7 +140,7 @@ def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.nd
     message = run.method.published(run.server)
     shared, rows = message_parts(message, run.population, run.server.values, task)
     rows = rows_of(run, rows, ids)
-    found = _Answers(run, split)
+    found = _Answers(run, run.data.splits[split])
     for outcome in run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids):
         found.add(outcome)
     run.clients.discard()  # a personal model that is trained here leaves nothing behind
@@ -179,7 +174,7 @@ def _shared_scores(run: Run, split: str, ids: np.ndarray) -> Scores:
 
 def by_class(run: Run) -> list[dict[str, Any]]:
     """Return the metrics of every class: see `Run.by_class`."""
-    data, test = run.data, _columns(run, "test")
+    data, test = run.data, run.data.splits.get("test")
     if data.classes is None:
         raise UnalikeError("The labels are numbers: there are no classes to look at one by one.")
     vector = next(iter(run.vectors().values()), None)
@@ -222,10 +217,8 @@ def _one_model_here(run: Run) -> bool:
 class _Answers:
     """Gathers the clients' answers to an evaluation; of long statistics only the sum is kept."""
 
-    def __init__(self, run: Run, split: str):
-        columns = _columns(run, split)
-        assert columns is not None
-        self.metrics, self.sizes = run.task.metrics_for(columns.y), run.data_sizes(split)
+    def __init__(self, run: Run, columns: Columns):
+        self.metrics, self.sizes = run.task.metrics_for(columns.y), columns.sizes
         self.ids: list[np.ndarray] = []
         self.values: dict[str, list[np.ndarray]] = {name: [] for name in ("loss", *self.metrics)}
         self.rows: dict[str, list[Tensor]] = {name: [] for name in statistics(self.metrics, of_all=False)}

@@ -39,7 +39,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
         "method": _plain(settings(run.method)),
         "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
         **_models(run),
-        "data": {"clients": len(run.data), "samples": int(run.sizes().sum()), "fingerprint": fingerprint},
+        "data": {"clients": len(run.data), "samples": int(run.data.train.sizes.sum()), "fingerprint": fingerprint},
     }
 
 

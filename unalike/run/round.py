@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ class Round:
     # ---- what a cohort asks
 
     @property
-    def populations(self) -> Any:
+    def populations(self) -> int | Vectors:
         """Return the number of clients, by architecture where there are several."""
         several = self.engine.architectures
         if several is None:

@@ -130,7 +130,7 @@ class Run:
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
         if self.local.drop_last:
-            self.local.counts(np.arange(self.population), self.sizes(), 0)
+            self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
     def _find_architectures(self) -> Architectures | None:
         """Return which client has which network, checked with the method; None where there is one network."""
@@ -205,7 +205,7 @@ class Run:
         """Return the engine of a network's clients, and the reason for it."""
         task, cohort = self.tasks[name], self.sampling.size(self.population)
         data = self._training if len(self.tasks) == 1 else self.parts[name]
-        mean = float(self.sizes().mean())
+        mean = float(self._training.train.sizes.mean())
         job = Job(self.method, task, data, self.local, self.seed, states, mean)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None
@@ -214,15 +214,6 @@ class Run:
             options = {key: value for key, value in options.items() if key != "member"}
             cohort = max(1, round(cohort * self.architectures.shares[name]))
         return choose_engine(self.settings.engine, job, cohort, options, self.rounds, taken)
-
-    def sizes(self) -> np.ndarray:
-        """Return the training samples of each client that trains."""
-        return self.data_sizes("train") if self._training is self.data else self._training.train.sizes
-
-    def data_sizes(self, split: str) -> np.ndarray:
-        """Return each client's samples of a split, which may be in parts."""
-        found = {id(part): part.splits[split].sizes for part in self.parts.values() if split in part.splits}
-        return np.sum([*found.values()], axis=0) if len(found) > 1 else next(iter(found.values()))
 
     @property
     def _stores(self) -> dict[str, Any]:
@@ -276,7 +267,7 @@ class Run:
 
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
-        ids = draw(self.sampling, self.seed, t, self.sizes())
+        ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
         exchanges = Round(self.engine, self.server, t, self._listeners)
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
