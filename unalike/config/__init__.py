@@ -51,6 +51,6 @@ from unalike.config.user_files import from_file, is_file, own_method
 __all__ = [
     "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described",
     "every", "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
-    "make_sampling", "method_settings", "model_settings", "network_names", "own_method", "population", "read", "read_tables", "run",
-    "schema", "uses",
+    "make_sampling", "method_settings", "model_settings", "network_names", "own_method", "population",
+    "read", "read_tables", "run", "schema", "uses",
 ]  # fmt: skip
