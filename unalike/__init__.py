@@ -30,9 +30,9 @@ from unalike.training import LocalTraining
 __all__ = [
     "JSONL", "METHODS", "Batch", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation", "Field",
     "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress", "Replies",
-    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "data", "draws", "knob",
-    "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random", "sampling",
-    "simulate", "synthetic", *CLASSES,
+    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "data", "draws",
+    "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random",
+    "sampling", "simulate", "synthetic", *CLASSES,
 ]  # fmt: skip
 
 

@@ -9,9 +9,6 @@
     name = "mlp"               # or file = "path/to/file.py:build"; sizes are found from the data
     loss = "cross-entropy"     # or "path/to/file.py:loss"
 
-    [models.small]             # where clients have different networks: in place of a name in [model], one table each,
-    name = "linear"            # and in [run] architecture = "small:10, large:40", or a list of names
-
     [method]
     name = "scaffold"
 
@@ -26,6 +23,9 @@
 What a setting may be comes from the annotations of the functions it is given to, so a file, the command line and
 Python accept the same. Paths are read from where the program is started, as in Python. The config.toml of a run folder
 is such a file, with absolute paths and a table [facts] of what was found.
+
+Where clients have different networks, [models.small] and [models.large] take the place of the name in [model], which
+keeps loss and metrics, and [run] architecture = "small:10, large:40" (or a list of names) says which client has which.
 """
 
 from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling, network_names

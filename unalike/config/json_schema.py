@@ -34,6 +34,20 @@ def schema() -> dict[str, Any]:
         "properties": {**tables, FACTS: {"type": "object"}},
         "required": ["data", "run"],
         "additionalProperties": False,
+        "allOf": [_common_only(), _needs_networks()],
+    }
+
+
+def _common_only() -> dict[str, Any]:
+    """With several networks [model] holds what they have in common."""
+    then = {"properties": {"model": {"propertyNames": {"enum": list(IN_COMMON)}}}}
+    return {"if": {"required": [MODELS_TABLE]}, "then": then}
+
+
+def _needs_networks() -> dict[str, Any]:
+    return {
+        "if": {"properties": {"run": {"required": ["architecture"]}}, "required": ["run"]},
+        "then": {"required": [MODELS_TABLE]},
     }
 
 

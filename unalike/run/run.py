@@ -364,8 +364,8 @@ class Run:
         if isinstance(vector, Vectors):
             first = next(iter(self.tasks))
             raise UnalikeError(
-                f"Clients have {len(self.tasks)} networks: run.models[{first!r}] is one of them, and "
-                "run.predict(x, client=0) uses a client's own."
+                f"Clients have {len(self.tasks)} networks: run.models[{first!r}] is one of them; predict and save take "
+                f"architecture={first!r} or client=0."
             )
         buffers = self.buffers
         assert not isinstance(buffers, Vectors)
