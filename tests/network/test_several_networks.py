@@ -1,4 +1,4 @@
-"""A federation whose clients have different networks: what the plan says, that all are asked at once, what is refused."""
+"""A federation whose clients have different networks: the plan, that all are asked at once, what is refused."""
 
 import pytest
 import torch
