@@ -284,3 +284,73 @@ def test_functions_of_the_client_and_auto():
     done = several(architecture=lambda k: NAMES[k], engine="auto", local=LOCAL)
     assert [done.architectures.name(k) for k in range(6)] == NAMES
     assert "small" in done.reason or "for each of 2 networks" in done.reason
+
+
+# ---------------------------------------------------------------- rows for single clients
+
+
+@dc.dataclass(frozen=True)
+class Echo(ua.Method):
+    """Every client sends back what was sent to it alone."""
+
+    sends = {"row": ua.Field("scalar", read="each"), "vector": ua.Field(read="each")}
+
+    def client(self, me, s, m):
+        return {}, {"row": m.row + 0.5, "vector": m.vector}
+
+    def round(self, server, cohort):
+        rows = {n: [k for k in cohort.ids if NAMES[k] == n] for n in server.w.names}
+        vectors = ua.Vectors({n: torch.tensor(ids)[:, None] + torch.zeros_like(server.w[n]) for n, ids in rows.items()})
+        row = torch.tensor(cohort.ids, dtype=torch.float32)
+        replies = cohort.call(self.client, row=ua.PerClient(row), vector=ua.PerClient(vectors))
+        assert replies.each("row").tolist() == (row + 0.5).tolist()
+        assert all(torch.equal(part, vectors[n]) for n, part in replies.each("vector").items())
+        assert replies.sum("row") == sum(float(k + 0.5) * n for k, n in zip(cohort.ids, cohort.samples, strict=True))
+        assert cohort.populations["small"] == 3 and cohort.population == 6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_reach_the_clients_that_they_are_for(engine):
+    several(Echo(), engine=engine, clients_per_round=[[5, 1, 3, 0], [4, 2, 5, 1]], rounds=2)
+
+
+@dc.dataclass(frozen=True)
+class Rows(ua.Method):
+    """A client's own model is the published one, times a number of its own."""
+
+    def published(self, server):
+        own = {n: torch.ones(3, server.w[n].numel()) for n in server.w.names}
+        return {"w": server.w, "scale": ua.PerClient(torch.arange(6.0)), "own": ua.PerClient(ua.Vectors(own))}
+
+    def personal(self, me, s, m):
+        return m.w * m.scale * m.own
+
+
+def test_published_rows_are_each_clients_own():
+    done = several(Rows(), rounds=1, evaluate_clients=4)
+    x = federation().global_test[0]
+    assert set(done.client_values["client"]) < set(range(6))
+    for client in (0, 1, 5):
+        module = done.module_with(client * done.server.w[NAMES[client]], done.buffers[NAMES[client]], NAMES[client])
+        with torch.no_grad():
+            want = module(x).softmax(1).double()
+        torch.testing.assert_close(torch.tensor(done.predict(x, client=client).probabilities), want)
+        if client in done.client_values["client"]:
+            place = done.client_values["client"].tolist().index(client)
+            own, y = federation().test.of(client)
+            with torch.no_grad():
+                loss = nn.functional.cross_entropy(module(own), y)
+            assert done.client_values["loss"][place] == pytest.approx(float(loss), rel=1e-4)
+
+
+def test_wrong_numbers_of_rows_are_refused():
+    @dc.dataclass(frozen=True)
+    class Short(ua.Method):
+        def round(self, server, cohort):
+            rows = {"small": server.w["small"][None], "large": torch.stack([server.w["large"]] * 5)}
+            cohort.call(self.client, w=server.w, own=ua.PerClient(ua.Vectors(rows)))
+
+    with refused("PerClient 'own' has 1 rows for 3 clients with the network 'small'"):
+        several(Short(), clients_per_round=1.0)
+    with refused("PerClient 'own' has 6 rows for 3 clients"):
+        several(Short(), clients_per_round=3)
