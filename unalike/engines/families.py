@@ -63,7 +63,7 @@ class Families(Engine):
         return [*dict.fromkeys(note for engine in self.parts.values() for note in engine.notes)]
 
     def close(self) -> None:
-        for engine in self.parts.values():
+        for engine in reversed(self.parts.values()):  # the first may own what the others use
             engine.close()
 
 

@@ -212,6 +212,7 @@ class Run:
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
         if self.architectures is not None:  # each network's stacks are its own: they are not shared with other runs
             options = {key: value for key, value in options.items() if key != "member"}
+            options |= {"turns": len(self.tasks)} if self.settings.engine == "ray" else {}
             cohort = max(1, round(cohort * self.architectures.shares[name]))
         return choose_engine(self.settings.engine, job, cohort, options, self.rounds, taken)
 
