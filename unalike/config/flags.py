@@ -7,6 +7,7 @@ are taken out before argparse sees the rest; `run.arguments` declares the known 
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from typing import Any
 
@@ -186,6 +187,9 @@ def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
         value = text
     if not typed.fits(value, hint) and typed.fits(text, hint):
         value = text
+    if not typed.fits(value, hint) and typed.fits({}, hint):  # a table as a=1,b=2
+        with contextlib.suppress(ValueError, RecursionError):
+            value = tomllib.loads(f"v = {{{text}}}")["v"] if "\n" not in text else value
     if not typed.fits(value, hint):  # a list as a,b or one thing alone
         parts = [_value(name, part.strip(), False, Any) for part in text.split(",")]
         value = parts if typed.fits(parts, hint) else value

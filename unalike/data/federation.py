@@ -303,14 +303,9 @@ class Federation:
         as many as there are splits. Which samples go where depends on (seed, client) only; all keep their order.
         """
         draws.check_seed(seed)
-        for name, share in shares.items():
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-                raise UnalikeError(f"{name}={share!r} must be a share of a client's training samples in (0, 1].")
-        if not shares or sum(shares.values()) > 1 + 1e-9:
-            raise UnalikeError(
-                f"The shares of the splits ({', '.join(shares) or 'none'}) sum to {sum(shares.values()):g}: give one "
-                "or more whose sum is at most 1, such as support=0.5, query=0.5."
-            )
+        check_shares(shares)
+        if not shares:
+            raise UnalikeError("There are no splits to make: give their shares, such as support=0.5, query=0.5.")
         counts = _shared_out(self.train.sizes, list(shares.values()))
         part = _parts(self.train, counts, seed, "named splits")
         splits = {name: self.train.take(np.flatnonzero(part == i + 1), counts[i]) for i, name in enumerate(shares)}
@@ -498,14 +493,32 @@ def as_arguments(splits: Mapping[str, Columns | None]) -> dict[str, Any]:
     return {**own, "splits": {name: c for name, c in splits.items() if name not in SPLITS and c is not None}}
 
 
+def check_name(name: Any) -> None:
+    """Raise where this is no name for a further split, or taken."""
+    if not isinstance(name, str) or not name.isidentifier() or name in (*SPLITS, "public"):
+        raise UnalikeError(
+            f"A further split is named {name!r}: it needs a name of letters, digits and _ that is none of "
+            f"{', '.join(SPLITS)}, public."
+        )
+
+
+def check_shares(shares: Mapping[str, Any]) -> None:
+    """Raise where these are no names and shares of further splits."""
+    for name, share in shares.items():
+        check_name(name)
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise UnalikeError(f"{name}={share!r} must be a share of a client's training samples in (0, 1].")
+    if sum(shares.values()) > 1 + 1e-9:
+        raise UnalikeError(
+            f"The shares of the splits ({', '.join(shares)}) sum to {sum(shares.values()):g}: it must be at most 1, "
+            "as in support=0.5, query=0.5."
+        )
+
+
 def _named(splits: Mapping[str, Columns]) -> dict[str, Columns]:
     """Return further splits; raise where a name is none, or taken."""
     for name, columns in splits.items():
-        if not isinstance(name, str) or not name.isidentifier() or name in (*SPLITS, "public"):
-            raise UnalikeError(
-                f"A further split is named {name!r}: it needs a name of letters, digits and _ that is none of "
-                f"{', '.join(SPLITS)}, public."
-            )
+        check_name(name)
         if not isinstance(columns, Columns):
             raise UnalikeError(f"The split {name!r} is a {type(columns).__name__}: it must be Columns.")
     return dict(splits)

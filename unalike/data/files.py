@@ -89,7 +89,7 @@ def _read_global_test(file: Path, train: Columns, gaps: bool) -> Pair:
 def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
     """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, x always with its y. With
     `gaps`, x may have missing cells (NaN)."""
-    raw = _load(file)
+    raw = load_arrays(file)
     for key in raw:
         if key not in KEYS:
             raise UnalikeError(f"{file} has an unknown key {key!r}.{did_you_mean(key, KEYS)}")
@@ -116,7 +116,8 @@ def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
     return content
 
 
-def _load(file: Path) -> dict[str, Any]:
+def load_arrays(file: Path) -> dict[str, Any]:
+    """Read all arrays of an .npz or .safetensors file; pickled objects are refused."""
     try:
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as archive:
