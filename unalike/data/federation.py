@@ -165,6 +165,11 @@ class Federation:
         return len(self.train)
 
     @property
+    def public_rows(self) -> int:
+        """How many samples the public set has, 0 where there is none."""
+        return 0 if self.public is None else len(self.public[0])
+
+    @property
     def sizes(self) -> np.ndarray:
         """Training samples per client, int64 [N]."""
         return self.train.sizes
@@ -186,6 +191,14 @@ class Federation:
         return ", ".join(self.client_name(int(k)) for k in clients[:3]) + (", …" if len(clients) > 3 else "")
 
     # ---- building
+
+    @staticmethod
+    def joined(parts: Mapping[str, Federation]) -> Federation:
+        """Return federations by name as one, whose samples may have different shapes: pictures at some clients,
+        signals at others. Clients are numbered part after part, and each has the architecture of its part's name."""
+        from unalike.data.joined import JoinedFederation  # here: it is a kind of federation
+
+        return JoinedFederation(parts)
 
     @classmethod
     def from_arrays(
