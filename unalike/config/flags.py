@@ -20,6 +20,7 @@ COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "des
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema"}
 OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
+OWN_OF = {"serve": {"--public"}}  # of one command
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
@@ -51,6 +52,8 @@ def taken(words: list[str]) -> bool:
 def split(words: list[str]) -> tuple[list[str], list[Given]]:
     """What argparse reads, and the settings."""
     switches = _switches()
+    command = next((word for word in words if not word.startswith("-")), "")
+    own = OWN | OWN_OF.get(command, set())
     plain: list[str] = []
     settings: list[Given] = []
     k = 0
@@ -58,7 +61,7 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
         name, equals, value = words[k].removeprefix("--").partition("=")
         word = words[k]
         k += 1
-        if not word.startswith("--") or not name or f"--{name}" in OWN:
+        if not word.startswith("--") or not name or f"--{name}" in own:
             plain.append(word)
         elif equals:
             settings.append((name, value))

@@ -169,6 +169,15 @@ class Federation:
         """How many samples the public set has, 0 where there is none."""
         return 0 if self.public is None else len(self.public[0])
 
+    def public_fingerprint(self) -> str | None:
+        """Return 16 hex digits that stand for the public set, None where there is none."""
+        return None if self.public is None else public_hash(self.public)
+
+    def shipped_bytes(self) -> int:
+        """Return the bytes of sending the public set to every client once; 0 where it is not shipped."""
+        tensors = self.public if self.shipped and self.public is not None else ()
+        return len(self) * sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
     @property
     def sizes(self) -> np.ndarray:
         """Training samples per client, int64 [N]."""
@@ -208,12 +217,14 @@ class Federation:
         test: tuple[Any, Any] | None = None,
         client_tests: Iterable[tuple[Any, Any] | None] | None = None,
         client_validations: Iterable[tuple[Any, Any] | None] | None = None,
+        client_splits: Mapping[str, Iterable[tuple[Any, Any] | None]] | None = None,
         classes: int | None = None,
         names: Sequence[str] | None = None,
     ) -> Federation:
         """Build a federation of one (x, y) per client, in RAM.
 
-        `test` is the global test set; in `client_tests` and `client_validations`, None is a client without one.
+        `test` is the global test set; in `client_tests`, `client_validations` and the further `client_splits` by name,
+        None is a client without one.
         """
         pairs = list(clients)
         if not pairs:
@@ -222,7 +233,7 @@ class Federation:
         called += [f"client {k}" for k in range(len(called), len(pairs))]
         train = stack(pairs, called, None)
         splits: dict[str, Any] = {"train": train}
-        for given, word in ((client_validations, "validation"), (client_tests, "test")):
+        for word, given in {"validation": client_validations, "test": client_tests, **(client_splits or {})}.items():
             if given is None:
                 continue
             parts = list(given)
@@ -232,7 +243,7 @@ class Federation:
                     "None for a client without."
                 )
             splits[word] = stack(parts, [f"the {word} set of {name}" for name in called], train)
-        return cls(**splits, global_test=test, classes=classes, names=names)
+        return cls(**as_arguments(splits), global_test=test, classes=classes, names=names)
 
     @classmethod
     def from_folder(
@@ -247,7 +258,8 @@ class Federation:
     ) -> Federation:
         """Read one .npz or .safetensors file per client, in the order of the file names; the stems become the names.
 
-        Keys: x, y, optionally x_test, y_test, x_validation, y_validation, the same in every file. A file
+        Keys: x, y, optionally x_test, y_test, x_validation, y_validation, and x_NAME, y_NAME of further splits, the
+        same in every file. A file
         `_test.npz` or `_test.safetensors` with x and y is the global test set. Other kinds of files are
         passed over. The fractions and the seed are those of `split_clients`. `scale` prepares the features
         (`prepared`), and a NaN in x is then a missing cell; `raw` leaves that for later.

@@ -95,6 +95,17 @@ class JoinedFederation(Federation):
         """How many samples the parts' public sets have, 0 where there are none."""
         return next(iter(self.own.values())).public_rows
 
+    def public_fingerprint(self) -> str | None:
+        """Return 16 hex digits that stand for the parts' public sets, None where there are none."""
+        if not self.public_rows:
+            return None
+        facts = [f"{name} {part.public_fingerprint()}" for name, part in self.own.items()]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+    def shipped_bytes(self) -> int:
+        """Return the bytes of sending every client its part's public set once; 0 where none is shipped."""
+        return sum(part.shipped_bytes() for part in self.own.values())
+
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
         """Yield every labelled set of samples of every part as (description, x, y, columns)."""
         for name, part in self.parts.items():
