@@ -30,6 +30,7 @@ from typing import Any
 
 from unalike import config
 from unalike.cli import run
+from unalike.config import flags
 from unalike.data.extras import read_public
 from unalike.data.preparation import SCALES
 from unalike.errors import UnalikeError
@@ -41,8 +42,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.conflict_handler = "resolve"  # --public: here it is a file, and no setting of [data]
-    run.arguments(parser)
+    run.arguments(parser, flags.OWN_OF["serve"])
     parser.usage = "unalike serve [FILE] --keys FOLDER [--host NAME] [--port N] [--SETTING VALUE ...] [--resume FOLDER]"
     parser.add_argument("--keys", metavar="FOLDER", required=True, help="certificates and clients' keys (unalike keys)")
     parser.add_argument("--host", help="the address to listen on; 0.0.0.0 is every one [127.0.0.1]")
