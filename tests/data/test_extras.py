@@ -8,6 +8,7 @@ import torch
 from safetensors.numpy import save_file
 
 from unalike import cli, config
+from unalike.comparison.arms import arms_of, pieces
 from unalike.config import flags
 from unalike.data import Dataset, Federation, RemoteFederation, noise_like
 from unalike.data.extras import parse_public, read_public, rows_aside, with_extras
@@ -189,6 +190,14 @@ def test_flags_say_it_too(tmp_path, monkeypatch):
     tables = {"data": {"public": "a.npz"}, "model": {}, "method": {}, "local": {}, "run": {}}
     assert config.absolute(tables)["data"]["public"] == str(tmp_path / "a.npz")
     assert config.absolute({**tables, "data": {"public": "noise:9"}})["data"]["public"] == "noise:9"
+
+
+def test_a_table_of_shares_is_no_grid():
+    assert pieces("a=1,b=2") == ["a=1", "b=2"] and pieces("{a = 1, b = 2},{a = 1}") == ["{a = 1, b = 2}", "{a = 1}"]
+    one = arms_of(
+        ["fedavg"], [("splits", "support=0.5,query=0.5")], {"data": {"name": "digits"}, "run": {"rounds": 1}}, False
+    )
+    assert [arm.tables["data"]["splits"] for arm in one] == [{"support": 0.5, "query": 0.5}]
 
 
 def test_a_run_folders_config_can_be_run_again():
