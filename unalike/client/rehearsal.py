@@ -26,7 +26,10 @@ class Rehearsal(Job):
     def __init__(self, job: Job):
         x, y = (t[:1].expand(SAMPLES, *t.shape[1:]).contiguous() for t in (job.data.train.x, job.data.train.y))
         columns = Columns(x, y, np.array([0, SAMPLES]))
-        data = Federation(columns, validation=columns, test=columns, classes=job.data.classes)
+        further = dict.fromkeys(job.data.further, columns)
+        data = Federation(
+            columns, validation=columns, test=columns, splits=further, public=job.data.public, classes=job.data.classes
+        )
         states = ClientStore(state_shapes(job.method, job.task, job.local), 1, job.task.device)
         local = _one_step(job.local)
         super().__init__(job.method, job.task, data, local, job.seed, states, job.mean_samples)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import unalike
 from unalike.contract.method import settings
+from unalike.data.federation import Federation
 from unalike.engines.families import Families
 from unalike.metrics.names import lower_ones
 from unalike.nn.task import Task
@@ -39,7 +40,12 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
         "method": _plain(settings(run.method)),
         "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
         **_models(run),
-        "data": {"clients": len(run.data), "samples": int(run.data.train.sizes.sum()), "fingerprint": fingerprint},
+        "data": {
+            "clients": len(run.data),
+            "samples": int(run.data.train.sizes.sum()),
+            "fingerprint": fingerprint,
+            **_public(run.data),
+        },
     }
 
 
@@ -82,6 +88,12 @@ def start_fingerprint(task: Task) -> str:
     """Return 16 hex digits of a sha256 over the weights and statistics that a network starts with."""
     start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
     return start.hexdigest()[:16]
+
+
+def _public(data: Federation) -> dict[str, Any]:
+    """The public set's size and hash, where there is one."""
+    rows = data.public_rows
+    return {"public_samples": rows, "public_fingerprint": data.public_fingerprint()} if rows else {}
 
 
 def _plain(value: Any) -> Any:
