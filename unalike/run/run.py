@@ -146,7 +146,7 @@ class Run:
         fresh, name = functools.partial(task.fresh, self.seed), ""
         if method.serverless:
             name, values = type(method).__name__, {}
-        self.server_draws = ServerDraws(self.seed, task.start, getattr(self.data, "public", None))
+        self.server_draws = ServerDraws(self.seed, task.start, self.data.public)
         self.server = Server(task.layout, self.tables, fresh, self.server_draws, name, **values)
         mean = float(self._training.train.sizes.mean())
         job = Job(method, task, self._training, local, self.seed, self.clients, mean)
