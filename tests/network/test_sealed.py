@@ -262,7 +262,7 @@ def test_a_row_for_another_client_cannot_be_opened(folder, tmp_path):
     link = Watched(people(folder, tmp_path))
     served(folder, link, rounds=1)
     mine, theirs = (link.parts[k, "request", 0, 1] for k in (0, 1))
-    own_header, own_rows = wire.decode(mine[1])
+    own_header, _ = wire.decode(mine[1])
     other, rows = wire.decode(theirs[1])
     answer = link.people[0].answer((mine[0], wire.encode({**own_header, "sealed": other["sealed"]}, rows)))
     assert "cannot be opened" in wire.decode(answer)[0]["reason"]
