@@ -39,9 +39,9 @@ def public(folder, k):
     return (folder / f"site-{k}.pub").read_text()
 
 
-def people(folder, home, peers=False, count=4):
+def people(folder, home, peers=False, count=4, files=(TOYS,)):
     ring = [Keyring(folder / f"site-{k}", folder / "peers" if peers else None) for k in range(count)]
-    rules = Rules(files=(TOYS,), repeatable=True)
+    rules = Rules(files=files, repeatable=True)
     return [Client(own(data(), k), home / f"site-{k}", rules, sealer=ring[k]) for k in range(count)]
 
 
@@ -135,6 +135,39 @@ def test_a_receiver_whose_sender_is_lost_is_left_out(folder, tmp_path):
     assert any(f"site-{after} is left out" in t and "was to send it 'theta' did not answer" in t for t in said)
     assert run.history[0]["lost"] == 1
     assert run.history[0]["bytes_peer"] == 3 * 4 * len(theta(some[0]))
+
+
+OWN = """
+import torch
+from toys import Ring
+from unalike.contract import Field, PerClient
+
+class Own(Ring):
+    serverless = False
+    keeps = {"theta": Field(), "number": Field("scalar")}
+
+    def meet(self, me, s, m):
+        return {"number": m.number}, {}
+
+    def round(self, server, cohort):
+        sent = cohort.call(self.train)
+        rows = {"theirs": sent.pass_on("theta", to=[1, 2, 3, 0]), "number": PerClient(torch.arange(4.0))}
+        cohort.call(self.meet, **rows)
+"""
+
+
+@pytest.mark.parametrize("kind", ["request", "wrap"])
+def test_rows_of_the_server_stay_with_their_receivers(kind, folder, tmp_path):
+    """Site-1 sends nothing (or no key) to site-2: the others' own numbers, 0, 1 and 3, still reach them."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    some = people(folder, tmp_path, files=(file,))
+    lost = lose(lambda k, h: (k, h["kind"], h.get("exchange", 0)) == (1, kind, 0))
+    public_keys = {f"site-{k}": public(folder, k).encode() for k in range(4)}
+    given = {**tables(rounds=1, run={"evaluate_clients": "none"}), "method": {"file": f"{file}:Own"}}
+    server.run(given, Watched(some, lost), public_keys, classes=3, deadline=5.0)
+    numbers = [next(iter(person._nodes.values())).state.read()[0]["number"].item() for person in some]
+    assert numbers == [0, 1, 0, 3]
 
 
 def test_a_receiver_whose_sender_does_not_give_the_key_is_left_out(folder, tmp_path):
