@@ -60,6 +60,13 @@ def test_a_method_without_a_server_resumes():
         testing.check_resume(Ring(), engine=engine)
 
 
+def test_a_method_without_a_server_vanishes_and_bites():
+    """Where nobody takes anything of the other's model, everybody trains alone."""
+    testing.check_vanishes(Ring(0.0), ua.LocalOnly())
+    testing.check_bites(Ring(), ua.LocalOnly())
+    testing.check_bites(Ring(), ua.FedAvg())
+
+
 def test_what_the_server_may_read_changes_nothing():
     """A ring whose rows are sealed and one whose rows the server may read; alone, everybody keeps its own model."""
     runs = [testing.run(m, "mlp", engine="sequential", dtype="float64") for m in (Ring(), OpenRing(), Ring(0.0))]

@@ -95,7 +95,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
         for n, s in hints.items()
         if n != "name"
     }
-    facts = method_facts(name) if kind == "methods" else {}
+    facts: dict[str, str] = method_facts(name) if kind == "methods" else {}
     if as_json:
         show.document({"name": name, "summary": summary(thing), "settings": settings, **facts})
         return 0
@@ -109,7 +109,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     if facts:
         ways = [k for k in ("down", "up", "between clients") if k in facts]
         each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ways}
-        words = {**facts, **{k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}}
+        words = facts | {k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}
         print("\n" + show.table([], [[k, str(v)] for k, v in words.items()], "in a round"))
     return 0
 
