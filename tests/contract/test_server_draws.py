@@ -82,13 +82,11 @@ def test_rows_of_the_public_set():
 
 
 def test_rows_by_class():
-    """Of 30, 20 and 10 rows of three classes 12 are 6, 4 and 2; 13 one more of any; 7 at least 3, 2 and 1."""
+    """Of 30, 20 and 10 rows of three classes 12 are 6, 4 and 2; of 13 the one more goes where 6.5,
+    4.33 and 2.17 leave most."""
     y = torch.tensor([0] * 30 + [1] * 20 + [2] * 10)[torch.randperm(60)]
     assert np.bincount(y[made(labels=y).draw("d", 12, stratify=True)]).tolist() == [6, 4, 2]
-    thirteen = np.bincount(y[made(labels=y).draw("d", 13, stratify=True)])
-    assert thirteen.sum() == 13 and (thirteen - [6, 4, 2]).max() == 1
-    seven = np.bincount(y[made(labels=y).draw("d", 7, stratify=True)])
-    assert seven.sum() == 7 and (seven >= [3, 2, 1]).all()
+    assert np.bincount(y[made(labels=y).draw("d", 13, stratify=True)]).tolist() == [7, 4, 2]
     assert made(labels=y).draw("d", 60, stratify=True).tolist() == list(range(60))
 
 
