@@ -28,10 +28,12 @@ from unalike.training.settings import LocalTraining
 ENGINES = ("sequential", "workers", "batched", "loopback")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
 SIZES = (7, 4, 12, 9, 1, 6)  # ragged: short last batches, a client of one sample
+PUBLIC = 11  # rows of the public set
 
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
-    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data."""
+    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data, a
+    public set with labels, and the training samples divided into support and query."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -54,7 +56,8 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 
     clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
     tests = [client(3, 0.3 * k) for k in range(len(SIZES))]
-    return keep_start(module), Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
+    data = Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
+    return keep_start(module), data.with_public(*client(PUBLIC, 0.4)).named_splits(support=0.4, query=0.6)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -106,10 +109,17 @@ def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> 
             raise AssertionError(f"{method}: a resumed run differs by {difference(whole, resumed):.1e}")
 
 
+def apart(a: Run, b: Run) -> float:
+    """How far two methods' models are apart: the servers' or, where one has no server, the losses of clients' own."""
+    if a.method.serverless or b.method.serverless:
+        return float(abs(a.client_values["loss"] - b.client_values["loss"]).max())
+    return float((a.server.w - b.server.w).abs().max())
+
+
 def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
     """With its knob off the method is `like` (FedAvg)."""
     a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (off, like))
-    distance = float((a.server.w - b.server.w).abs().max())
+    distance = apart(a, b)
     if not distance <= 1e-12:
         raise AssertionError(f"{off} should be {like}, and is {distance:.1e} away")
 
@@ -117,7 +127,7 @@ def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any)
 def check_bites(on: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
     """With its knob on the method is not `like`: a correction that never reaches the model is found here."""
     a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (on, like))
-    distance = float((a.server.w - b.server.w).abs().max())
+    distance = apart(a, b)
     if not distance >= 1e-6:
         raise AssertionError(f"{on} should differ from {like}, and is only {distance:.1e} away")
 

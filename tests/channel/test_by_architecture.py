@@ -18,7 +18,7 @@ def gathered(*outcomes, cohort, sends=SENDS, heads=((), ())):
         sums.add(outcome)
         sums.add_losses(outcome.loss)
     sums.close(np.array(cohort))
-    return Replies(sums, torch.float32)
+    return Replies(sums, torch.float32, np.array(cohort), (0, 0))
 
 
 def test_models_are_summed_by_architecture_and_other_fields_over_everybody():

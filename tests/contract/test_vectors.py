@@ -93,7 +93,7 @@ def test_what_has_no_one_answer_is_refused(wrong, match):
 
 
 def test_the_server_keeps_no_graph_of_what_is_assigned():
-    server = Server(None, {}, None, w=vectors())
+    server = Server(None, {}, None, None, w=vectors())
     part = torch.ones(2, requires_grad=True)
     server.w = server.w + ua.Vectors({"a": 2 * part, "b": torch.zeros(3)})
     assert not server.w["a"].requires_grad and server.w["a"].tolist() == [3.0, 4.0]

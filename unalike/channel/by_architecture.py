@@ -37,10 +37,11 @@ class SumsByArchitecture:
 
     def add(self, outcome: Outcome) -> None:
         """Take in the replies of some clients of one architecture."""
-        own = {name for name in outcome.up if self._is_own(name)}
-        for sums, keep in ((self._part(outcome), own), (self._shared, outcome.up.keys() - own)):
-            up = {name: value for name, value in outcome.up.items() if name in keep}
-            sums.add(Outcome(outcome.ids, up, outcome.samples, np.empty(0)))
+        names = {*outcome.up, *(outcome.sealed or {})}
+        own = {name for name in names if self._is_own(name)}
+        for sums, keep in ((self._part(outcome), own), (self._shared, names - own)):
+            up, sealed = (_kept(part or {}, keep) for part in (outcome.up, outcome.sealed))
+            sums.add(Outcome(outcome.ids, up, outcome.samples, np.empty(0), sealed=sealed))
 
     def add_losses(self, losses: np.ndarray) -> None:
         self._shared.add_losses(losses)
@@ -85,9 +86,8 @@ class SumsByArchitecture:
     @property
     def weights(self) -> dict[str, float | Vectors]:
         """The sums of weights by field; 1 for architectures that nobody brought, whose sums are 0."""
-        return {
-            name: self._own_weights(name) if self._is_own(name) else self._shared.weights[name] for name in self.names
-        }
+        own = {name: self._own_weights(name) for name in self.names if self._is_own(name)}
+        return {**self._shared.weights, **own}
 
     def _own_weights(self, name: str) -> Vectors:
         return Vectors({key: sums.weights.get(name, 1.0) for key, sums in self._parts.items()})
@@ -115,7 +115,7 @@ class SumsByArchitecture:
     def _zeros(self, architecture: str, name: str, dtype: torch.dtype, *rows: int) -> Tensor:
         """Return zeros on the device of those that answered."""
         field = self._fields[architecture].get(name, Field((0,)))  # a network without such statistics
-        shape = field.resolve(dict(self._architectures.sizes[architecture]), self._method)
+        shape = field.resolve(self._architectures.sizes[architecture], self._method)
         some = next(sums.total(name) for sums in self._parts.values() if name in sums.names)
         return torch.zeros(*rows, *shape, dtype=dtype, device=some.device)
 
@@ -124,3 +124,7 @@ class SumsByArchitecture:
         for name, sums in self._parts.items():
             if BUFFERS in sums.names:
                 yield name, sums.ids, sums.total(BUFFERS), sums.weights[BUFFERS]
+
+
+def _kept(fields: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
+    return {name: value for name, value in fields.items() if name in names}

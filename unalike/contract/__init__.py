@@ -11,15 +11,18 @@ from unalike.contract.architectures import Architectures
 from unalike.contract.call import EVALUATION, Call, Evaluate, LazyOutcome, Outcome
 from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import BUFFERS, LOSS, OPTIMIZER, Field, Fields, PerClient
-from unalike.contract.method import Method, client_functions, fingerprint, function_name, settings
-from unalike.contract.requests import Average, Gradient, Request, Train, plain_args, tensor_args
+from unalike.contract.method import Method, check_serverless, client_functions, fingerprint, function_name, settings
+from unalike.contract.peers import Parcels, Sealed
+from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Cohort, Message, Replies, Server
+from unalike.contract.server_draws import ServerDraws
 from unalike.contract.vectors import Layouts, Vectors
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
     "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Call", "Cohort",
     "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method", "Outcome",
-    "PerClient", "Replies", "Request", "Server", "Train", "Vectors", "client_functions", "fingerprint", "function_name",
-    "knob", "plain_args", "settings", "tensor_args",
+    "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train", "Vectors",
+    "check_serverless", "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings",
+    "tensor_args",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from unalike.contract.fields import BUFFERS, Field
 from unalike.contract.vectors import Vectors
 from unalike.errors import UnalikeError, did_you_mean
 
-SHARED = ("scalar", "features", "pairs", "classes", "samples")  # shapes that mean the same in every network
-Sizes = Mapping[str, int]
+SHARED = ("scalar", "features", "pairs", "classes", "samples", "public")  # shapes that mean the same in every network
+Sizes = dict[str, int]
 Assigned = Sequence[str] | Callable[[int], str] | str  # names by client, a function of its number, or "a:10, b:5"
 
 
@@ -66,8 +66,10 @@ class Architectures:
     def _is_own(self, size: str, method: object) -> bool:
         if size == "head":
             return not self.same_heads
-        shared = size in SHARED or size in getattr(method, "nets", {}) or isinstance(getattr(method, size, None), int)
-        return not shared
+        further = size.removeprefix("optimizer ") in getattr(
+            method, "nets", {}
+        )  # a network of the method, or its state
+        return not (size in SHARED or further or isinstance(getattr(method, size, None), int))
 
     def check(self, method: Any) -> None:
         """Refuse what cannot be with several architectures: sums of fields whose sizes differ, and tables of rows of
@@ -75,6 +77,8 @@ class Architectures:
         for name, field in method.sends.items():
             if not self.is_own(name, field, method):
                 self._check_sizes(f"sends {name!r}", field, method)
+        for name in method.nets:
+            self._check_sizes(f"has a network {name!r}", Field(name), method)
         for name, field in method.tables.items():
             if self.is_own(name, field, method):
                 raise UnalikeError(
@@ -84,7 +88,7 @@ class Architectures:
             self._check_sizes(f"has a table {name!r}", field, method)
 
     def _check_sizes(self, what: str, field: Field, method: object) -> None:
-        first, *others = ((name, field.resolve(dict(sizes), method)) for name, sizes in self.sizes.items())
+        first, *others = ((name, field.resolve(sizes, method)) for name, sizes in self.sizes.items())
         for name, shape in others:
             if shape != first[1]:
                 raise UnalikeError(
@@ -110,6 +114,21 @@ class Architectures:
                     "give one row each."
                 )
         return out
+
+
+def remaining(
+    rows: Mapping[str, Any], ids: np.ndarray, there: np.ndarray, several: Architectures | None
+) -> dict[str, Any]:
+    """Return the rows of the clients that are left of a call: `there` says which of these clients."""
+    out = {}
+    for key, value in rows.items():
+        if isinstance(value, Vectors) and several is not None:
+            left = {name: torch.from_numpy(there[places]) for name, places in several.groups(ids)}
+            parts = {name: part[left[name].to(part.device)] if name in left else part for name, part in value.items()}
+            out[key] = Vectors(parts)
+        else:
+            out[key] = value[torch.from_numpy(there).to(value.device)]
+    return out
 
 
 def _words(field: Field) -> list[str]:

@@ -32,6 +32,9 @@ class Engine:
         """Run a call on these clients and yield their outcomes."""
         raise NotImplementedError
 
+    def leave_out(self, client: int, reason: str) -> None:
+        """Hear that a client is not called, and why; in a simulation this does not happen."""
+
     @property
     def sizes(self) -> np.ndarray:
         """Return each client's training samples."""

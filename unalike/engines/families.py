@@ -33,13 +33,18 @@ class Families(Engine):
         super().__init__(next(iter(parts.values())).job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        parts = [(self.parts[name], own, some) for name, own, some in divided(self.architectures, call, ids)]
-        real = [(engine, own, some) for engine, own, some in parts if isinstance(engine, Flower)]
-        if real:
-            yield from together(call, ids, real)
+        first = next(iter(self.parts.values()))
+        if isinstance(first, Flower):
+            yield from together(first, call, ids, self.architectures, self._divide)
             return
-        for engine, own, some in parts:
+        for engine, own, some in self._divide(call, ids):
             yield from engine.call(own, some)
+
+    def _divide(self, call: Call, ids: np.ndarray) -> list[tuple[Any, Call, np.ndarray]]:
+        return [(self.parts[name], own, some) for name, own, some in divided(self.architectures, call, ids)]
+
+    def leave_out(self, client: int, reason: str) -> None:
+        self.parts[self.architectures.name(client)].leave_out(client, reason)
 
     @property
     def sizes(self) -> np.ndarray:

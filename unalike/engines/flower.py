@@ -4,24 +4,28 @@ never leave it.
 The server has a `RemoteFederation` and sends the same bytes as `loopback`. A client that does not answer in time,
 or not properly, is left out of the round. Its state is its own: with every request the server says which of the
 client's rounds counted last, and the client keeps or forgets what is pending. A reply is checked and handed on when it
-comes: the server holds one at a time.
+comes: the server holds one at a time. Rows that clients seal for each other wait here, and are handed on with a key
+that their sender has wrapped for the receiver: the server cannot open them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+import dataclasses as dc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from unalike.client import ClientStore, Job, Rehearsal, Shapes
+from unalike.contract.architectures import Architectures, remaining
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_evaluation, check_reply, received_outcome, reply_fields
 from unalike.messages.request import request_header
+from unalike.messages.sealed import take_sealed, unsealed, wrapped_keys
 
 # What the server keeps of each client: the last of its rounds that counted, plus 2 (0: none; 1: the setting-up, -1).
 ACKNOWLEDGED: Shapes = {"acknowledged": ((), torch.int64, "run")}
@@ -31,8 +35,9 @@ class Remote(Protocol):
     """The clients as the engine needs them (`unalike.network.server.Clients`)."""
 
     run: str
+    public: list[str]  # the clients' public keys, by number
 
-    def ask(self, requests: Mapping[int, tuple[bytes, bytes]]) -> Iterable[tuple[int, bytes]]:
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterable[tuple[int, bytes]]:
         """Yield the answers that come in time, as they come."""
         ...
 
@@ -57,31 +62,71 @@ class Flower(Engine):
         self.rehearsal = Rehearsal(job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        return together(call, ids, [(self, call, ids)])
+        return together(self, call, ids)
 
-    def requests(self, call: Call, ids: np.ndarray) -> dict[int, tuple[bytes, bytes]]:
-        """Return what is sent to each of these clients: what all of them get, and what is its own."""
+    def leave_out(self, client: int, reason: str) -> None:
+        self.remote.refuse(client, reason)
+
+    def wrapped(
+        self, call: Call, ids: np.ndarray, several: Architectures | None
+    ) -> tuple[np.ndarray, Call, dict[int, dict[str, Any]]]:
+        """Ask the senders of sealed rows to wrap their keys for the receivers: (the clients that can be called, their
+        call, what each is told about its sealed parts). A receiver whose sender is silent is left out."""
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for part, some in call.parcels.items():
+            for sender, receiver in zip(some.senders.tolist(), some.receivers.tolist(), strict=True):
+                key = {"receiver": receiver, "key": self.remote.public[receiver], "part": part}
+                rows.setdefault(sender, []).append({"field": some.field, "exchange": some.exchange, **key})
+        told: dict[int, dict[str, Any]] = {int(client): {} for client in ids}
+        header = {"run": self.remote.run, "round": call.round, "at": call.exchange}
+        requests = {sender: (wire.encode({"kind": "wrap", **header, "rows": of}, {}),) for sender, of in rows.items()}
+        for sender, answer in self.remote.ask(requests):
+            try:
+                found = wrapped_keys(answer, header, len(rows[sender]))
+            except UnalikeError as error:
+                self.remote.refuse(sender, str(error))
+                continue
+            for row, wrapped in zip(rows[sender], found, strict=True):
+                whose = {"sender": sender, "key": self.remote.public[sender], "wrapped": wrapped}
+                about = {"field": row["field"], "exchange": row["exchange"], **whose}
+                told[row["receiver"]][row["part"]] = about
+        there = np.array([told[int(client)].keys() == call.parcels.keys() for client in ids])
+        for client in ids[~there]:
+            self.leave_out(int(client), "the client that sends it a row did not give the key.")
+        return ids[there], dc.replace(call, rows=remaining(call.rows, ids, there, several)), told
+
+    def requests(
+        self, call: Call, ids: np.ndarray, sealed: Mapping[int, dict[str, Any]]
+    ) -> dict[int, tuple[bytes, bytes]]:
+        """Return what is sent to each of these clients: what all of them get, and what is its own; sealed: what each is
+        told of sealed parts."""
         shared = wire.encode(request_header(self.job.method, call), call.shared)
         counted = self._counted(ids).tolist()
         requests = {}
         for position, client in enumerate(ids):
             last = counted[position] - 2 if counted[position] else None
             rows = {name: t[position] for name, t in call.rows.items()}
-            requests[int(client)] = (shared, wire.encode({"run": self.remote.run, "acknowledged": last}, rows))
+            own = {"run": self.remote.run, "acknowledged": last}
+            if sealed:
+                own["sealed"] = sealed[int(client)]
+            requests[int(client)] = (shared, wire.encode(own, rows))
         return requests
 
     def judge(self, call: Call) -> Callable[[int, bytes], Outcome]:
         """Return the function that makes an outcome of a client's answer to this call, or raises what is wrong."""
-        asked = {**request_header(self.job.method, call), "run": self.remote.run}
-        sizes, sends = self.job.data.train.sizes, frozenset[str]()
+        job, asked = self.job, {**request_header(self.job.method, call), "run": self.remote.run}
+        sizes, sends = job.data.train.sizes, frozenset[str]()
         if isinstance(call.function, Evaluate):
-            sizes = self.job.split(call.function.split).sizes
+            sizes = job.split(call.function.split).sizes
         else:
-            sends = self.rehearsal.sends(call)
+            sends = self.rehearsal.sends(unsealed(call, self.fields, job.task, job.method))
 
         def outcome(client: int, answer: bytes) -> Outcome:
-            found = received_outcome(client, answer, asked, int(sizes[client]), self.job.task)
-            self._check(found.up, sends, call)
+            found = received_outcome(client, answer, asked, int(sizes[client]), job.task)
+            names = found.up.keys() | ()
+            if isinstance(call.function, str):
+                found.sealed = take_sealed(found.up, self.fields, job.task, job.method)
+            self._check(found.up, names, sends, call)
             return found
 
         return outcome
@@ -94,15 +139,14 @@ class Flower(Engine):
         if len(silent):  # also one that answered an earlier exchange of the round: its round does not count
             self.states.stage(silent, {"acknowledged": self._counted(silent)})
 
-    def _check(self, up: dict[str, torch.Tensor], sends: frozenset[str], call: Call) -> None:
+    def _check(self, up: dict[str, torch.Tensor], names: Set[str], sends: frozenset[str], call: Call) -> None:
         if isinstance(call.function, Evaluate):
             check_evaluation(up, self.job.task, self.job.data.train.y)
             return
         check_reply(up, self.fields, self.job.task, self.job.method, call.function)
-        if up.keys() != sends:
-            raise UnalikeError(
-                f"it sent {', '.join(sorted(up)) or 'nothing'}, and {call.function} sends {', '.join(sorted(sends))}."
-            )
+        if names != sends:
+            sent = ", ".join(sorted(names)) or "nothing"
+            raise UnalikeError(f"it sent {sent}, and {call.function} sends {', '.join(sorted(sends))}.")
 
     def _counted(self, ids: np.ndarray) -> torch.Tensor:
         """Return what is acknowledged to these clients, before this round; 0 for none."""
@@ -113,17 +157,31 @@ class Flower(Engine):
         return counted
 
 
-def together(call: Call, ids: np.ndarray, parts: Sequence[tuple[Flower, Call, np.ndarray]]) -> Iterator[Outcome]:
+Parts = Sequence[tuple[Flower, Call, np.ndarray]]  # an architecture's engine, its own form of a call, its clients
+
+
+def together(
+    first: Flower,
+    call: Call,
+    ids: np.ndarray,
+    several: Architectures | None = None,
+    divide: Callable[[Call, np.ndarray], Parts] | None = None,
+) -> Iterator[Outcome]:
     """Ask clients of one or several architectures all at once, and yield the answers of use as they come.
 
-    parts: each architecture's engine, its own form of the call, and its clients.
+    first: one of the engines; divide: the parts of a call, where there are several architectures.
     """
-    remote = parts[0][0].remote
+    sealed: Mapping[int, dict[str, Any]] = {}
+    if call.parcels:
+        ids, call, sealed = first.wrapped(call, ids, several)
+    if not len(ids):  # nobody's row has come, and everybody was told
+        return
+    remote = first.remote
     judges: dict[int, Callable[[int, bytes], Outcome]] = {}
     requests: dict[int, tuple[bytes, bytes]] = {}
-    for engine, own, some in parts:
+    for engine, own, some in [(first, call, ids)] if divide is None else divide(call, ids):
         judges |= dict.fromkeys(some.tolist(), engine.judge(own))
-        requests |= engine.requests(own, some)
+        requests |= engine.requests(own, some, sealed)
     answered: list[int] = []
     for client, answer in remote.ask(requests):
         try:
@@ -135,7 +193,7 @@ def together(call: Call, ids: np.ndarray, parts: Sequence[tuple[Flower, Call, np
             yield outcome
     if isinstance(call.function, Evaluate):
         return
-    parts[0][0].acknowledge(ids, answered, call.round)  # all write to one store
+    first.acknowledge(ids, answered, call.round)  # all write to one store
     if not answered:
         raise UnalikeError(
             f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "

@@ -49,12 +49,17 @@ class Clients:
     """The clients of a run, as its engine asks them. Whoever does not answer by the deadline is left out."""
 
     run = ""
-    public: str | None = None  # stands for the public set as it was read, before any preparation
+    public_set: str | None = None  # stands for the public set as it was read, before any preparation
 
     def __init__(
-        self, link: ServerLink, names: Sequence[str], deadline: float, say: Callable[[str], None] = lambda text: None
+        self,
+        link: ServerLink,
+        keys: Mapping[str, bytes],
+        deadline: float,
+        say: Callable[[str], None] = lambda text: None,
     ):
-        self.link, self.names, self.deadline, self.say = link, list(names), deadline, say
+        self.link, self.names, self.deadline, self.say = link, list(keys), deadline, say
+        self.public = [b" ".join(key.split()[:2]).decode("ascii", "replace") for key in keys.values()]
 
     def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, bytes]]:
         """Yield the answers that come in time, as they come."""
@@ -129,7 +134,7 @@ class Clients:
 
     def _same_public(self, facts: list[dict[str, Any]], public: Public | None) -> None:
         """Refuse a client that lacks the run's public set, or has another."""
-        self.public = wanted = None if public is None else public_hash(public)
+        self.public_set = wanted = None if public is None else public_hash(public)
         for client, fact in enumerate(facts):
             if wanted is not None and fact.get("public") != wanted:
                 raise UnalikeError(f"{self.names[client]}: {OTHER_PUBLIC if fact.get('public') else LACKS_PUBLIC}")
@@ -182,8 +187,8 @@ class Clients:
             "preparation": data.preparation and data.preparation.plain(),
             "run": {k: tables["run"][k] for k in PLANNED_RUN if k in tables["run"]},
         }
-        if self.public is not None:  # only then: a plan without one is what it always was
-            plan["public"] = self.public
+        if self.public_set is not None:  # only then: a plan without one is what it always was
+            plan["public"] = self.public_set
         self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
         built = _digests(networks, tables, len(data))
         own = [{**plan, "client": k, "network": network} for k, network in enumerate(built)]
@@ -235,7 +240,7 @@ def run(
         raise UnalikeError(
             "checkpoint_every must be 1: clients' state goes on round by round, and so must the server's."
         )
-    clients = Clients(link, list(keys), deadline, say)
+    clients = Clients(link, keys, deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
     data = clients.federation(marks, test, classes, schema, public)

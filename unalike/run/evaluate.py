@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.contract import EVALUATION, Call, Evaluate, Method, Outcome, Server, Vectors
+from unalike.client.evaluation import predicts
+from unalike.contract import EVALUATION, Call, Evaluate, Message, Method, Outcome, Server, Vectors
+from unalike.contract.peers import check_message
 from unalike.data.columns import Columns
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
@@ -41,7 +43,8 @@ def choose_clients(asked: str | int, population: int, seed: int) -> np.ndarray:
 def shares_one_model(method: Method) -> bool:
     """Return whether every client's own model is the global one."""
     kind = type(method)
-    return kind.personal is Method.personal and kind.published is Method.published
+    one = kind.personal is Method.personal and kind.published is Method.published
+    return one and not method.serverless and not predicts(method)
 
 
 def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor | Vectors], dict[str, float]]:
@@ -137,8 +140,7 @@ def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.nd
     task = run.task
     if _one_model_here(run):
         return ids, _shared_scores(run, split, ids)
-    message = run.method.published(run.server)
-    shared, rows = message_parts(message, run.population, run.server.values, task)
+    shared, rows = message_parts(published(run), run.population, run.server.values, task)
     rows = rows_of(run, rows, ids)
     found = _Answers(run, run.data.splits[split])
     for outcome in run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids):
@@ -170,6 +172,14 @@ def _shared_scores(run: Run, split: str, ids: np.ndarray) -> Scores:
         bound = run.bound(run.server.values["w"][name], name)
         parts.append((places, evaluate_columns(run.tasks[name], bound, run.parts[name].splits[split], ids[places])))
     return merged(parts)
+
+
+def published(run: Run) -> Message:
+    """Return the message with which clients find their own models; a serverless method has no tensors in it."""
+    message = run.method.published(run.server)
+    if run.method.serverless:
+        check_message(type(run.method).__name__, message)
+    return message
 
 
 def by_class(run: Run) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ from unalike.messages.request import message_parts
 from unalike.nn.metrics import two_sided
 from unalike.nn.numerics import numerics
 from unalike.nn.output import Output, picker
-from unalike.run.evaluate import rows_of, shares_one_model
+from unalike.run.evaluate import published, rows_of, shares_one_model
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -241,7 +241,7 @@ def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
         return _global_module(run, architecture)
     if isinstance(run.data, RemoteFederation):
         raise UnalikeError("The clients' own models stay with them in a real federation: only the global one is here.")
-    shared, rows = message_parts(run.method.published(run.server), run.population, run.server.values, task)
+    shared, rows = message_parts(published(run), run.population, run.server.values, task)
     ids = np.array([client])
     call = Call("personal", shared, rows_of(run, rows, ids), run.rounds_done - 1, EVALUATION)
     engine = run.engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,12 +11,15 @@ from torch import Tensor
 
 from unalike.channel import Sums, SumsByArchitecture
 from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
+from unalike.contract.architectures import remaining
+from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, divided
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
 from unalike.messages.request import message_parts
+from unalike.messages.sealed import peer_payload
 
 
 class Round:
@@ -25,13 +29,15 @@ class Round:
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
-        self.bytes_down = self.bytes_up = 0
+        self.bytes_down = self.bytes_up = self.bytes_peer = 0
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
         self._buffers: dict[str, list[tuple[np.ndarray, Tensor, float]]] = {}
         parts = engine.parts if isinstance(engine, Families) else {"": engine}
         self.tasks = {name: part.job.task for name, part in parts.items()}
         self.fields = {name: reply_fields(self.method, task) for name, task in self.tasks.items()}
+        self._serverless = type(self.method).__name__ if self.method.serverless else ""
+        self._sealed = {name for name, field in self.method.sends.items() if field.read == "sealed"}
 
     # ---- what a cohort asks
 
@@ -57,15 +63,27 @@ class Round:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
         task = self.engine.job.task
-        shared, rows = message_parts(message, len(ids), self.server.values, task)
+        if self._serverless:
+            check_message(self._serverless, message)
+        asked, when = ids, (self.round, self.exchange)
+        sealed = {part: parcels_of(value) for part, value in message.items() if isinstance(value, Sealed)}
+        plain = {part: value for part, value in message.items() if part not in sealed}
+        shared, rows = message_parts(plain, len(ids), self.server.values, task)
+        parcels: dict[str, Parcels] = {}
+        if sealed:
+            ids, rows, parcels = self._delivered(sealed, ids, rows)
         call = Call(name, shared, rows, self.round, self.exchange, self.trained)
         self.bytes_down += self._payload(call, ids)
+        if parcels:
+            rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
+            parcels = {part: some for part, some in parcels.items() if some.field in self._sealed}
+            call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
-        for outcome in self.engine.call(call, ids):
+        for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
-            self.bytes_up += wire.payload(outcome.up)
+            self.bytes_up += wire.payload(self._to_server(outcome.up))
             trained = max(trained, outcome.trained)
             sums.add(outcome)
             sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
@@ -73,14 +91,41 @@ class Round:
                 listener(outcome)
         sums.close(ids)
         self.trained += trained
-        self.lost = max(self.lost, len(ids) - len(sums.ids))
+        self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
         if isinstance(sums, SumsByArchitecture):
             for own, who, total, weight in sums.buffers():
                 self._take_buffers(own, who, total, weight)
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
-        return Replies(sums, task.dtype)
+        return Replies(sums, task.dtype, asked, when, self._serverless)
+
+    def _delivered(
+        self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]
+    ) -> tuple[np.ndarray, dict[str, Tensor], dict[str, Parcels]]:
+        """Bring rows from clients into the order of their receivers: (clients that have all their rows, the server's
+        own rows for these, the clients' rows for these). Those whose sender did not answer are left out."""
+        there = np.ones(len(ids), dtype=bool)
+        for part, some in sealed.items():
+            if some.round != self.round:
+                raise UnalikeError(
+                    f"The rows of {some.field!r} came in round {some.round + 1} and are passed on in round "
+                    f"{self.round + 1}: pass them on in the round they came in."
+                )
+            found, _ = some.at(ids, part)
+            for client in ids[there & ~found]:
+                self.engine.leave_out(int(client), f"the client that was to send it {some.field!r} did not answer.")
+            there &= found
+        parcels = {part: some.at(ids[there], part)[1] for part, some in sealed.items()}
+        for some in parcels.values():
+            self.bytes_peer += peer_payload(some.rows, self.method.sends[some.field])
+        return ids[there], remaining(rows, ids, there, self.engine.architectures), parcels
+
+    def _to_server(self, up: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the fields that the server can read; sealed ones count where they are passed on."""
+        if not self._sealed.intersection(up):
+            return up
+        return {name: value for name, value in up.items() if name not in self._sealed}
 
     def _architecture(self, outcome: Outcome) -> str:
         """Return the architecture of the clients of an outcome; "" where there is one."""

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.client import ClientStore, FileStates, Job, state_shapes
-from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, Vectors
+from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
+from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
+from unalike.contract.method import check_serverless
 from unalike.data import Federation, RemoteFederation
 from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
@@ -37,7 +38,8 @@ from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
-SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
+SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down, up and between clients before round 1
+WAYS = ("down", "up", "peer")  # of bytes
 
 
 class Run:
@@ -64,6 +66,8 @@ class Run:
         federation.check()
         self.tasks, self.task = tasks, (task := next(iter(tasks.values())))
         self.method, self.local, self.settings = method, local, settings
+        for own in tasks.values():
+            own.buffer_policy = method.buffers or own.buffer_policy
         self.rounds, self.seed = settings.rounds, settings.seed
         self.sampling = sampling(settings.clients_per_round)
         self.sampling.check(len(federation))
@@ -72,11 +76,15 @@ class Run:
         self.parts: dict[str, Federation] = getattr(self.data, "parts", dict.fromkeys(tasks, self.data))
         if getattr(method, "pooled", False):
             self._pool()
+        check_serverless(method)
+        for own in tasks.values():
+            if method.serverless and own.buffer_policy == "average":
+                own.buffer_policy = "local"  # there is nobody to average statistics
         self.population = len(self._training)
         for name, own in tasks.items():
-            _try(own, self.parts[name])
+            self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
         self.architectures = self._find_architectures()
-        self.higher = directions(task.metrics_for(self.parts[next(iter(tasks))].train.y))
+        self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
         self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed)
@@ -131,6 +139,15 @@ class Run:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
+
+    def _try(self, task: Task, data: Federation) -> None:
+        """Try the model on two samples of its data, and build the method's further networks."""
+        x, y = data.train.x[:2], data.train.y[:2]
+        plain = task.loss is cross_entropy and not y.is_floating_point()
+        # a label too large kills a GPU: see `_check_labels`
+        task.check(x, torch.zeros_like(y) if plain else y, **data_sizes(data))
+        task.take_nets(self.method.nets, self.seed)
+        _check_labels(task, data)
 
     def _find_architectures(self) -> Architectures | None:
         """Return which client has which network, checked with the method; None where there is one network."""
@@ -192,14 +209,21 @@ class Run:
 
     def _new_server(self) -> Server:
         task, averaged = self.task, any(task.averages_buffers for task in self.tasks.values())
+        nets = {name: net.start for name, net in task.nets.items()}
+        public = next(iter(self.parts.values())).public  # of several, row i is the same thing in all
+        self.server_draws = ServerDraws(self.seed, task.start, public)
+        alone = type(self.method).__name__ if self.method.serverless else ""
         if self.architectures is None:
-            values = {"w": task.start.clone()} | ({BUFFERS: task.start_buffers.clone()} if averaged else {})
-            return Server(task.layout, self.tables, functools.partial(task.fresh, self.seed), **values)
+            values: dict[str, Any] = {"w": task.start.clone()}
+            values |= {BUFFERS: task.start_buffers.clone()} if averaged else {}
+            given = (task.layout, self.tables, functools.partial(task.fresh, self.seed), self.server_draws, alone, nets)
+            return Server(*given, **({} if alone else values))
         tasks = self.tasks.items()
-        start = {"w": Vectors({name: own.start.clone() for name, own in tasks})}
-        start |= {BUFFERS: Vectors({name: own.start_buffers.clone() for name, own in tasks})} if averaged else {}
+        values = {"w": Vectors({name: own.start.clone() for name, own in tasks})}
+        values |= {BUFFERS: Vectors({name: own.start_buffers.clone() for name, own in tasks})} if averaged else {}
         layouts = Layouts({name: own.layout for name, own in tasks})
-        return Server(layouts, self.tables, lambda k: Vectors({n: t.fresh(self.seed, k) for n, t in tasks}), **start)
+        fresh = lambda k: Vectors({n: t.fresh(self.seed, k) for n, t in tasks})  # noqa: E731
+        return Server(layouts, self.tables, fresh, self.server_draws, alone, nets, **({} if alone else values))
 
     def _engine(self, name: str, states: Any, options: dict[str, Any], where: Path | None) -> tuple[Engine, str]:
         """Return the engine of a network's clients, and the reason for it."""
@@ -232,7 +256,8 @@ class Run:
     def go(self, callbacks: Sequence[Callback]) -> None:
         """From the last checkpoint, or from the start, to the last round."""
         if self.folder and self.folder.manifest is not None:
-            self.rounds_done = self.folder.load(self.server, self._stores)
+            self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
+            self.server_draws.round = self.rounds_done - 1
             self.history = self.folder.history()
             self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
         else:
@@ -265,11 +290,13 @@ class Run:
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
-            self.server.values[SETUP_BYTES] = [exchanges.bytes_down + shipped, exchanges.bytes_up]
+            peer = [exchanges.bytes_peer] if exchanges.bytes_peer else []
+            self.server.values[SETUP_BYTES] = [exchanges.bytes_down + shipped, exchanges.bytes_up, *peer]
 
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
+        self.server_draws.round = t
         exchanges = Round(self.engine, self.server, t, self._listeners)
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
@@ -285,10 +312,12 @@ class Run:
             "bytes_down": exchanges.bytes_down,
             "bytes_up": exchanges.bytes_up,
         }
+        if exchanges.bytes_peer:
+            line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
             line["lost"] = exchanges.lost
         if t == 0 and SETUP_BYTES in self.server.values:
-            line["setup_bytes_down"], line["setup_bytes_up"] = self.server.values[SETUP_BYTES]
+            line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
         if self.evaluated(t + 1):
             line |= evaluated(self, t)
         line["seconds"] = round(trained, 6)
@@ -298,6 +327,10 @@ class Run:
         if self.folder:
             self.folder.log(line)
         return line
+
+    def _setup_bytes(self) -> dict[str, int]:
+        """The bytes before round 1: down, up, and between clients where there are any."""
+        return dict(zip(WAYS, self.server.values.get(SETUP_BYTES, ()), strict=False))
 
     def _commit(self) -> None:
         for store in self._stores.values():
@@ -452,13 +485,13 @@ class Run:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on
         test data."""
         final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
-        setup_down, setup_up = self.server.values.get(SETUP_BYTES, (0, 0))
+        before = self._setup_bytes()
+        sent = {way: before.get(way, 0) + sum(line.get(f"bytes_{way}", 0) for line in self.history) for way in WAYS}
         return {
             "final": final,
             "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
-            "bytes_down": setup_down + sum(line["bytes_down"] for line in self.history),
-            "bytes_up": setup_up + sum(line["bytes_up"] for line in self.history),
+            **{f"bytes_{way}": count for way, count in sent.items() if count or way != "peer"},
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
@@ -477,14 +510,6 @@ def _reasons(reasons: dict[str, str]) -> str:
     if len({*reasons.values()}) == 1:
         return f"{next(iter(engines))}: {next(iter(why.values()))}, for each of {len(reasons)} networks"
     return f"{' and '.join(engines)}: {'; '.join(f'{name}: {reason}' for name, reason in reasons.items())}"
-
-
-def _try(task: Task, data: Federation) -> None:
-    """Try the model on two samples of its data."""
-    x, y = data.train.x[:2], data.train.y[:2]
-    plain = task.loss is cross_entropy and not y.is_floating_point()
-    task.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
-    _check_labels(task, data)
 
 
 def _check_labels(task: Task, data: Federation) -> None:

@@ -11,6 +11,7 @@ from unalike.contract.method import Method
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
 from unalike.models import start_of
+from unalike.nn.empty import NoModel
 from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
 from unalike.nn.output import Output
 from unalike.nn.task import Loss, Task, default_loss
@@ -24,7 +25,7 @@ Model = nn.Module | Callable[[], nn.Module]
 
 @takes_settings
 def simulate(
-    model: Model | Mapping[str, Model],
+    model: Model | Mapping[str, Model] | None,
     federation: Federation,
     method: Method,
     *,
@@ -41,7 +42,8 @@ def simulate(
 
     model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
       module, and one whose weights you have loaded or set, starts with the weights it has. Where clients have
-      different networks: a dict from names to models, and `architecture` says which client has which.
+      different networks: a dict from names to models, and `architecture` says which client has which. None: for methods
+      that need no model.
     loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
       error where y is a number.
     metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
@@ -70,7 +72,8 @@ def simulate(
         tasks = {}
         for name, own in networks(model, federation, chosen.architecture).items():
             data = parts.get(name, federation)
-            start = start_of(own, chosen.seed) if callable(own) else own
+            start = no_model(method, data.classes) if own is None else own
+            start = start_of(start, chosen.seed) if callable(start) else start
             measure = default_loss(data.train.y) if loss is None else loss
             numeric = DTYPES[chosen.dtype], device, chosen.precision
             unit = None if data.preparation is None else data.preparation.target
@@ -110,3 +113,10 @@ def _listed(names: Iterable[str]) -> str:
 def _of(value: Any, name: str) -> Any:
     """Return what is given for all networks, or for this one."""
     return value.get(name) if isinstance(value, Mapping) else value
+
+
+def no_model(method: Method, classes: int | None) -> nn.Module:
+    """Return what stands in a model's place for a method that needs none."""
+    if method.needs_model:
+        raise UnalikeError(f"{type(method).__name__} trains a model: give one, such as ua.models.mlp(...).")
+    return NoModel(classes or 1)
