@@ -35,7 +35,7 @@ def go(name, **changes):
     local = ua.LocalTraining(**LOCAL, **local)
     always = {"rounds": 4, "seed": 5, "dtype": "float64", "engine": "sequential", "device": "cpu", "local": local}
     module, data = testing.task(kind)
-    data = data.replace(public=None, splits={})  # there were none
+    data = data.replace(public=None, splits={})  # which no data had then
     return ua.simulate(module, data, method, **always, **settings, checkpoint_every=2, **changes)
 
 
