@@ -86,6 +86,7 @@ def test_what_does_not_fit_is_refused():
     with refused("There are the networks 'rows', 'other' for the data 'rows', 'pictures': give one each"):
         run(module={"rows": networks()["rows"], "other": networks()["rows"]}, data=joined())
     with refused("leave out architecture"):
-        several(architecture=["rows"] * 3 + ["pictures"] * 2)
+        several(architecture=["rows"] * 2 + ["pictures"] * 3)
+    assert several(architecture="rows:3, pictures:2", rounds=0).architectures.name(3) == "pictures"  # as the data say
     with refused("Clients have 2 networks"):
         several(rounds=0).model  # noqa: B018

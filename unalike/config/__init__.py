@@ -26,9 +26,21 @@ is such a file, with absolute paths and a table [facts] of what was found.
 
 Where clients have different networks, [models.small] and [models.large] take the place of the name in [model], which
 keeps loss and metrics, and [run] architecture = "small:10, large:40" (or a list of names) says which client has which.
+Where their samples differ too, [data.pictures] and [data.signals] take the place of [data], each with all that [data]
+may have; the networks are [models.pictures] and [models.signals], and architecture is left out: clients are numbered
+table after table.
 """
 
-from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling, network_names
+from unalike.config.build import (
+    joined,
+    make_data,
+    make_local,
+    make_loss,
+    make_method,
+    make_model,
+    make_sampling,
+    network_names,
+)
 from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
@@ -39,6 +51,7 @@ from unalike.config.tables import (
     NAMES,
     SETTINGS,
     TABLES,
+    data_parts,
     data_settings,
     described,
     every,
@@ -49,8 +62,8 @@ from unalike.config.tables import (
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [
-    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described",
-    "every", "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
-    "make_sampling", "method_settings", "model_settings", "network_names", "own_method", "population",
-    "read", "read_tables", "run", "schema", "uses",
+    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_parts",
+    "data_settings", "described", "every", "from_file", "is_file", "joined", "load_toml", "make_data", "make_local",
+    "make_loss", "make_method", "make_model", "make_sampling", "method_settings", "model_settings", "network_names",
+    "own_method", "population", "read", "read_tables", "run", "schema", "uses",
 ]  # fmt: skip

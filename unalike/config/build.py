@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from unalike import draws
-from unalike.config.tables import EXTRAS, MODEL, MODELS_TABLE, SPLIT
+from unalike.config.tables import EXTRAS, MODEL, MODELS_TABLE, SPLIT, data_parts
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
 from unalike.contract.architectures import assigned_names
@@ -32,11 +32,25 @@ SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoull
 
 def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
     """[data]: a name, a folder or a table, and how it is split among clients; `raw`: features that are to be prepared
-    are left as they are."""
+    are left as they are. Of [data.pictures] and [data.signals] the two as one."""
+    if parts := data_parts(table):
+        return joined({name: _part(name, own, raw) for name, own in parts.items()})
     try:
         return _data(dict(table), raw)
     except (MemoryError, OverflowError, ValueError) as error:  # numpy, asked for 10**12 of something
         raise UnalikeError(f"[data] {short(table)} is too much for this machine: {line_of(error)}.") from error
+
+
+def _part(name: str, table: dict[str, Any], raw: bool) -> Federation:
+    try:
+        return make_data(table, raw)
+    except UnalikeError as error:
+        raise UnalikeError(f"[data.{name}]: {error}") from None
+
+
+def joined(parts: dict[str, Federation]) -> Federation:
+    """Return the federations by name as one; the only one as it is."""
+    return Federation.joined(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
 def _data(options: dict[str, Any], raw: bool) -> Federation:
@@ -71,7 +85,8 @@ def _extras(options: dict[str, Any]) -> dict[str, Any]:
 
 def _extended(fed: Federation, extras: dict[str, Any], seed: int) -> Federation:
     """The federation of clients that bring their own samples, with a public set and further splits."""
-    return with_extras(fed, extras.get("public"), extras.get("public_labels", True), extras.get("splits"), seed)
+    labels, shipped = extras.get("public_labels", True), extras.get("shipped", False)
+    return with_extras(fed, extras.get("public"), labels, extras.get("splits"), seed, shipped)
 
 
 def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federation:

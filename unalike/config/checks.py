@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from unalike.config.tables import (
     SECTIONS,
     SETTINGS,
     TABLES,
+    data_parts,
     data_settings,
     network_settings,
 )
@@ -73,7 +76,10 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
 
 def _check_networks(tables: dict[str, dict[str, Any]]) -> None:
     """[models.small], [models.large]: each is a model, and [model] has only what they have in common."""
-    networks = tables.get(MODELS_TABLE)
+    networks, parts = tables.get(MODELS_TABLE), data_parts(tables["data"])
+    if parts and set(parts) != set(networks or {}):
+        mine, others = _listed("data", parts), _listed(MODELS_TABLE, networks or {})
+        raise UnalikeError(f"There are {mine} and {others}: give data and a network for every name.")
     if networks is None:
         if "architecture" in tables["run"]:
             raise UnalikeError("[run] architecture is for several networks: give them as [models.NAME] tables.")
@@ -95,8 +101,14 @@ def _check_networks(tables: dict[str, dict[str, Any]]) -> None:
         if common := [key for key in IN_COMMON if key in table]:
             raise UnalikeError(f"{where} has {common[0]}, which is the same for all networks: give it in [model].")
         typed.check(where, table, network_settings(table))
-    if len(networks) > 1 and "architecture" not in tables["run"]:
+    if parts and "architecture" in tables["run"]:
+        raise UnalikeError("[run] has architecture, and the [data.NAME] tables say it already: leave it out.")
+    if len(networks) > 1 and not parts and "architecture" not in tables["run"]:
         raise UnalikeError('[run] needs architecture, which client has which network: "small:10, large:10", or a list.')
+
+
+def _listed(table: str, names: Iterable[str]) -> str:
+    return ", ".join(f"[{table}.{name}]" for name in names) or f"no [{table}.NAME]"
 
 
 def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
@@ -105,42 +117,66 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
     for table in ("model", "method"):
         if {"name", "file"} <= set(tables[table]):
             raise UnalikeError(f"[{table}] has a name and a file: give one of the two.")
-    ways = {"name", "folder", "table"} & set(tables["data"])
-    if not ways or ("table" in ways and len(ways) > 1):
-        raise UnalikeError("[data] needs a name or a folder, or a table alone (`unalike list data` has the names).")
-    if "table" in ways and "label" not in tables["data"]:
-        raise UnalikeError("[data] table needs a label, the column to be learned.")
-    for table, registry in NAMES.items():
-        chosen = tables[table].get("name")
-        if chosen is not None and (not isinstance(chosen, str) or chosen not in registry):
-            raise unknown({"data": "data set"}.get(table, table), chosen, registry)
-    known = {name: SETTINGS[name](tables[name]) for name in TABLES}
+    data = _data_tables(tables["data"])
+    for where_it_is, values in data.items():
+        _check_source(where_it_is, values)
+    for table in ("model", "method"):
+        _check_name(table, tables[table], table)
     for name in TABLES:
-        typed.check(f"[{name}]", tables[name], known[name])
+        if name != "data":
+            typed.check(f"[{name}]", tables[name], SETTINGS[name](tables[name]))
     _check_networks(tables)
-    for table in ("data", "run"):  # methods and local training check their own, below
-        for name, value in tables[table].items():
-            knob = known[table][name].knob
-            if knob.choices or not isinstance(value, str):  # text in place of a number means something else
-                check_value(f"[{table}] ", name, value, knob)
+    for where_it_is, values in data.items():
+        _check_limits(where_it_is, values, data_settings(values))
+    _check_limits("[run]", tables["run"], SETTINGS["run"](tables["run"]))
     if "rounds" not in tables["run"]:
         raise UnalikeError("[run] needs rounds, the number of rounds.")
     _check_values(tables)
     return tables
 
 
+def _data_tables(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """[data], or its tables [data.pictures] and [data.signals], by how they are written."""
+    parts = data_parts(data)
+    if parts and (other := next((name for name in data if name not in parts), None)):
+        raise UnalikeError(f"[data] has {other}, and there are [data.NAME] tables: give it there, to each.")
+    return {f"[data.{name}]": table for name, table in parts.items()} or {"[data]": data}
+
+
+def _check_source(where: str, data: dict[str, Any]) -> None:
+    """The data are said in one way, and every setting is one of theirs."""
+    ways = {"name", "folder", "table"} & set(data)
+    if not ways or ("table" in ways and len(ways) > 1):
+        raise UnalikeError(f"{where} needs a name or a folder, or a table alone (`unalike list data` has the names).")
+    if "table" in ways and "label" not in data:
+        raise UnalikeError(f"{where} table needs a label, the column to be learned.")
+    _check_name("data", data, "data set")
+    typed.check(where, data, data_settings(data))
+
+
+def _check_name(table: str, values: dict[str, Any], noun: str) -> None:
+    chosen = values.get("name")
+    if chosen is not None and (not isinstance(chosen, str) or chosen not in NAMES[table]):
+        raise unknown(noun, chosen, NAMES[table])
+
+
+def _check_limits(where: str, values: dict[str, Any], known: typed.Known) -> None:
+    """Numbers are in their ranges, and words among their choices; methods and local training check their own."""
+    for name, value in values.items():
+        knob = known[name].knob
+        if knob.choices or not isinstance(value, str):  # text in place of a number means something else
+            check_value(f"{where} ", name, value, knob)
+
+
 def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     """What takes more than a type: values that must go together, and names of things in files."""
-    data, local, run = tables["data"], tables["local"], tables["run"]
+    local, run = tables["local"], tables["run"]
     batch, device, whom = local.get("batch_size"), run.get("device", "auto"), run.get("evaluate_clients", "auto")
     if isinstance(batch, str) and batch != "full":
         raise UnalikeError(f'[local] batch_size must be a whole number or "full"; got {batch!r}.')
-    share = data.get("test", 0)
-    if isinstance(share, str) and share != "same" and "table" not in data:
-        raise UnalikeError(f'[data] test must be a share such as 0.2, or "same"; got {share!r}.')
-    if (0 if isinstance(share, str) else share) + data.get("validation", 0) >= 1:
-        raise UnalikeError("[data] test and validation must leave something to train on: together less than 1.")
-    _check_extras(data)
+    for where, data in _data_tables(tables["data"]).items():
+        _check_shares(where, data)
+        _check_extras(where, data)
     if device.split(":")[0] not in DEVICES:
         raise unknown("device", device, DEVICES)
     if isinstance(whom, str) and whom not in ("auto", "all", "none"):
@@ -151,14 +187,23 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     make_local(local)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
-    if "partition" in data:
-        parse_partition(data["partition"])
-    clients = population(data)
+    for data in _data_tables(tables["data"]).values():
+        if "partition" in data:
+            parse_partition(data["partition"])
+    clients = population(tables["data"])
     if clients is not None:
         participants.check(clients)
 
 
-def _check_extras(data: dict[str, Any]) -> None:
+def _check_shares(where: str, data: dict[str, Any]) -> None:
+    share = data.get("test", 0)
+    if isinstance(share, str) and share != "same" and "table" not in data:
+        raise UnalikeError(f'{where} test must be a share such as 0.2, or "same"; got {share!r}.')
+    if (0 if isinstance(share, str) else share) + data.get("validation", 0) >= 1:
+        raise UnalikeError(f"{where} test and validation must leave something to train on: together less than 1.")
+
+
+def _check_extras(where: str, data: dict[str, Any]) -> None:
     """The public set and further splits, as far as they can be checked without the samples."""
     public, splits = data.get("public", 0), data.get("splits", {})
     try:
@@ -167,12 +212,17 @@ def _check_extras(data: dict[str, Any]) -> None:
         elif isinstance(public, float) and not public < 1:
             raise UnalikeError(f"public={public!r} must be a share in [0, 1) or a whole number of samples.")
         check_shares(splits)
+        if data.get("shipped") and not public:
+            raise UnalikeError("shipped is about a public set, and there is none: give public too.")
     except UnalikeError as error:
-        raise UnalikeError(f"[data] {error}") from None
+        raise UnalikeError(f"{where} {error}") from None
 
 
 def population(data: dict[str, Any]) -> int | None:
     """How many clients there will be, where that can be said before the data are there."""
+    if parts := data_parts(data):
+        counts = [count for part in parts.values() if (count := population(part)) is not None]
+        return sum(counts) if len(counts) == len(parts) else None
     known = data_settings(data)
     if "clients" not in known or "clients" in data:
         return data.get("clients")
@@ -182,19 +232,19 @@ def population(data: dict[str, Any]) -> int | None:
 
 def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Paths made absolute, so that a run folder's config can be run from anywhere."""
-    out = {name: dict(table) for name, table in tables.items()}
-    if MODELS_TABLE in out:
-        out[MODELS_TABLE] = {name: dict(table) for name, table in out[MODELS_TABLE].items()}
-    networks = out.get(MODELS_TABLE, {}).values()
-    for values, section in [(out[t], s) for t, s in SECTIONS.items()] + [(t, SECTIONS["model"]) for t in networks]:
+    out = copy.deepcopy(tables)
+    data, networks = [*_data_tables(out["data"]).values()], [*out.get(MODELS_TABLE, {}).values()]
+    own = {"data": data, "model": [out["model"], *networks]}
+    for values, section in [(table, section) for t, section in SECTIONS.items() for table in own.get(t, [out[t]])]:
         for name in values.keys() & {*section.paths}:
             values[name] = str(Path(values[name]).resolve())
         for name in values.keys() & {*section.files}:
             given = values[name]
             values[name] = [*map(absolute_file, given)] if isinstance(given, list) else absolute_file(given)
-    if "table" in out["data"] and isinstance(out["data"].get("test"), str) and out["data"]["test"] != "same":
-        out["data"]["test"] = str(Path(out["data"]["test"]).resolve())
-    public = out["data"].get("public")
-    if isinstance(public, str) and isinstance(path := parse_public(public), Path):
-        out["data"]["public"] = str(path.resolve())
+    for table in data:
+        if "table" in table and isinstance(table.get("test"), str) and table["test"] != "same":
+            table["test"] = str(Path(table["test"]).resolve())
+        public = table.get("public")
+        if isinstance(public, str) and isinstance(path := parse_public(public), Path):
+            table["public"] = str(path.resolve())
     return out

@@ -9,6 +9,7 @@ from unalike.client.preparing import by_messages
 from unalike.config.build import make_data, make_local, make_loss_of, make_method, make_models, make_sampling
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
+from unalike.data.joined import JoinedFederation
 from unalike.run.run import Run
 from unalike.run.simulate import simulate
 
@@ -24,7 +25,7 @@ def run(
     """The run that a config describes. With a federation of one's own, [data] is not looked at. `before` is given the
     checked tables and the model (a dict of several networks) before the run begins; options are the engine's, where a
     file cannot hold them."""
-    tables = absolute(check(config if federation is None else {**config, "data": {"folder": "."}}))
+    tables = absolute(check(config if federation is None else {**config, "data": _stand_in(config, federation)}))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
     settings["resume"] = resume or settings.get("resume", False)
@@ -47,3 +48,11 @@ def run(
         **settings,
         **options,
     )
+
+
+def _stand_in(config: dict[str, Any], federation: Federation) -> dict[str, Any]:
+    """[data] that passes the checks in place of a federation of one's own, of which joined ones say themselves which
+    client has which network."""
+    folder = {"folder": "."}
+    joined = isinstance(federation, JoinedFederation) and "architecture" not in config.get("run", {})
+    return {name: folder for name in federation.parts} if joined else folder  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ NATURAL: Known = SPLIT | {  # of data that come with their clients
     "partition": _split["partition"]._replace(default="natural"),
     "clients": _split["clients"],
 }
-EXTRAS = ("public", "public_labels", "splits")  # that any data may have
+EXTRAS = ("public", "public_labels", "shipped", "splits")  # that any data may have
 TABLE: Known = {
     "table": Setting(str, None, Knob("a CSV or parquet file of your own, with a label and a client column")),
     "client": _table["client"],
@@ -84,6 +84,11 @@ def data_settings(table: dict[str, Any]) -> Known:
         return {"name": DATA, **hints(FEDERATIONS[name]), **more, **{name: SPLIT[name] for name in EXTRAS}}
     options = hints(SOURCES[name]) if name in SOURCES else {}
     return {"name": DATA, **options, **(NATURAL if name in SETS and SETS[name].clients else SPLIT)}
+
+
+def data_parts(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """[data.NAME]: a [data] for each of several networks, by name; none where [data] itself says the data."""
+    return {name: part for name, part in data.items() if isinstance(part, dict) and name != "splits"}
 
 
 def model_settings(table: dict[str, Any]) -> Known:

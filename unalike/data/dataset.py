@@ -103,6 +103,7 @@ class Dataset:
         drop_empty: Annotated[bool, Knob("leave clients without a sample out")] = False,
         public: Annotated[Any, options.PUBLIC] = 0,
         public_labels: Annotated[bool, options.LABELS] = True,
+        shipped: Annotated[bool, options.SHIPPED] = False,
         splits: Annotated[dict[str, float] | None, options.SPLITS] = None,
         raw: bool = False,
     ) -> Federation:
@@ -115,13 +116,15 @@ class Dataset:
         'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later.
 
         `public` is a public set: a share or a number of the samples, set aside before clients get theirs; a pair
-        (x, y or None) or another data set; a file; or 'noise:1000'. Without `public_labels` it has no labels. `splits`,
-        as {"support": 0.5, "query": 0.5}, divides every client's training samples (`Federation.named_splits`).
+        (x, y or None) or another data set; a file; or 'noise:1000'. Without `public_labels` it has no labels;
+        `shipped`: the server sends it to every client once, and its bytes count. `splits`, as
+        {"support": 0.5, "query": 0.5}, divides every client's training samples (`Federation.named_splits`).
         """
         if isinstance(public, int | float) and public:
             rest, aside = self._set_aside(rows_aside(public, len(self)), seed)
             more: dict[str, Any] = {"drop_empty": drop_empty, "public": aside, "public_labels": public_labels}
-            return rest.split(partition, clients, seed, test, validation, **more, splits=splits, raw=raw)
+            more |= {"shipped": shipped, "splits": splits, "raw": raw}
+            return rest.split(partition, clients, seed, test, validation, **more)
         if partition is None:
             partition = "iid" if self.natural is None else "natural"
         if isinstance(partition, str):
@@ -163,7 +166,7 @@ class Dataset:
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)
-        fed = with_extras(fed, public, public_labels, splits, seed)
+        fed = with_extras(fed, public, public_labels, splits, seed, shipped)
         return fed if raw or self.scale is None else fed.prepared()
 
     def _set_aside(self, rows: int, seed: int) -> tuple[Dataset, Pair]:

@@ -89,10 +89,16 @@ def rows_aside(public: Any, total: int) -> int:
 
 
 def with_extras(
-    fed: Federation, public: Any = None, labels: bool = True, splits: dict[str, float] | None = None, seed: int = 0
+    fed: Federation,
+    public: Any = None,
+    labels: bool = True,
+    splits: dict[str, float] | None = None,
+    seed: int = 0,
+    shipped: bool = False,
 ) -> Federation:
     """Return the federation with a public set (a file, 'noise:1000', a pair (x, y or None) or a data set; None or 0:
-    none) and with further splits by their shares; without `labels` the public set's labels are left out."""
+    none) and with further splits by their shares; without `labels` the public set's labels are left out; `shipped`: the
+    server sends it to every client once."""
     if isinstance(public, (int, float)):
         public = public or None
     if isinstance(public, (int, float)):
@@ -108,4 +114,5 @@ def with_extras(
     if public is not None:
         fed = fed.replace(public=public)
         fed = fed if labels or fed.public is None else fed.with_public(fed.public[0])
+    fed = fed.replace(shipped=True) if shipped else fed
     return fed.named_splits(seed=seed, **splits) if splits else fed

@@ -40,6 +40,8 @@ class Federation:
     `preparation`.
     """
 
+    remote = False  # whether the samples are on other machines
+
     def __init__(
         self,
         train: Columns,
@@ -194,6 +196,10 @@ class Federation:
     def client_name(self, k: int) -> str:
         """Return client k's name in messages."""
         return f"client {k}" if self.names is None else f"client {k} ({self.names[k]!r})"
+
+    def part_of(self, client: int) -> Federation:
+        """Return the federation that has a client's samples: this one, or of joined ones the client's part."""
+        return self
 
     def some_names(self, clients: np.ndarray) -> str:
         """Return the first three of these clients' names in messages, and whether there are more."""

@@ -1,12 +1,14 @@
 """Federations whose samples have different shapes, as one: pictures at some clients, signals at others.
 
-Clients are numbered part after part. Labels mean the same everywhere; samples are only to be had from a part.
+Clients are numbered part after part, or as a list of their parts says. Labels mean the same everywhere; samples are
+only to be had from a part.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -22,7 +24,7 @@ from unalike.errors import UnalikeError
 class JoinedColumns(Columns):
     """One split of all parts: sizes, labels, and the rows of one client; there is no one array of samples."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("_y", "parts")
 
     def __init__(self, parts: Mapping[str, Columns]):
         """parts: the columns of each part that has this split, all with N clients, those of others empty."""
@@ -30,7 +32,20 @@ class JoinedColumns(Columns):
         self._sizes = np.sum([columns.sizes for columns in parts.values()], axis=0)
         self.offsets = offsets_of(self._sizes)
         self.offsets.flags.writeable = self._sizes.flags.writeable = False
-        self.y = torch.cat([columns.y for columns in parts.values()])
+        self._y: torch.Tensor | None = None
+
+    @property
+    def y(self) -> torch.Tensor:  # type: ignore[override]
+        """Return everybody's labels, in the order of the clients."""
+        if self._y is None:
+            labels = [columns.y for columns in self.parts.values()]
+            if all(y.stride(0) == 0 for y in labels):  # stand-ins of remote clients, which take no room
+                self._y = labels[0][:1].expand(int(self._sizes.sum()), *labels[0].shape[1:])
+            else:
+                owners = np.concatenate([columns.owners() for columns in self.parts.values()])
+                order = torch.from_numpy(np.argsort(owners, kind="stable"))
+                self._y = torch.cat(labels)[order.to(labels[0].device)]
+        return self._y
 
     @property
     def x(self) -> torch.Tensor:  # type: ignore[override]
@@ -59,21 +74,21 @@ class JoinedFederation(Federation):
     test set and public set. `architecture`: the name of every client's part. `own`: the parts as they were given.
     """
 
-    def __init__(self, parts: Mapping[str, Federation]):
+    def __init__(self, parts: Mapping[str, Federation], architecture: Sequence[str] | None = None):
+        """architecture: the name of every client's part, where clients are not numbered part after part; clients of the
+        same part keep their order."""
         self.own = _checked(parts)
         first = next(iter(self.own.values()))
-        sizes = {name: len(part) for name, part in self.own.items()}
-        self.architecture = [name for name, n in sizes.items() for _ in range(n)]
-        self.classes, self.names = first.classes, _names(self.own)
+        self.architecture = _numbered(self.own, architecture)
+        places = {name: np.flatnonzero(np.array(self.architecture) == name) for name in self.own}
+        self.classes, self.names = first.classes, _names(self.own, places)
         self.label_names = next((p.label_names for p in self.own.values() if p.label_names is not None), None)
         self.schema = self.recipe = self.preparation = None  # each part has its own
         self.notes = [f"{name}: {note}" for name, part in self.own.items() for note in part.notes]
         self.shipped = any(part.shipped for part in self.own.values())
         self.global_test = None
-        self.parts, before = dict[str, Federation](), 0
-        for name, part in self.own.items():
-            self.parts[name] = _padded(part, before, len(self.architecture), self.names)
-            before += len(part)
+        clients = len(self.architecture)
+        self.parts = {name: _padded(part, places[name], clients, self.names) for name, part in self.own.items()}
         names = [s for part in self.own.values() for s in part.splits]
         ordered = [*(s for s in SPLITS if s in names), *dict.fromkeys(s for s in names if s not in SPLITS)]
         self.splits = {
@@ -82,6 +97,15 @@ class JoinedFederation(Federation):
             )
             for split in ordered
         }
+
+    @property
+    def remote(self) -> bool:  # type: ignore[override]
+        """Whether the clients' samples are on other machines."""
+        return any(part.remote for part in self.own.values())
+
+    def part_of(self, client: int) -> Federation:
+        """Return the client's part."""
+        return self.parts[self.architecture[client]]
 
     @property
     def public(self) -> Public | None:  # type: ignore[override]
@@ -130,7 +154,8 @@ class JoinedFederation(Federation):
     def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Federation:
         """Move every tensor of every part, floats to `dtype` where given; may return self."""
         moved = {name: part.to(device, dtype) for name, part in self.own.items()}
-        return self if all(moved[name] is part for name, part in self.own.items()) else JoinedFederation(moved)
+        same = all(moved[name] is part for name, part in self.own.items())
+        return self if same else JoinedFederation(moved, self.architecture)
 
     def replace(self, **parts: Any) -> Self:
         """Refuse: what is changed is changed in the parts."""
@@ -172,7 +197,7 @@ def _checked(parts: Mapping[str, Federation]) -> dict[str, Federation]:
     for name, part in parts.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise UnalikeError(f"A part is named {name!r}: it needs a name of letters, digits and _.")
-        if type(part) is not Federation:
+        if not isinstance(part, Federation) or isinstance(part, JoinedFederation):
             raise UnalikeError(f"The part {name!r} is a {type(part).__name__}: it must be a Federation of its own.")
     first_name, first = next(iter(parts.items()))
     for name, part in parts.items():
@@ -198,22 +223,33 @@ def _same_labels(one: Public, other: Public) -> bool:
     return one[1] is None or other[1] is None or torch.equal(one[1].cpu(), other[1].cpu())
 
 
-def _names(parts: Mapping[str, Federation]) -> list[str] | None:
+def _numbered(parts: Mapping[str, Federation], architecture: Sequence[str] | None) -> list[str]:
+    """Return the name of every client's part; raise where a list of them does not fit the parts."""
+    sizes = {name: len(part) for name, part in parts.items()}
+    if architecture is None:
+        return [name for name, n in sizes.items() for _ in range(n)]
+    counts = Counter(architecture)
+    if counts != sizes:
+        raise UnalikeError(f"The parts have the clients {sizes}, and {dict(counts)} are numbered: number each once.")
+    return [*architecture]
+
+
+def _names(parts: Mapping[str, Federation], places: Mapping[str, np.ndarray]) -> list[str] | None:
     """Return the clients' names, with their part's where two would have the same; None where no part has names."""
     if all(part.names is None for part in parts.values()):
         return None
-    bare = [n for name, part in parts.items() for n in part.names or [f"{name} {k}" for k in range(len(part))]]
-    if len(set(bare)) == len(bare):
-        return bare
-    return [f"{name} {n}" for name, part in parts.items() for n in part.names or range(len(part))]
+    names = [n for name, part in parts.items() for n in part.names or [f"{name} {k}" for k in range(len(part))]]
+    if len(set(names)) < len(names):
+        names = [f"{name} {n}" for name, part in parts.items() for n in part.names or range(len(part))]
+    return [names[k] for k in np.argsort(np.concatenate([places[name] for name in parts]))]
 
 
-def _padded(part: Federation, before: int, clients: int, names: list[str] | None) -> Federation:
-    """Return a part with all clients: so many of other parts before its own, the rest after; those are empty."""
+def _padded(part: Federation, places: np.ndarray, clients: int, names: list[str] | None) -> Federation:
+    """Return a part with all clients, its own at these places; those of other parts are empty."""
 
     def place(columns: Columns) -> Columns:
         sizes = np.zeros(clients, np.int64)
-        sizes[before : before + len(columns)] = columns.sizes
+        sizes[places] = columns.sizes
         return Columns(columns.x, columns.y, offsets_of(sizes))
 
     return part.map(place, names=names)

@@ -15,6 +15,7 @@ PUBLIC = Knob(
     written=float | str,
 )
 LABELS = Knob("the public set keeps its labels")
+SHIPPED = Knob("the server sends the public set to every client once: its bytes count as the set-up's")
 SPLITS = Knob("further splits of a client's training samples, by share", written=dict[str, float])
 
 Clients = Annotated[int, CLIENTS]

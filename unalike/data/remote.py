@@ -25,6 +25,8 @@ class RemoteFederation(Federation):
     the clients.
     """
 
+    remote = True
+
     def __init__(self, train: Columns, *, keys: list[str], **parts: Any):
         super().__init__(train, **parts)
         self.keys = keys

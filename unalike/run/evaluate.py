@@ -13,7 +13,6 @@ from unalike.client.evaluation import predicts
 from unalike.contract import EVALUATION, Call, Evaluate, Message, Method, Outcome, Server, Vectors
 from unalike.contract.peers import check_message
 from unalike.data.columns import Columns
-from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts
 from unalike.metrics.by_class import class_means, class_table
@@ -220,8 +219,7 @@ def _test_means(run: Run, vector: Tensor | Vectors) -> Tensor:
 
 def _one_model_here(run: Run) -> bool:
     """Return whether all clients (with the same network) share the global model, and their data are here."""
-    remote = isinstance(run.data, RemoteFederation)
-    return shares_one_model(run.method) and run.task.buffer_policy != "local" and not remote
+    return shares_one_model(run.method) and run.task.buffer_policy != "local" and not run.data.remote
 
 
 class _Answers:

@@ -15,7 +15,7 @@ from unalike.client import Job, OneClient
 from unalike.client.evaluation import own_model
 from unalike.contract import BUFFERS, EVALUATION, Call
 from unalike.contract.method import settings
-from unalike.data import RemoteFederation, tables
+from unalike.data import tables
 from unalike.data.columns import first_infinite_row
 from unalike.data.preparation import Preparation
 from unalike.data.schema import Schema
@@ -239,7 +239,7 @@ def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
     task = run.task
     if shares_one_model(run.method) and task.buffer_policy != "local":
         return _global_module(run, architecture)
-    if isinstance(run.data, RemoteFederation):
+    if run.data.remote:
         raise UnalikeError("The clients' own models stay with them in a real federation: only the global one is here.")
     shared, rows = message_parts(published(run), run.population, run.server.values, task)
     ids = np.array([client])

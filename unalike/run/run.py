@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
+from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
-from unalike.data import Federation, RemoteFederation
+from unalike.data import Federation
 from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
@@ -163,7 +164,7 @@ class Run:
                 Architectures(assigned, self.population, sizes, heads)  # only to see that it fits
             return None
         joined = getattr(self.data, "architecture", None)
-        if joined is not None and assigned is not None:
+        if joined is not None and assigned is not None and assigned_names(assigned, self.population) != joined:
             raise UnalikeError(
                 "Joined federations say themselves which client has which network: leave out architecture."
             )
@@ -183,7 +184,7 @@ class Run:
         own = {name: self._store(name, where / "clients" if where else None) for name in self.tasks}
         self.clients: ClientStore | FileStates | StatesByArchitecture = next(iter(own.values()))
         self._own_stores = {"clients": self.clients}
-        if isinstance(self.data, RemoteFederation):
+        if self.data.remote:
             own = dict.fromkeys(own, self.clients)  # one for everybody
         elif self.architectures is not None:
             self.clients = StatesByArchitecture(own, self.architectures)
@@ -206,7 +207,7 @@ class Run:
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
             return FileStates(shapes, files, task.device)
-        if isinstance(self.data, RemoteFederation):  # the server knows only which of the clients' rounds counted
+        if self.data.remote:  # the server knows only which of the clients' rounds counted
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
         return ClientStore(shapes, self.population, task.device, memory, files)
