@@ -231,6 +231,25 @@ def test_the_optimizers_state_goes_on():
             assert not torch.allclose(mine.server.w, fresh.server.w, atol=1e-6)
 
 
+def test_what_does_not_move_stays_whatever_the_optimizer_remembers():
+    class Then(Method):
+        """All of the vector, then its head with the same momentum."""
+
+        def client(self, me, s, m):
+            return me.train(m.w, slots=torch.zeros(2 * len(m.w) + 1, dtype=m.w.dtype)).then(self.head)
+
+        def head(self, me, s, m, theta, slots):
+            return me.train(theta, part="head", slots=slots).then(self.end, body=me.layout.body(theta))
+
+        def end(self, me, s, m, theta, body, slots):
+            return {}, {"delta": me.layout.join(me.layout.body(theta) - body, me.layout.head(theta))}
+
+    for engine in ("sequential", "batched"):
+        done = run(Then(), local=dc.replace(LOCAL, momentum=0.9), engine=engine)
+        assert torch.equal(done.task.layout.body(done.server.w), done.task.layout.body(done.task.start))
+        assert not torch.equal(done.task.layout.head(done.server.w), done.task.layout.head(done.task.start))
+
+
 def test_the_same_batches_again():
     @dc.dataclass(frozen=True)
     class Twice(Method):
