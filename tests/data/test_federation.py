@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from unalike.data import Columns, Dataset, Federation, RemoteFederation, load, load_federation, partition, synthetic
 from unalike.data import columns as columns_module
-from unalike.data import federation as federation_module
+from unalike.data import public as public_module
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 
@@ -468,6 +468,7 @@ FACTS = {
     "label_names": ["cat", "dog", "owl", "fox"],
     "notes": [],
     **dict.fromkeys(("schema", "recipe", "preparation")),
+    "shipped": False,
 }
 
 
@@ -698,7 +699,7 @@ def test_fingerprint_sees_every_change():
 
 
 def test_fingerprint_samples_large_columns(monkeypatch):
-    monkeypatch.setattr(federation_module, "WHOLE_BYTES", 100)
+    monkeypatch.setattr(public_module, "WHOLE_BYTES", 100)
     fed = Federation(Columns(torch.arange(300.0).reshape(100, 3), torch.zeros(100).long(), [0, 100]))
     seen = {fed.fingerprint()}
     for row in (0, 12, 24, 99):  # 1,200 bytes: every 12th row, and the last

@@ -399,8 +399,8 @@ LIES = {
     "means of another shape": ({"means.classes": torch.zeros(4, dtype=torch.float64)}, "must be 9 numbers, float64"),
     "means of another kind": ({"means.classes": torch.zeros(9, dtype=torch.int64)}, "must be 9 numbers, float64"),
     "means of no samples": ({"means.classes": torch.zeros(9, dtype=torch.float64)}, "cannot be the means of samples"),
-    "bins below 0": ({"means.bins": -torch.ones(3 * 8192, dtype=torch.float64)}, "cannot be the means of samples"),
-    "infinite": ({"means.bins": torch.full((3 * 8192,), torch.inf, dtype=torch.float64)}, "NaN or infinite"),
+    "bins below 0": ({"means.bins": -torch.ones(6 * 8192, dtype=torch.float64)}, "cannot be the means of samples"),
+    "infinite": ({"means.bins": torch.full((6 * 8192,), torch.inf, dtype=torch.float64)}, "NaN or infinite"),
 }
 
 

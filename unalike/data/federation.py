@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,24 +17,27 @@ import torch
 
 from unalike import draws
 from unalike.data import files
-from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, digest, first_bad_row, first_infinite_row, stack
+from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_bad_row, first_infinite_row, stack
 from unalike.data.preparation import Preparation, Recipe, prepare
+from unalike.data.public import Public, as_public, hash_tensor, public_hash
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 
 SPLITS = ("train", "validation", "test")
-WHOLE_BYTES = 64 << 20  # a column above this is fingerprinted by a sample of its rows
 MOST_CLASSES = 1 << 20  # found in labels: beyond this they are numbers of something else
 
 
 class Federation:
     """N clients with a training split each; optionally validation and test splits, and a global test set.
 
-    `splits` has the splits by name ("train", "validation", "test"), in this order; `train`, `validation` and `test`
-    are the same columns, None where there are none. `classes` is the number of labels (found from the labels where
-    not given), None for regression. `names` are the clients', `label_names` the classes'. Data that come from a table
-    have its `schema`, and `notes`: what was worth a remark when they were read. Features that are to be prepared yet
-    have a `recipe`, those that were, their `preparation`.
+    `splits` has the splits by name ("train", "validation", "test", then further ones, `further`), in this order;
+    `train`, `validation` and `test` are the same columns, None where there are none. `public` is a pair (x, y or None)
+    that the server and all clients have, or None; `shipped`: the server sends it to every client once.
+
+    `classes` is the number of labels (found from the labels where not given), None for regression. `names` are the
+    clients', `label_names` the classes'. Data that come from a table have its `schema`, and `notes`: what was worth a
+    remark when they were read. Features that are to be prepared yet have a `recipe`, those that were, their
+    `preparation`.
     """
 
     def __init__(
@@ -43,7 +46,10 @@ class Federation:
         *,
         validation: Columns | None = None,
         test: Columns | None = None,
+        splits: Mapping[str, Columns] | None = None,
         global_test: tuple[Any, Any] | None = None,
+        public: tuple[Any, Any] | None = None,
+        shipped: bool = False,
         classes: int | None = None,
         names: Sequence[str] | None = None,
         label_names: Sequence[str] | None = None,
@@ -54,6 +60,7 @@ class Federation:
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
+        self.splits |= _named(splits or {})
         self.global_test: Pair | None = None
         if global_test is not None:
             if not isinstance(global_test, (tuple, list)) or len(global_test) != 2:
@@ -66,6 +73,10 @@ class Federation:
                     "be equal; give clients without such samples an empty part."
                 )
             agree((x, y), (train.x, train.y), f"The {what}", "the training split")
+        self.public: Public | None = None if public is None else as_public(public, train)
+        self.shipped = bool(shipped)
+        if shipped and public is None:
+            raise UnalikeError("shipped=True is about a public set, and there is none: give `public` too.")
         if names is not None:
             names = [str(name) for name in names]
             if len(names) != len(train) or len(set(names)) != len(names):
@@ -117,13 +128,19 @@ class Federation:
         return self.splits.get("test")
 
     @property
+    def further(self) -> dict[str, Columns]:
+        """The splits beside train, validation and test, by name."""
+        return {name: columns for name, columns in self.splits.items() if name not in SPLITS}
+
+    @property
     def facts(self) -> dict[str, Any]:
         """Everything but the samples, as the constructor takes it: classes, names, what the features are, notes."""
-        names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes")
+        names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes", "shipped")
         return {name: getattr(self, name) for name in names}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
-        """Yield every set of samples as (description, x, y, columns); the global test set has no columns."""
+        """Yield every labelled set of samples as (description, x, y, columns); the global test set has no columns. The
+        public set, which may have no labels, is none of them."""
         for name, columns in self.splits.items():
             yield f"{'training' if name == 'train' else name} split", columns.x, columns.y, columns
         if self.global_test is not None:
@@ -131,11 +148,18 @@ class Federation:
 
     def replace(self, **parts: Any) -> Self:
         """Return a copy with some of the constructor's arguments replaced and the others kept."""
-        return type(self)(**{**self.splits, "global_test": self.global_test, **self.facts, **parts})
+        sets = {"global_test": self.global_test, "public": self.public}
+        return type(self)(**{**as_arguments(self.splits), **sets, **self.facts, **parts})
 
     def map(self, fn: Callable[[Columns], Columns], **parts: Any) -> Self:
         """Return a copy with `fn` applied to every split's columns; `parts` are replaced, as in `replace`."""
-        return self.replace(**{**{name: fn(columns) for name, columns in self.splits.items()}, **parts})
+        splits = {name: fn(columns) for name, columns in self.splits.items()}
+        return self.replace(**{**as_arguments(splits), **parts})
+
+    def with_public(self, x: Any, y: Any = None, shipped: bool = False) -> Self:
+        """Return a copy with a public set, labelled or not; `shipped`: the server sends it to every client once, and
+        its bytes count as those of the set-up."""
+        return self.replace(public=(x, y), shipped=shipped)
 
     def __len__(self) -> int:
         return len(self.train)
@@ -148,6 +172,8 @@ class Federation:
     def __repr__(self) -> str:
         kind = "regression" if self.classes is None else f"{self.classes} classes"
         rest = "".join(f", {len(x)} in the {what}" for what, x, _, _ in list(self.sets())[1:])
+        if self.public is not None:
+            rest += f", {len(self.public[0])} {'un' if self.public[1] is None else ''}labelled in the public set"
         shape = f"x {list(self.train.x.shape[1:])} {str(self.train.x.dtype).removeprefix('torch.')}"
         return f"Federation({len(self)} clients, {len(self.train.x)} training samples{rest}, {shape}, {kind})"
 
@@ -241,6 +267,11 @@ class Federation:
         draws.check_seed(seed)
         if not test and not validation:
             return self
+        if self.further:
+            raise UnalikeError(
+                f"The training samples are divided already ({', '.join(self.further)}), and samples of these would be "
+                "tested on: carve test and validation first, then call named_splits."
+            )
         if self.preparation is not None:
             raise UnalikeError(
                 "The features were prepared already, and rows that helped in that are no test: split first, or give "
@@ -257,13 +288,33 @@ class Federation:
                     f"{word}={share} of at most {sizes.max(initial=0)} samples per client is less than one "
                     "sample for every client: ask for a larger share."
                 )
-        part = _parts(train, n_test, n_validation, seed)
+        part = _parts(train, [n_test, n_validation], seed, "split")
         splits = {"train": train.take(np.flatnonzero(part == 0), sizes - n_test - n_validation)}
         if test:
             splits["test"] = train.take(np.flatnonzero(part == 1), n_test)
         if validation:
             splits["validation"] = train.take(np.flatnonzero(part == 2), n_validation)
         return self.replace(**splits)
+
+    def named_splits(self, seed: int = 0, **shares: float) -> Self:
+        """Divide every client's training samples into further splits: `named_splits(support=0.5, query=0.5)`.
+
+        The training split itself stays whole. Each split has at least one of a client's samples where the client has
+        as many as there are splits. Which samples go where depends on (seed, client) only; all keep their order.
+        """
+        draws.check_seed(seed)
+        for name, share in shares.items():
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+                raise UnalikeError(f"{name}={share!r} must be a share of a client's training samples in (0, 1].")
+        if not shares or sum(shares.values()) > 1 + 1e-9:
+            raise UnalikeError(
+                f"The shares of the splits ({', '.join(shares) or 'none'}) sum to {sum(shares.values()):g}: give one "
+                "or more whose sum is at most 1, such as support=0.5, query=0.5."
+            )
+        counts = _shared_out(self.train.sizes, list(shares.values()))
+        part = _parts(self.train, counts, seed, "named splits")
+        splits = {name: self.train.take(np.flatnonzero(part == i + 1), counts[i]) for i, name in enumerate(shares)}
+        return self.replace(splits={**self.further, **splits})
 
     def prepared(self, recipe: Recipe | str | None = None) -> Self:
         """Return the federation as models should see it: features in comparable units, missing cells filled, a number
@@ -290,7 +341,11 @@ class Federation:
         test = self.global_test
         if test is not None:
             test = preparation.apply(test[0]), preparation.apply_target(test[1])
-        return self.map(columns, global_test=test, recipe=None, preparation=preparation)
+        public = self.public
+        if public is not None:
+            x, y = public
+            public = preparation.apply(x), None if y is None else preparation.apply_target(y)
+        return self.map(columns, global_test=test, public=public, recipe=None, preparation=preparation)
 
     def pooled(self) -> Federation:
         """Return one client that holds all clients' data, split by split; the tensors are shared, not copied."""
@@ -303,18 +358,19 @@ class Federation:
 
         The folder appears under its name only when complete.
         """
-        for what, x, y, _ in self.sets():
-            if torch.bfloat16 in (x.dtype, y.dtype):
+        for what, tensor in self._tensors():
+            if tensor.dtype == torch.bfloat16:
                 raise UnalikeError(
                     f"The {what} is bfloat16, which .npy files cannot hold: call .to('cpu', torch.float32) first."
                 )
-        files.write_mapped(Path(folder), self.splits, self.global_test, self.facts)
+        files.write_mapped(Path(folder), self.splits, self.global_test, self.public, self.facts)
         return Federation.open_mapped(folder)
 
     @classmethod
     def open_mapped(cls, folder: str | os.PathLike) -> Federation:
         """Open a folder that `mapped` wrote; rows are read from disk when touched (writes stay private)."""
-        return cls(**files.open_mapped(Path(folder)))
+        parts = files.open_mapped(Path(folder))
+        return cls(**as_arguments(parts.pop("splits")), **parts)
 
     def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Federation:
         """Move every tensor, floats to `dtype` where given, integers as they are; may return self."""
@@ -334,13 +390,30 @@ class Federation:
                 moved[id(tensor)] = tensor.to(device, dtype if tensor.dtype.is_floating_point else None)
             return moved[id(tensor)]
 
-        tensors = [t for _, x, y, _ in self.sets() for t in (x, y)]
+        tensors = [tensor for _, tensor in self._tensors()]
         if device.type == "cuda":
             _fits(device, {id(t): t for t in tensors if t.device.type != "cuda"}.values(), dtype)
         if all(move(t) is t for t in tensors):
             return self
-        test = None if self.global_test is None else (move(self.global_test[0]), move(self.global_test[1]))
-        return self.map(lambda columns: Columns(move(columns.x), move(columns.y), columns.offsets), global_test=test)
+        return self.moved(move, lambda columns: Columns(move(columns.x), move(columns.y), columns.offsets))
+
+    def moved(self, move: Callable[[torch.Tensor], torch.Tensor], fn: Callable[[Columns], Columns]) -> Self:
+        """Return a copy with `fn` applied to every split, and `move` to each tensor of the sets that are nobody's."""
+        test, public = self.global_test, self.public
+        if test is not None:
+            test = move(test[0]), move(test[1])
+        if public is not None:
+            public = move(public[0]), None if public[1] is None else move(public[1])
+        return self.map(fn, global_test=test, public=public)
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield every tensor of samples or labels, and the set that it is of."""
+        for what, x, y, _ in self.sets():
+            yield what, x
+            yield what, y
+        for tensor in self.public or ():
+            if tensor is not None:
+                yield "public set", tensor
 
     # ---- looking at it
 
@@ -355,12 +428,9 @@ class Federation:
             if columns is not None:
                 sha.update(np.ascontiguousarray(columns.offsets).tobytes())
             for tensor in (x, y):
-                sha.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-                size = tensor.numel() * tensor.element_size()
-                if size > WHOLE_BYTES:
-                    digest(sha, tensor[-1:])
-                    tensor = tensor[:: -(-size // WHOLE_BYTES)]
-                digest(sha, tensor)
+                hash_tensor(sha, tensor)
+        if self.public is not None:
+            sha.update(f"public {public_hash(self.public)}".encode())
         return sha.hexdigest()[:16]
 
     def check(self, gaps: bool = False) -> None:
@@ -373,27 +443,35 @@ class Federation:
                 "client needs at least one; leave these out."
             )
         for what, x, y, columns in self.sets():
-            if x.dtype in (torch.uint8, torch.bool):
-                raise UnalikeError(
-                    f"x of the {what} is {str(x.dtype).removeprefix('torch.')}, which would be taken for "
-                    "tokens: convert it to float, for images x.float() / 255."
-                )
-            for letter, tensor in (("x", x), ("y", y)):
-                row = first_infinite_row(tensor, gaps and letter == "x")
-                if row is not None:
-                    raise UnalikeError(
-                        f"{letter} of {self._place(what, columns, row)} has a value that is NaN or infinite: "
-                        "all must be finite; clean the data, or prepare x (`Federation.prepared`)."
-                    )
-            classes = self.classes
-            if classes is None:
-                continue
-            row = first_bad_row(y, lambda t, top=classes: (t < 0) | (t >= top))  # type: ignore[misc]
+            self.check_set(what, x, y, columns, gaps)
+        if self.public is not None:
+            self.check_set("public set", *self.public, None, gaps)
+
+    def check_set(
+        self, what: str, x: torch.Tensor, y: torch.Tensor | None, columns: Columns | None, gaps: bool
+    ) -> None:
+        """Raise for the first fault of one set: pictures as bytes, values that are not finite, labels out of range."""
+        if x.dtype in (torch.uint8, torch.bool):
+            raise UnalikeError(
+                f"x of the {what} is {str(x.dtype).removeprefix('torch.')}, which would be taken for "
+                "tokens: convert it to float, for images x.float() / 255."
+            )
+        for letter, tensor in (("x", x), ("y", y)):
+            row = None if tensor is None else first_infinite_row(tensor, gaps and letter == "x")
             if row is not None:
                 raise UnalikeError(
-                    f"{self._place(what, columns, row)} has the label {int(y[row])}: labels must be 0 or "
-                    f"more and below classes={classes}; renumber them or raise classes."
+                    f"{letter} of {self._place(what, columns, row)} has a value that is NaN or infinite: "
+                    "all must be finite; clean the data, or prepare x (`Federation.prepared`)."
                 )
+        classes = self.classes
+        if classes is None or y is None:
+            return
+        row = first_bad_row(y, lambda t: (t < 0) | (t >= classes))
+        if row is not None:
+            raise UnalikeError(
+                f"{self._place(what, columns, row)} has the label {int(y[row])}: labels must be 0 or "
+                f"more and below classes={classes}; renumber them or raise classes."
+            )
 
     def _place(self, what: str, columns: Columns | None, row: int) -> str:
         if columns is None:
@@ -414,16 +492,49 @@ class Federation:
         return np.bincount(cells, minlength=len(self) * self.classes).reshape(len(self), self.classes)
 
 
-def _parts(train: Columns, n_test: np.ndarray, n_validation: np.ndarray, seed: int) -> np.ndarray:
-    """Draw a part for every row, so many per client: 0 for training, 1 for test, 2 for validation; int8 [total]."""
+def as_arguments(splits: Mapping[str, Columns | None]) -> dict[str, Any]:
+    """Return splits by name as the constructor takes them: train, validation and test, the others as `splits`."""
+    own = {name: columns for name, columns in splits.items() if name in SPLITS}
+    return {**own, "splits": {name: c for name, c in splits.items() if name not in SPLITS and c is not None}}
+
+
+def _named(splits: Mapping[str, Columns]) -> dict[str, Columns]:
+    """Return further splits; raise where a name is none, or taken."""
+    for name, columns in splits.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in (*SPLITS, "public"):
+            raise UnalikeError(
+                f"A further split is named {name!r}: it needs a name of letters, digits and _ that is none of "
+                f"{', '.join(SPLITS)}, public."
+            )
+        if not isinstance(columns, Columns):
+            raise UnalikeError(f"The split {name!r} is a {type(columns).__name__}: it must be Columns.")
+    return dict(splits)
+
+
+def _shared_out(sizes: np.ndarray, shares: Sequence[float]) -> list[np.ndarray]:
+    """Return how many of so many samples each share gets, int64 [N] each: at least one where there are enough."""
+    counts, before = [], np.zeros(len(sizes), np.int64)
+    for i, total in enumerate(np.cumsum(shares)):
+        least = np.minimum(before + 1, sizes)
+        most = np.maximum(sizes - (len(shares) - 1 - i), least)
+        edge = np.clip(np.floor(sizes * total + 0.5).astype(np.int64), least, most)
+        counts.append(edge - before)
+        before = edge
+    return counts
+
+
+def _parts(train: Columns, counts: Sequence[np.ndarray], seed: int, purpose: str) -> np.ndarray:
+    """Draw a part for every row: 1 for so many as the first counts say, 2 for the second's, 0 for what is left; int8
+    [total]."""
     owners, sizes = train.owners(), train.sizes
     position = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes)
-    keys = draws.client_keys(seed, 0, "split", np.arange(len(train)))
+    keys = draws.client_keys(seed, 0, purpose, np.arange(len(train)))
     drawn = draws.bits(torch.from_numpy(np.repeat(keys, sizes)), torch.from_numpy(position)).numpy()
     order = np.lexsort((drawn, owners))  # grouped by client, shuffled within
     part = np.zeros(len(owners), np.int8)
-    tested, held_out = (position < np.repeat(n, sizes) for n in (n_test, n_test + n_validation))
-    part[order] = np.where(tested, 1, np.where(held_out, 2, 0))
+    edges = np.cumsum(counts, axis=0)
+    for i in reversed(range(len(counts))):
+        part[order[position < np.repeat(edges[i], sizes)]] = i + 1
     return part
 
 

@@ -19,6 +19,7 @@ import torch
 
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, stack
 from unalike.data.preparation import Preparation, Recipe
+from unalike.data.public import Public
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
@@ -26,7 +27,8 @@ INDEX = "columns.json"
 KEYS = ("x", "y", "x_test", "y_test", "x_validation", "y_validation")
 SUFFIXES = (".npz", ".safetensors")
 KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation}  # facts that are objects
-STEMS = {"train": "training"}  # of a split's mapped files, where it is not the split's name
+STEMS = {"train": "training", "validation": "validation", "test": "test"}  # of a split's mapped files
+FURTHER = "split-"  # begins those of a further split
 
 # ---------------------------------------------------------------- one file per client
 
@@ -131,7 +133,9 @@ def _load(file: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- memory-mapped columns
 
 
-def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair | None, facts: dict[str, Any]) -> None:
+def write_mapped(
+    target: Path, splits: Mapping[str, Columns], global_test: Pair | None, public: Public | None, facts: dict[str, Any]
+) -> None:
     """Write every column as .npy into a new folder, which appears under its name only when complete.
 
     `facts` (classes, names, label names, what the features are) go into the folder's index, columns.json.
@@ -142,12 +146,15 @@ def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair 
     try:
         scratch.mkdir(parents=True)
         for name, columns in splits.items():
-            stem = STEMS.get(name, name)
+            stem = _stem(name)
             _save(scratch, stem, columns.x, columns.y)
             np.save(scratch / f"{stem}_offsets.npy", columns.offsets, allow_pickle=False)
         if global_test is not None:
             _save(scratch, "global", *global_test)
-        parts = [STEMS.get(name, name) for name in splits] + ["global"] * (global_test is not None)
+        if public is not None:
+            _save(scratch, "public", *public)
+        parts = [_stem(name) for name in splits] + ["global"] * (global_test is not None)
+        parts += ["public"] * (public is not None)
         plain = {name: facts[name] and facts[name].plain() for name in KINDS if name in facts}
         index = {"format": FORMAT, "parts": parts, **facts, **plain}
         (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
@@ -161,22 +168,24 @@ def write_mapped(target: Path, splits: Mapping[str, Columns], global_test: Pair 
 
 
 def open_mapped(source: Path) -> dict[str, Any]:
-    """Open the parts of a federation that `write_mapped` wrote; rows are read from disk when touched."""
+    """Open the parts of a federation that `write_mapped` wrote, all splits as "splits"; rows are read from disk when
+    touched."""
     try:
         index = json.loads((source / INDEX).read_text(encoding="utf-8"))
         if index["format"] != FORMAT:
             raise UnalikeError(f"{source} has the format {index['format']!r}: this version reads {FORMAT!r}.")
-        pairs = {stem: (_map(source / f"{stem}_x.npy"), _map(source / f"{stem}_y.npy")) for stem in index["parts"]}
-        parts: dict[str, Any] = {"global_test": pairs.pop("global", None)}
-        names = {stem: name for name, stem in STEMS.items()}
-        for stem, pair in pairs.items():
-            offsets = np.load(source / f"{stem}_offsets.npy", allow_pickle=False)
-            parts[names.get(stem, stem)] = Columns(*pair, offsets)
-        train = parts.pop("train")
+        pairs = {stem: _open(source, stem) for stem in index["parts"]}
+        parts: dict[str, Any] = {"global_test": pairs.pop("global", None), "public": pairs.pop("public", None)}
+        parts["splits"] = {
+            _name(stem): Columns(*pair, np.load(source / f"{stem}_offsets.npy", allow_pickle=False))
+            for stem, pair in pairs.items()
+        }
+        if "train" not in parts["splits"]:
+            raise KeyError("train")
         facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
         facts |= {name: kind.from_plain(index[name]) for name, kind in KINDS.items() if index.get(name)}
-        facts["notes"] = index.get("notes", [])
-        return {"train": train, **parts, **facts}
+        facts["notes"], facts["shipped"] = index.get("notes", []), index.get("shipped", False)
+        return {**parts, **facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnalikeError(
             f"{source} is not a complete folder of columns ({first_line(error)}): write it again with "
@@ -184,9 +193,27 @@ def open_mapped(source: Path) -> dict[str, Any]:
         ) from None
 
 
-def _save(folder: Path, stem: str, x: torch.Tensor, y: torch.Tensor) -> None:
+def _stem(split: str) -> str:
+    """Return the beginning of the names of a split's files; those of a further split cannot be any other's."""
+    return STEMS.get(split, f"{FURTHER}{split}")
+
+
+def _name(stem: str) -> str:
+    return stem.removeprefix(FURTHER) if stem.startswith(FURTHER) else {s: n for n, s in STEMS.items()}[stem]
+
+
+def _save(folder: Path, stem: str, x: torch.Tensor, y: torch.Tensor | None) -> None:
     for letter, tensor in (("x", x), ("y", y)):
+        if tensor is None:
+            continue
         np.save(folder / f"{stem}_{letter}.npy", tensor.cpu().numpy(), allow_pickle=False)
+
+
+def _open(folder: Path, stem: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    labels = folder / f"{stem}_y.npy"
+    if stem == "public" and not labels.exists():
+        return _map(folder / f"{stem}_x.npy"), None
+    return _map(folder / f"{stem}_x.npy"), _map(labels)
 
 
 def _map(file: Path) -> torch.Tensor:

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from unalike.data.columns import Columns, Pair, first_infinite_row, offsets_of
-from unalike.data.federation import Federation
+from unalike.data.federation import Federation, as_arguments
 from unalike.data.preparation import Preparation
+from unalike.data.public import public_hash
 from unalike.errors import UnalikeError
 
 
@@ -20,7 +21,8 @@ class RemoteFederation(Federation):
     """The clients' data as the server of a real federation knows them: sizes, shapes and classes, no samples.
 
     The columns are stand-ins of the right shape, one sample repeated without taking room: models are tried on them,
-    nothing is trained or evaluated on them. `keys` identify the clients.
+    nothing is trained or evaluated on them. The public set, if there is one, is the server's own copy. `keys` identify
+    the clients.
     """
 
     def __init__(self, train: Columns, *, keys: list[str], **parts: Any):
@@ -30,22 +32,21 @@ class RemoteFederation(Federation):
     @classmethod
     def from_sizes(cls, sizes: Mapping[str, np.ndarray], like: Pair, **parts: Any) -> RemoteFederation:
         """Build it from each split's samples per client and one sample `like` theirs; `parts` as in the constructor."""
-        parts |= {name: _stand_ins(like, np.asarray(n)) for name, n in sizes.items() if np.any(n)}
-        return cls(**parts)
+        splits = {name: _stand_ins(like, np.asarray(n)) for name, n in sizes.items() if np.any(n)}
+        return cls(**as_arguments(splits), **parts)
 
     @property
     def facts(self) -> dict[str, Any]:
         return {**super().facts, "keys": self.keys}
 
     def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> RemoteFederation:
-        """Move the stand-ins and the global test set, floats to `dtype` where given; the stand-ins stay one sample."""
+        """Move the stand-ins, the global test set and the public set, floats to `dtype` where given; the stand-ins
+        stay one sample."""
 
-        def move(*pair: torch.Tensor) -> Pair:
-            x, y = (t.to(device, dtype if t.is_floating_point() else None) for t in pair)
-            return x, y
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
-        test = None if self.global_test is None else move(*self.global_test)
-        return self.map(lambda columns: _stand_ins(move(columns.x[:1], columns.y[:1]), columns.sizes), global_test=test)
+        return self.moved(move, lambda c: _stand_ins((move(c.x[:1]), move(c.y[:1])), c.sizes))
 
     def prepared_by(self, preparation: Preparation) -> RemoteFederation:
         """Return it as its clients' samples will be, each client having prepared its own."""
@@ -57,8 +58,12 @@ class RemoteFederation(Federation):
         return self._prepared(preparation, columns)
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits of a sha256 over the clients' keys: the server does not know their data."""
-        return hashlib.sha256(json.dumps(self.keys).encode()).hexdigest()[:16]
+        """Return 16 hex digits of a sha256 over the clients' keys, and over the public set where there is one: the
+        server does not know their data."""
+        sha = hashlib.sha256(json.dumps(self.keys).encode())
+        if self.public is not None:
+            sha.update(public_hash(self.public).encode())
+        return sha.hexdigest()[:16]
 
     def check(self, gaps: bool = False) -> None:
         """Raise where a client has no training samples."""
@@ -67,6 +72,8 @@ class RemoteFederation(Federation):
             raise UnalikeError(f"{self.client_name(int(empty[0]))} has no training samples: leave it out.")
         if self.global_test is not None and any(first_infinite_row(part) is not None for part in self.global_test):
             raise UnalikeError("The test set has values that are NaN or infinite: clean them, or prepare the features.")
+        if self.public is not None:
+            self.check_set("public set", *self.public, None, gaps)
 
     def pooled(self) -> Federation:
         """Refuse: the data cannot be pooled."""

@@ -31,6 +31,7 @@ from torch import Tensor
 from unalike.client import ClientStore, Job
 from unalike.contract.call import Call, Outcome
 from unalike.data import Columns, Federation, RemoteFederation
+from unalike.data.federation import as_arguments
 from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine
 from unalike.engines.options import WorkerCount
@@ -354,9 +355,12 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
     return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, task, job.local, *rest))))
 
 
-def columns_of(data: Federation) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def columns_of(data: Federation) -> dict[str, tuple[np.ndarray | None, ...]]:
     """Return the columns as arrays: each machine holds them once, in memory that its workers share."""
-    return {name: (_array(c.x), _array(c.y), c.offsets) for name, c in data.splits.items()}
+    columns: dict[str, Any] = {name: (_array(c.x), _array(c.y), c.offsets) for name, c in data.splits.items()}
+    if data.public is not None:
+        columns["public"] = tuple(None if tensor is None else _array(tensor) for tensor in data.public)
+    return columns
 
 
 def arrays(values: dict[str, Tensor]) -> Arrays:
@@ -420,7 +424,10 @@ class Worker:
         method, task, local, seed, mean, shapes, parts, deterministic, inner, options = cloudpickle.loads(inside)
         numerics(task.precision, deterministic).__enter__()  # for this process's whole life
         torch.set_num_threads(1)
-        parts |= {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
+        if (public := columns.pop("public", None)) is not None:
+            parts["public"] = tuple(None if array is None else _tensor(array) for array in public)
+        splits = {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
+        parts |= as_arguments(splits)
         data = Federation(**parts).to(task.device, task.dtype)
         self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
         self.rows = Held(shapes, len(data), task.device, budget, self.folder)

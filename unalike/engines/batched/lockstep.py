@@ -28,6 +28,7 @@ from unalike.client import Job, Shapes
 from unalike.contract import Call, Outcome, settings
 from unalike.data import Columns, Federation
 from unalike.data.columns import offsets_of
+from unalike.data.federation import as_arguments
 from unalike.engines.batched.engine import Batched
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged
@@ -366,7 +367,8 @@ def _side_by_side(data: Sequence[Federation]) -> Federation:
         return Columns(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), offsets_of(sizes))
 
     # the runs' clients often have the same names, and a federation's names are distinct
-    return data[0].replace(**{name: joined(name) for name in data[0].splits}, global_test=None, names=None)
+    splits = as_arguments({name: joined(name) for name in data[0].splits})
+    return data[0].replace(**splits, global_test=None, names=None)
 
 
 # ---------------------------------------------------------------- who can stand side by side
