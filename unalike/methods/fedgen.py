@@ -88,7 +88,7 @@ class FedGen(Method):
 
     def guided(self, batch: Batch, generator: Tensor, labels: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
         vector, classes = batch.vector, batch.onehot.shape[-1]
-        wanted = onehot(self.labels(batch, labels), classes, vector)
+        wanted = onehot(self.labels(batch, "made", labels), classes, vector)
         made = batch.call("generator", generator, self.noises(batch, "made", self.generated), wanted)
         teach = -(wanted * batch.head(vector, made).log_softmax(-1)).sum(-1).mean()
         like = batch.call("generator", generator, self.noises(batch, "like", len(batch.y)), batch.onehot)
@@ -96,9 +96,9 @@ class FedGen(Method):
         latent = batch.mean((target.exp() * (target - batch.output.log_softmax(-1))).sum(-1))
         return alpha * teach + beta * latent
 
-    def labels(self, batch: Batch, known: Tensor) -> Tensor:
+    def labels(self, batch: Batch, purpose: str, known: Tensor) -> Tensor:
         """Labels of what is generated, drawn from those there are."""
-        return known[batch.integers("labels", (self.generated,), len(known))]
+        return known[batch.integers(f"{purpose} labels", (self.generated,), len(known))]
 
     def noises(self, batch: Batch, purpose: str, count: int) -> Tensor:
         return batch.uniform(purpose, (count, self.noise))
@@ -112,9 +112,9 @@ class FedGen(Method):
 
     def fool(self, batch: Batch, heads: Tensor, weights: Tensor, known: Tensor) -> Tensor:
         """The generator's loss on the server: no data, only draws. heads [clients, head], weights [clients, classes]."""
-        y, noise = self.labels(batch, known), self.noises(batch, "noise", self.generated)
+        y, noise = self.labels(batch, "taught", known), self.noises(batch, "taught", self.generated)
         wanted = onehot(y, weights.shape[-1], weights)
-        made = batch.call("generator", batch.vector, noise, wanted)
+        made = batch.call("generator", batch.vector, noise, wanted, train=True)
         losses = torch.vmap(lambda head: -(wanted * batch.head(head, made).log_softmax(-1)).sum(-1))(heads)
         if self.weights == "intended":
             taught = (weights[:, y] * losses).mean(1).sum()
