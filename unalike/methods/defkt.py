@@ -39,7 +39,7 @@ class DefKT(Method):
     name = "def-kt"
     serverless = True
     keeps = {"theta": Field()}
-    sends = {"theta": Field(read="peers", weight="one")}
+    sends = {"theta": Field(read="sealed")}
 
     def own(self, me: Me, s: Fields) -> Tensor:
         """This client's model: at first the common start."""
@@ -81,15 +81,7 @@ class DefKT(Method):
         if not len(senders):
             return
         sent = cohort.only(senders).call(self.teach)
-        to = dict(zip(senders.tolist(), receivers.tolist(), strict=True))
-        to_ids = np.array([to[k] for k in sent.ids.tolist()])  # of those who answered
-        cohort.only(to_ids).call(self.learn, theirs=sent.pass_on("theta", to=to_ids))
-
-    def published(self, server: Server) -> dict[str, Tensor]:
-        return {}
+        cohort.only(receivers).call(self.learn, theirs=sent.pass_on("theta", to=receivers))
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return self.own(me, s)
-
-    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        return {}
