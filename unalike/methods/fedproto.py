@@ -47,30 +47,29 @@ class FedProto(Method):
     keeps = {"theta": Field()}
     sends = {"total": Field(("classes", "features"), weight="one"), "share": Field("classes", weight="one")}
 
-    def setup(self, server: Server, everyone: Cohort) -> None:
-        classes, features = server.sizes["classes"], server.sizes["features"]
-        server.prototypes, server.known = torch.zeros(classes, features), torch.zeros(classes)
-
     def own(self, me: Me, s: Fields) -> Tensor:
         """This client's model: at first the start of its architecture."""
         return torch.where(me.first, me.start, s.theta)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        args = {"prototypes": m.prototypes, "known": m.known}
         theta = self.own(me, s)
         if self.collect == "after":
-            return me.train(theta, loss=self.pull, args=args).then(self.trained)
-        if me.local.optimizer != "sgd" or me.local.nesterov or me.local.clip_norm is not None:
+            return me.train(theta, loss=self.pull if m else None, args=dict(m)).then(self.trained)
+        if m:
+            return self.collecting(me, s, m, {"total": m.prototypes, "count": m.known})
+        return me.average(of_classes, theta).then(self.collecting)  # round 1: only its shapes are used
+
+    def collecting(self, me: Me, s: Fields, m: Fields, like: dict[str, Tensor]) -> Answer:
+        local = me.local
+        if local.optimizer != "sgd" or local.nesterov or local.clip_norm is not None:
             raise UnalikeError('FedProto\'s collect="training" knows SGD with momentum only: no other, no clipping.')
-        size = me.local.batch_size
-        batches = me.n / size if size else torch.ones_like(me.n)
-        last = batches.floor() if me.local.drop_last else batches.ceil()  # mini-batches of the last pass
-        settings = {"momentum": me.local.momentum, "decay": me.local.weight_decay}
-        state = {
-            "velocity": torch.zeros_like(theta), "left": me.steps - last,
-            "total": torch.zeros_like(m.prototypes), "count": torch.zeros_like(m.known),
-        }  # fmt: skip
-        return me.train(theta, step=self.met, state=state, args={**args, **settings}).then(self.collected)
+        theta, nothing = self.own(me, s), {name: torch.zeros_like(value) for name, value in like.items()}
+        batches = me.n / (local.batch_size or me.n)
+        last = batches.floor() if local.drop_last else batches.ceil()  # mini-batches of the last pass
+        state = {"velocity": torch.zeros_like(theta), "left": me.steps - last, **nothing}
+        known = {"prototypes": m.get("prototypes", nothing["total"]), "known": m.get("known", nothing["count"])}
+        args = {**known, "momentum": local.momentum, "decay": local.weight_decay}
+        return me.train(theta, step=self.met, state=state, args=args).then(self.collected)
 
     def pull(self, batch: Batch, prototypes: Tensor, known: Tensor) -> Tensor:
         return self.lam * self.distance(batch, batch.features, prototypes, known)
@@ -114,11 +113,12 @@ class FedProto(Method):
         return self.sent(theta, total, count)
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        replies = cohort.call(self.client, prototypes=server.prototypes, known=server.known)
+        before = {name: server.values[name] for name in ("prototypes", "known") if name in server.values}
+        replies = cohort.call(self.client, **before)
         total, share = replies.sum("total"), replies.sum("share")
-        new = (share > 0)[:, None]
-        server.prototypes = torch.where(new, total / share.clamp(min=1e-12)[:, None], server.prototypes)
-        server.known = torch.where(share > 0, torch.ones_like(share), server.known)
+        old = before.get("prototypes", torch.zeros_like(total))
+        server.prototypes = torch.where((share > 0)[:, None], total / share.clamp(min=1e-12)[:, None], old)
+        server.known = torch.maximum((share > 0).to(share.dtype), before.get("known", torch.zeros_like(share)))
 
     def published(self, server: Server) -> dict[str, Tensor]:
         return {}
