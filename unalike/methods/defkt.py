@@ -38,6 +38,7 @@ class DefKT(Method):
 
     name = "def-kt"
     serverless = True
+    buffers = "local"
     keeps = {"theta": Field()}
     sends = {"theta": Field(read="sealed")}
 

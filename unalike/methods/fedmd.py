@@ -45,6 +45,7 @@ class FedMD(Method):
     warm_own: int = knob(25, "passes over its own data after that", values="up to 25", least=0)
 
     name = "fedmd"
+    buffers = "local"
 
     @property
     def keeps(self) -> dict[str, Field]:  # type: ignore[override]

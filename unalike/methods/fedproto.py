@@ -44,6 +44,7 @@ class FedProto(Method):
     )
 
     name = "fedproto"
+    buffers = "local"
     keeps = {"theta": Field()}
     sends = {"total": Field(("classes", "features"), weight="one"), "share": Field("classes", weight="one")}
 
@@ -54,8 +55,9 @@ class FedProto(Method):
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         theta = self.own(me, s)
         if self.collect == "after":
-            return me.train(theta, loss=self.pull if m else None, args=dict(m)).then(self.trained)
-        if m:
+            known = {name: m[name] for name in ("prototypes", "known") if name in m}  # none in round 1
+            return me.train(theta, loss=self.pull if known else None, args=known).then(self.trained)
+        if "prototypes" in m:
             return self.collecting(me, s, m, {"total": m.prototypes, "count": m.known})
         return me.average(of_classes, theta).then(self.collecting)  # round 1: only its shapes are used
 
