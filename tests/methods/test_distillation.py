@@ -14,6 +14,7 @@ from unalike import testing
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 COLD = {"warm_public": 0, "warm_own": 0}
+ORDERED = ua.LocalTraining(epochs=2, batch_size=5, lr=0.05, shuffle=False)
 ALL = {"clients_per_round": 1.0}
 
 
@@ -44,7 +45,7 @@ def test_off_is_training_alone(off):
 
 def test_a_client_alone_digests_nothing():
     """The consensus is its own logits: with the squared distance the gradient is zero."""
-    setting = {"clients_per_round": [[2]], "rounds": 2, "local": ua.LocalTraining(epochs=2, batch_size=5, lr=0.05)}
+    setting = {"clients_per_round": [[2]], "rounds": 2, "local": ORDERED}
     digested = run(ua.FedMD(distance="squared", optimizer="sgd", lr=0.1, **COLD), **setting)
     assert apart(digested, run(ua.FedMD(digest_epochs=0, **COLD), **setting)) < 1e-12
     setting["clients_per_round"] = [[2, 3]]
