@@ -31,15 +31,21 @@ SHAPES = {
     "pairs": "d(d + 1)/2 numbers, one a pair of features",
     "classes": "a number a class",
     "scalar": "one number",
+    "public": "a row a public sample",
+    "input": "the numbers of a sample",
+    "samples": "a number a sample of its own",
+    "optimizer": "an optimizer's state",
 }
 READS = {
     "sum": "the sum over clients only",
     "each": "every client's own value",
     "peers": "every client's own value; other clients see it too",
+    "sealed": "nothing: one other client can open it",
 }
 WEIGHTS = {"samples": "its samples n_k", "one": "one"}
 LIVES = {"run": "the whole run", "round": "one exchange to the next"}
 COMMAND = "unalike run --data digits --partition dirichlet:0.1 --clients 50 --method {} --rounds 20"
+PUBLIC = {"feddf": " --data.public 0.1", "fedmd": " --data.public 0.1"}  # methods that work on a public set
 
 
 def pages() -> dict[str, str]:
@@ -192,6 +198,8 @@ def measured(name: str, facts: dict[str, str]) -> str:
         ["down", f"{line['bytes_down']:,} bytes", vectors(facts["down"])],
         ["up", f"{line['bytes_up']:,} bytes", vectors(facts["up"])],
     ]
+    if "bytes_peer" in line:
+        rows.append(["from peer to peer", f"{line['bytes_peer']:,} bytes", "of these"])
     before = [line.get("setup_bytes_down", 0), line.get("setup_bytes_up", 0)]
     if any(before):
         rows.append(["before round 1", f"{before[0]:,} bytes down, {before[1]:,} up", "all clients together"])
@@ -203,8 +211,8 @@ def measured(name: str, facts: dict[str, str]) -> str:
 
 def command(name: str) -> str:
     """A run with the first hyper-parameter written out."""
-    text = COMMAND.format(name)
-    for field in fields(METHODS[name]())[:1]:
+    text = COMMAND.format(name) + PUBLIC.get(name, "")
+    for field in [f for f in fields(METHODS[name]()) if f.default is not None][:1]:
         text += f" --method.{field.name.replace('_', '-')} {field.default}"
     return text
 
