@@ -1,6 +1,7 @@
 """Numbers of the authors' programs, and of restatements computed twice, for the methods that distil, share prototypes,
 means of samples or a generator. Draws that a file holds are put in the place of the method's own."""
 
+import dataclasses as dc
 import json
 
 import numpy as np
@@ -148,6 +149,12 @@ def test_fedmd(engine, dtype):
         )  # fmt: skip
         for k, wanted in enumerate(lines[rounds - 1]["theta"]):
             near(run.clients[k]["theta"], wanted, dtype)
+    run = ua.simulate(
+        modules, federation(case), dc.replace(method, digest_epochs=0), rounds=1, engine=engine, dtype=dtype,
+        local=local(**case["hyper"]["revisit"]), clients_per_round=[[0]], **more,
+    )  # fmt: skip
+    for k in (1, 2, 3):  # the warm-up is all that they did
+        near(run.clients[k]["theta"], case["theta_after_warm_up"][k], dtype)
 
 
 # ---- FedProto
