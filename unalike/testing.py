@@ -28,12 +28,10 @@ from unalike.training.settings import LocalTraining
 ENGINES = ("sequential", "workers", "batched", "loopback")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
 SIZES = (7, 4, 12, 9, 1, 6)  # ragged: short last batches, a client of one sample
-PUBLIC = 8  # samples that everybody has
 
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
-    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data and a
-    labelled public set."""
+    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -56,8 +54,7 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 
     clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
     tests = [client(3, 0.3 * k) for k in range(len(SIZES))]
-    fed = Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
-    return keep_start(module), fed.with_public(*client(PUBLIC, 0.2))
+    return keep_start(module), Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
