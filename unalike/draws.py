@@ -94,6 +94,12 @@ def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.floa
     return (whole(key, counter).to(dtype) / (1 << 24)).reshape(shape)
 
 
+def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
+    """Whole numbers from 0 to high - 1, high up to 2**24."""
+    counter = torch.arange(math.prod(shape), device=key.device)
+    return (whole(key, counter) * high >> 24).reshape(shape)
+
+
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal numbers (Box-Muller)."""
     z = bits(key, torch.arange(math.prod(shape), device=key.device))

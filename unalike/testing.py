@@ -28,10 +28,12 @@ from unalike.training.settings import LocalTraining
 ENGINES = ("sequential", "workers", "batched", "loopback")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
 SIZES = (7, 4, 12, 9, 1, 6)  # ragged: short last batches, a client of one sample
+PUBLIC = 11  # rows of the public set
 
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
-    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data."""
+    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data, a
+    public set with labels, and the training samples divided into support and query."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -54,7 +56,8 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 
     clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
     tests = [client(3, 0.3 * k) for k in range(len(SIZES))]
-    return keep_start(module), Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
+    data = Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
+    return keep_start(module), data.with_public(*client(PUBLIC, 0.4)).named_splits(support=0.4, query=0.6)
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def message(job, **more):
 def steps(monkeypatch):
     """How many steps were taken."""
     taken, update = [], one_client.update
-    monkeypatch.setattr(one_client, "update", lambda *given: taken.append(update(*given)))
+    monkeypatch.setattr(one_client, "update", lambda *given, **more: taken.append(update(*given, **more)))
     return taken
 
 

@@ -9,6 +9,7 @@ from paths import GOLDEN
 from torch import nn
 
 import unalike as ua
+from unalike.client.calls import ModelCalls
 from unalike.methods.fedavgr import trace_norm
 from unalike.methods.flhc import agglomerate
 
@@ -223,6 +224,7 @@ def test_fedavgr_terms():
         module.head.weight.copy_(tensor("W").T)
     model = ua.model.Model(module, dtype=torch.float64)
     x, y, target = tensor("x"), torch.tensor(case["y"]), tensor("Z").mean(0)
+    model.check(x, y)
     live, weight = model.live(), torch.full((6,), 1 / 6, dtype=torch.float64)
 
     def gradients(trace, frobenius, mmd, data):
@@ -231,7 +233,8 @@ def test_fedavgr_terms():
         output, features = live(x, want_features=True)
         tensors = dict(live.module.named_parameters())
         vector = lambda: torch.cat([tensors[n].reshape(-1) for n, *_ in model.layout.places])  # noqa: E731
-        batch = ua.Batch(x, y, weight, model.losses, None, output, features, vector, model.layout)
+        calls = ModelCalls(model, model.pure, {}, live.buffers, weight)
+        batch = ua.Batch(x, y, weight, calls, output=output, features=features, vector=vector)
         method = ua.FedAvgR(trace, frobenius, mmd)
         loss = method.regulariser(batch, target if mmd else None) + data * model.losses(output, y).mean()
         loss.backward()

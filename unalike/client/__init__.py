@@ -3,7 +3,7 @@
 Everything here is what a real client runs; engines run it for many clients at once.
 """
 
-from unalike.client.job import Job, state_shapes
+from unalike.client.job import Job, data_sizes, state_shapes
 from unalike.client.node import Node
 from unalike.client.one_client import OneClient, finish
 from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
@@ -13,5 +13,5 @@ from unalike.client.state_on_disk import FileStates, StateFolder
 
 __all__ = [
     "ClientStore", "FileStates", "Job", "Node", "OneClient", "Plan", "Rehearsal", "Shapes", "StateFolder",
-    "begin_slots", "finish", "judged", "leave", "start_buffers", "state_shapes",
+    "begin_slots", "data_sizes", "finish", "judged", "leave", "start_buffers", "state_shapes",
 ]  # fmt: skip

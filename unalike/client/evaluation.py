@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Fields, Me, Method, Request
+from unalike.contract import Answer, Average, Batch, Fields, Me, Method, Outputs, Request
 from unalike.contract.requests import Measure
 from unalike.nn.metrics import MEANS, Metric, need_outputs, statistics
 from unalike.nn.task import Task
@@ -46,7 +46,47 @@ def evaluation(method: Method, task: Task, metrics: dict[str, Metric], split: st
     def personal(me: Me, s: Fields, m: Fields) -> Answer:
         return _chain(method.personal(me, s, m), score, me, s, m)
 
-    return personal
+    # by the method's own outputs
+
+    def predicted(me: Me, s: Fields, m: Fields) -> Answer:
+        found = Average(None, own_scores, as_arguments(me, s, m), split)
+        return found.then(outputs) if whole else found.then(end)
+
+    def own_scores(batch: Batch, **args: Any) -> dict[str, Tensor]:
+        return scores(batch.with_output(from_arguments(method, batch, args)))
+
+    def outputs(me: Me, s: Fields, m: Fields, found: dict[str, Tensor]) -> Answer:
+        return Outputs(None, own_outputs, as_arguments(me, s, m), split).then(measure_outputs, found=found)
+
+    def own_outputs(batch: Batch, **args: Any) -> Tensor:
+        return from_arguments(method, batch, args)
+
+    def measure_outputs(me: Me, s: Fields, m: Fields, rows: Tensor, found: dict[str, Tensor]) -> Answer:
+        return Measure(None, split, rows).then(both, found=found)
+
+    return predicted if predicts(method) else personal
+
+
+def predicts(method: Method) -> bool:
+    """Return whether a method's own outputs are what a client's model is judged by."""
+    return type(method).predict is not Method.predict
+
+
+PARTS = ("me.", "s.", "m.")  # prefixes of arguments
+
+
+def as_arguments(me: Me, s: Fields, m: Fields) -> dict[str, Any]:
+    """Return a client, its state and its message as arguments of a request: tensors reach samples in no other way."""
+    parts = zip(PARTS, (me.numbers, s, m), strict=True)
+    named = {prefix + name: value for prefix, part in parts for name, value in dict.items(part)}
+    return {**named, "round": me.round, "local": me.local}
+
+
+def from_arguments(method: Method, batch: Batch, args: dict[str, Any]) -> Tensor:
+    """Return the method's outputs for a batch, from what `as_arguments` made."""
+    given = [{n.removeprefix(p): v for n, v in args.items() if n.startswith(p)} for p in PARTS]
+    me = Me(given[0], args["round"], args["local"], batch.layout)
+    return method.predict(me, Fields(given[1]), Fields(given[2]), batch)
 
 
 def _own(metrics: dict[str, Metric], found: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.client.evaluation import evaluation
+from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
-from unalike.contract import BUFFERS, OPTIMIZER, Evaluate, Method, Train
-from unalike.data import Columns, Federation
+from unalike.contract import BUFFERS, OPTIMIZER, Average, Evaluate, Gradient, Method, Outputs, Train
+from unalike.contract.requests import PUBLIC, DataName
+from unalike.data import SPLITS, Columns, Federation
 from unalike.errors import UnalikeError
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, augment, slot_names
@@ -40,6 +42,7 @@ class Job:
     states: States
     mean_samples: float
     max_steps: int | None = None  # a real client's own rule for what it is asked to train
+    _samples: dict[DataName, Samples] = dc.field(default_factory=dict, init=False, repr=False)
     _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,10 +52,30 @@ class Job:
     def split(self, name: str) -> Columns:
         columns = self.data.splits.get(name)
         if columns is None:
-            raise UnalikeError(
-                f"The federation has no per-client {name} data: make them with split_clients({name}=0.2)."
-            )
+            made = f"split_clients({name}=0.2)" if name in SPLITS else f"named_splits({name}=0.5)"
+            raise UnalikeError(f"The federation has no per-client {name} data: make them with {made}.")
         return columns
+
+    def samples(self, data: DataName) -> Samples:
+        """Return the samples that a request names; the same object each time."""
+        if data not in self._samples:
+            own = data if isinstance(data, str) else data[0]
+            if own != PUBLIC:
+                self.split(own)
+            self._samples[data] = Samples.of(data, self.data.splits, self.data.public)
+        return self._samples[data]
+
+    def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
+        """Return the samples of a request for these clients; each must have one at least."""
+        chosen = Chosen(self.samples(request.data), ids, request.only)
+        if (chosen.sizes == 0).any():
+            client = int(ids[chosen.sizes == 0][0])
+            raise UnalikeError(f"Client {client} has no {request.data} samples to {request.verb}.")
+        return chosen
+
+    def largest(self, name: str) -> int:
+        """Return how many samples of a split the largest client has."""
+        return int(self.split(name).sizes.max())
 
     def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
         """Return what `Me` knows of each client, as float64 arrays [c]."""
@@ -80,8 +103,11 @@ class Job:
             )
 
     def settings(self, request: Train) -> LocalTraining:
-        """Return the settings of a requested training: the run's, with the request's own in their place."""
-        return self.local.replaced(**request.local) if request.local else self.local
+        """Return the settings of a requested training: the run's, with the request's own in their place. What has an
+        optimizer of its own leaves the one that the client keeps alone."""
+        local = self.local.replaced(**request.local) if request.local else self.local
+        apart = request.net != "model" or request.slots is not None
+        return dc.replace(local, keep_optimizer=False) if apart and local.keep_optimizer else local
 
     def function(self, function: str | Evaluate) -> Callable[..., Any]:
         """Return the client function of a call."""
@@ -102,3 +128,9 @@ def state_shapes(method: Method, task: Task, local: LocalTraining) -> Shapes:
     if task.buffer_layout.size and task.buffer_policy == "local":
         shapes[BUFFERS] = ((task.buffer_layout.size,), task.dtype, "run")
     return shapes
+
+
+def data_sizes(data: Federation) -> dict[str, int]:
+    """Return the sizes of the data that shapes of fields may name."""
+    public = {} if data.public is None else {PUBLIC: len(data.public[0])}
+    return {"samples": int(data.train.sizes.max()), **public}

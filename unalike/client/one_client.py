@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable, Iterator
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,14 +13,28 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from unalike import draws
+from unalike.client.calls import ModelCalls
 from unalike.client.job import Job
-from unalike.client.plan import Plan, begin_slots, judged, leave, start_buffers
-from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Request, Train
-from unalike.contract.requests import Measure
-from unalike.errors import UnalikeError, did_you_mean, first_line
+from unalike.client.plan import (
+    Plan,
+    begin_slots,
+    check_rows,
+    checked_output,
+    flat_slots,
+    judged,
+    leave,
+    padded,
+    part_mask,
+    start_buffers,
+    stepped,
+)
+from unalike.client.samples import Chosen, row_values
+from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Outputs, Request, Train
+from unalike.contract.requests import PUBLIC, Measure
+from unalike.errors import EngineRefused, UnalikeError, did_you_mean, first_line
 from unalike.nn.numerics import keep_memory
 from unalike.nn.task import BoundModule, FunctionalModule
-from unalike.training import LocalTraining, Order, augment, update
+from unalike.training import LocalTraining, Order, Slots, augment, to_device, update
 
 
 def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any], error: Exception) -> UnalikeError:
@@ -69,12 +84,22 @@ class OneClient:
             keep_memory()
         self.bound: BoundModule = job.task.live()
         self._functional: FunctionalModule | None = None
+        self._refused = False
+        self.nets = {name: net.copy() for name, net in job.task.nets.items()}
 
     @property
     def functional(self) -> FunctionalModule:
         if self._functional is None:
             self._functional = self.job.task.pure()
         return self._functional
+
+    def _make_functional(self) -> None:
+        """Make the functional copy now: not inside a transform. A model that has none does without."""
+        if self._functional is None and not self._refused:
+            try:
+                _ = self.functional
+            except EngineRefused:
+                self._refused = True
 
     # ---- one client function, from message to reply
 
@@ -97,15 +122,17 @@ class OneClient:
         self.sent: dict[str, Tensor] = {}
         self.received = self.buffers = start_buffers(task, s, m)
         self.loss = float("nan")
-        self.trained = call.trained
+        self.trained = self.before = call.trained
         fn = job.function(call.function)
         inputs: dict[str, Any] = {**{f"m.{k}": v for k, v in dict.items(m)}, **{f"s.{k}": v for k, v in dict.items(s)}}
         try:
             out = fn(me, s, m)
             while isinstance(out, Request):
                 following, keep = out.following(fn.__name__), out.keep
-                inputs["result"] = result = PERFORM[type(out)](self, out)
-                fn = following
+                result = PERFORM[type(out)](self, out)
+                if isinstance(result, Trained):
+                    keep, result = {**keep, **result.more}, result.vector
+                inputs["result"], fn = result, following
                 out = fn(me, s, m, result, **keep)
             kept, sent = finish(job, out, fn)
         except Exception as error:
@@ -116,129 +143,168 @@ class OneClient:
 
     # ---- the requests
 
-    def train(self, request: Train) -> Tensor:
-        job, bound = self.job, self.bound
-        plan = Plan(job, job.settings(request), np.array([self.id]), self.round, self.trained)
-        self.trained += 1
-        local, steps, keys = plan.local, int(plan.steps[0]), plan.keys
+    def train(self, request: Train, schedule: str = "constant") -> Trained:
+        """Local training: the vector, and what the next function gets by name."""
+        job, bound, local = self.job, self.bound, self.job.settings(request)
+        course = _Course(self, request, local)
+        steps, lr = int(course.plan.steps[0]), course.lr
         job.check_steps(steps)
-        x, y = job.data.train.of(self.id)
-        rate = request.lr if request.lr is not None else float(plan.rates[0])
-        lr = torch.as_tensor(rate, dtype=bound.vector.dtype, device=bound.vector.device).reshape(1)
-        bound.vector.copy_(request.at)
         bound.buffers.copy_(self.buffers)
-        slots = begin_slots(job, local, bound.vector, {**self.state, **self.kept})
-        total = torch.zeros((), dtype=bound.vector.dtype, device=x.device)
-        if request.step is not None or request.loss is not None:
-            _ = self.functional  # made here: not inside a transform
-        for batches, key in self._batches(plan, keys, x, y, request.batches):
+        plain = request.step is None and request.net == "model"
+        theta = bound.vector.copy_(request.at) if plain else request.at.clone()
+        if not plain or request.loss is not None:
+            self._make_functional()
+        slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
+        state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
+        for k, (parts, key) in enumerate(course.batches()):
+            rate = lr if schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * k / steps)))
             if request.step is not None:
-                self._step(request, batches, lr, key)
+                theta, state = self._step(course, theta, state, parts, rate, key, k)
+            elif plain:
+                total += self._descend(course, *parts[0], slots, rate, key, k)
             else:
-                total += self._descend(local, request, *batches[0], slots, lr, key)
+                total += self._descend_net(course, theta, *parts[0], slots, rate, key, k)
+        self.trained += 1
         mean = float(total) / steps if request.step is None else float("nan")
-        self.loss = float(judged(request, bound.vector, torch.tensor(mean, dtype=torch.float64, device=x.device)))
+        self.loss = float(judged(request, theta, torch.tensor(mean, dtype=torch.float64, device=theta.device)))
         self.me.steps, self.me.lr = self.me.steps.new_tensor(steps), lr[0]
-        keep, send = leave(job, local, slots, bound.buffers, self.received, torch.clone)
-        if BUFFERS in keep or BUFFERS in send:
-            self.buffers = bound.buffers.clone()  # what follows in this exchange goes on from here
-        self.kept |= keep
-        self.sent |= send
-        return bound.vector.clone()
-
-    def _batches(
-        self, plan: Plan, keys: np.ndarray, x: Tensor, y: Tensor, together: int
-    ) -> Iterator[tuple[list[tuple[Tensor, Tensor]], Tensor | None]]:
-        """Yield the mini-batches of every step, `together` at a time, and the key of what the step draws."""
-        key, order = torch.tensor(keys[0], device=x.device), Order(plan.local, keys, plan.sizes, x.device)
-        moved = None if plan.local.augment is None else augment.parse(plan.local.augment)
-        block, per_epoch = order.block_steps() * together, int(plan.local.per_epoch(plan.sizes)[0])
-        count = int(plan.steps[0]) * together
-        for start in range(0, count, block):
-            end = min(start + block, count)
-            index, _ = order.block(start, end)
-            for k in range(start, end, together):
-                step_key = draws.fold(key, k) if self.bound.keyed or moved else None
-                some = []
-                for b in range(k, k + together):
-                    place = (b % per_epoch) * order.width
-                    rows = index[b - start, 0, : min(order.width, len(y) - place)]
-                    batch = x[rows]
-                    if moved and step_key is not None:
-                        batch = moved(batch, draws.fold(step_key, augment.NUMBER - (b - k)))
-                    some.append((batch, y[rows]))
-                yield some, step_key
+        if plain or request.step is not None:
+            keep, send = leave(job, local, slots, bound.buffers, self.received, torch.clone)
+            if BUFFERS in keep or BUFFERS in send:
+                self.buffers = bound.buffers.clone()  # what follows in this exchange goes on from here
+            self.kept |= keep
+            self.sent |= send
+        more = {} if request.slots is None else {"slots": flat_slots(local, slots, theta)}
+        return Trained(theta.clone(), {**state, **more})
 
     def _descend(
-        self, local: LocalTraining, request: Train, x: Tensor, y: Tensor, slots: dict, lr: Tensor, key: Tensor | None
-    ) -> Tensor:
-        """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
-        bound, task = self.bound, self.job.task
-        bound.gradient.zero_()
-        output, features = bound(x, key, want_features=request.loss is not None)
-        loss = data_loss = task.losses(output, y).mean()
-        if request.loss is not None:
-            batch = self._batch(x, y, key, output, features)
-            loss = data_loss + request.loss(batch, **request.args)
-        loss.backward()
-        with torch.no_grad():
-            update(local, bound.vector, bound.gradient, slots, lr, request.pull, request.push, request.unclipped)
-        return data_loss.detach()
-
-    def _step(self, request: Train, some: list[tuple[Tensor, Tensor]], lr: Tensor, key: Tensor | None) -> None:
-        assert request.step is not None
-        batches = [self._batch(x, y, key) for x, y in some]
-        self.bound.vector.copy_(request.step(self.bound.vector.clone(), batches, lr[0], **request.args).detach())
-
-    def _batch(
         self,
+        course: _Course,
         x: Tensor,
         y: Tensor,
+        index: Tensor,
+        slots: Slots,
+        lr: Tensor,
         key: Tensor | None,
-        output: Tensor | None = None,
-        features: Tensor | None = None,
-        train: bool = True,
-        weight: Tensor | None = None,
-    ) -> Batch:
-        if weight is None:
-            weight = x.new_full((len(y),), 1 / len(y), dtype=self.job.task.dtype)
+        number: int,
+    ) -> Tensor:
+        """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
+        bound, task, request = self.bound, self.job.task, course.request
+        bound.gradient.zero_()
+        output, features = bound(x, key, want_features=request.loss is not None)
+        loss = data_loss = task.losses(output, y).mean() if request.own else output.new_zeros(())
+        if request.own != 1:
+            loss = request.own * data_loss
+        if request.loss is not None:
+            at = {"output": output, "features": features, "vector": self._bound_vector}
+            loss = loss + request.loss(course.batch(x, y, index, key, number, at=at), **request.args)
+        loss.backward()
+        with torch.no_grad():
+            affine = request.pull, request.push, request.unclipped
+            update(course.local, bound.vector, bound.gradient, slots, lr, *affine, mask=course.mask)
+        return data_loss.detach() if request.own else loss.detach()
 
-        def call(vector: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-            out, feats, _ = self.functional(vector, self.bound.buffers, other, key, weight, train, want_features=True)
-            return out, feats  # type: ignore[return-value]
+    def _descend_net(
+        self,
+        course: _Course,
+        theta: Tensor,
+        x: Tensor,
+        y: Tensor,
+        index: Tensor,
+        slots: Slots,
+        lr: Tensor,
+        key: Tensor | None,
+        number: int,
+    ) -> Tensor:
+        """The same for one of the method's further networks: the method's loss alone, on a vector of its own."""
+        request, weights = course.request, self.job.task.nets[course.request.net].weights
 
-        task = self.job.task
-        return Batch(x, y, weight, task.losses, call, output, features, self._bound_vector, task.layout)
+        def objective(vector: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+            batch = course.batch(x, y, index, key, number, train=False, at={"vector": lambda: vector})
+            assert request.loss is not None
+            loss = request.loss(batch, **request.args)
+            return loss, (loss.detach(), course.calls.statistics)
+
+        with torch.no_grad():
+            g, (loss, statistics) = torch.func.grad(objective, has_aux=True)(theta)
+            update(course.local, theta, g, slots, lr, request.pull, request.push, request.unclipped, mask=course.mask)
+            if statistics is not None:
+                theta[weights:] = statistics
+        return loss
+
+    def _step(
+        self,
+        course: _Course,
+        theta: Tensor,
+        state: dict[str, Tensor],
+        parts: list[tuple[Tensor, Tensor, Tensor]],
+        lr: Tensor,
+        key: Tensor | None,
+        number: int,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        request = course.request
+        assert request.step is not None
+        batches = [course.batch(x, y, index, key, number) for x, y, index in parts]
+        theta, state = stepped(theta, state, request.step(theta.clone(), batches, lr[0], **state, **request.args))
+        return theta.detach(), {name: value.detach() for name, value in state.items()}
 
     def _bound_vector(self) -> Tensor:
         """The parameters as one vector that gradients flow through."""
         tensors = dict(self.bound.module.named_parameters())
         return torch.cat([tensors[name].reshape(-1) for name, *_ in self.job.task.layout.places])
 
+    def _slices(self, request: Average | Outputs | Gradient, rows: Mapping[str, Tensor]) -> Iterator[Batch]:
+        """The samples that a request names, some at a time, with the model's output at `at` where there is one."""
+        chosen, device = self.job.chosen(request, np.array([self.id])), self.bound.vector.device
+        n, over = int(chosen.sizes[0]), getattr(request, "over", "samples")
+        picked = torch.arange(n, device=device) if over == "samples" else self._some(over, n)
+        place = _Place(chosen, request.only, device)
+        for a in range(0, len(picked), SLICE):
+            index = picked[a : a + SLICE]
+            rows_there = place.find(index[None])[0]
+            x, y = chosen.samples.x[rows_there], chosen.samples.y[rows_there]
+            output = features = None
+            if request.at is not None:
+                output, features = self.bound(x, train=False, want_features=True)
+            weight = torch.full((len(y),), 1 / len(picked), dtype=self.job.task.dtype, device=device)
+            calls = ModelCalls(
+                self.job.task, lambda: self.functional, self.nets, self.bound.buffers, weight, train=False
+            )
+            known: dict[str, Any] = {"output": output, "features": features, "index": lambda i=index: i}
+            if request.at is not None:
+                known["vector"] = lambda at=request.at: at
+            yield Batch(x, y, weight, calls, source=place.source(index), rows=place.rows(rows, index), **known)
+
+    def _at(self, vector: Tensor | None) -> None:
+        """Put the model at this vector, in evaluation, if there is one."""
+        if vector is not None:
+            self.bound.vector.copy_(vector)
+        self.bound.buffers.copy_(self.buffers)
+
     def average(self, request: Average) -> Any:
-        """Mean over all samples of a split; several vectors one after another."""
-        if request.at.dim() > 1:
+        """Mean (or sum) over all samples that a request names; several vectors one after another."""
+        if request.at is not None and request.at.dim() > 1:
             results = [self.average(dc.replace(request, at=v)) for v in request.at]
             return tree_map(lambda *parts: torch.stack(parts), *results)
-        bound = self.bound
-        x, y = self.job.split(request.data).of(self.id)
-        if len(y) == 0:
-            raise UnalikeError(f"Client {self.id} has no {request.data} samples to average over.")
-        if request.over != "samples":
-            rows = self._some(request.over, len(y))
-            x, y = x[rows], y[rows]
-        bound.vector.copy_(request.at)
-        bound.buffers.copy_(self.buffers)
+        self._at(request.at)
+        self._make_functional()
         total = None
         with torch.no_grad():
-            for a in range(0, len(y), SLICE):
-                xs, ys = x[a : a + SLICE], y[a : a + SLICE]
-                output, features = bound(xs, train=False, want_features=True)
-                weight = xs.new_full((len(ys),), 1 / len(y), dtype=self.job.task.dtype)
-                batch = self._batch(xs, ys, None, output, features, train=False, weight=weight)
-                part = tree_map(batch.mean, request.fn(batch, **request.args))
+            for batch in self._slices(request, request.rows):
+                part = tree_map(batch.sum if request.total else batch.mean, request.fn(batch, **request.args))
                 total = part if total is None else tree_map(torch.add, total, part)
         return total
+
+    def outputs(self, request: Outputs) -> Any:
+        """One row a sample; several vectors one after another."""
+        if request.at is not None and request.at.dim() > 1:
+            return torch.stack([self.outputs(dc.replace(request, at=v)) for v in request.at])
+        self._at(request.at)
+        self._make_functional()
+        with torch.no_grad():
+            fn = request.fn or (lambda batch: batch.output)
+            found = torch.cat([checked_output(batch, fn(batch, **request.args)) for batch in self._slices(request, {})])
+        return found if request.data == PUBLIC else padded(found, self.job.largest(str(request.data)))
 
     def _some(self, over: str, n: int) -> Tensor:
         """The samples of one mini-batch, or of all mini-batches of one pass."""
@@ -251,19 +317,121 @@ class OneClient:
 
     def gradient(self, request: Gradient) -> Tensor:
         bound, task = self.bound, self.job.task
-        x, y = self.job.split(request.data).of(self.id)
-        bound.vector.copy_(request.at)
-        bound.buffers.copy_(self.buffers)
+        self._at(request.at)
         bound.gradient.zero_()
-        for a in range(0, len(y), SLICE):
-            output, _ = bound(x[a : a + SLICE], train=False)
-            (task.losses(output, y[a : a + SLICE]).sum() / len(y)).backward()
+        n = int(self.job.chosen(request, np.array([self.id])).sizes[0])
+        for batch in self._slices(request, {}):
+            (task.losses(batch.output, batch.y).sum() / n).backward()
         return bound.gradient.clone()
 
     def measure(self, request: Measure) -> dict[str, Tensor]:
-        self.bound.vector.copy_(request.at)
-        self.bound.buffers.copy_(self.buffers)
-        return self.job.task.measured(self.bound, *self.job.split(request.data).of(self.id))
+        task, (x, y) = self.job.task, self.job.split(request.data).of(self.id)
+        if request.outputs is not None:
+            return task.measured(request.outputs[: len(y)], y)
+        self._at(request.at)
+        return task.measured(task.outputs_of(self.bound, x, y), y)
+
+
+class Trained(NamedTuple):
+    """The end of a training: the vector, and what the next function gets by name."""
+
+    vector: Tensor
+    more: dict[str, Tensor]
+
+
+class _Place:
+    """Where one client's samples lie, for the samples of one request."""
+
+    def __init__(self, chosen: Chosen, only: Tensor | None, device: torch.device):
+        self.chosen, self.only = chosen, only
+        self.offset, self.own = to_device(device, chosen.offsets, chosen.own)
+        samples = chosen.samples
+        self.union = samples.own is not None and samples.public > 0
+
+    def find(self, index: Tensor) -> Tensor:
+        """Return where samples lie; index [..., 1, B]: their numbers within the data asked for."""
+        return self.chosen.find(index, self.offset, self.own, self.only)
+
+    def source(self, index: Tensor) -> Tensor | None:
+        """Return 0 for own samples and 1 for public ones; None where all are own."""
+        if not self.chosen.samples.public:
+            return None
+        return (index >= self.own).to(torch.int64)
+
+    def rows(self, given: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+        """Return these samples' rows of the tensors that a request gave."""
+        own = self.own if self.union else None
+        return {name: row_values(value, index[None], own, shared=True)[0] for name, value in given.items()}
+
+
+class _Course:
+    """One training of one client: its plan, its mini-batches and what a batch knows."""
+
+    def __init__(self, one: OneClient, request: Train, local: LocalTraining):
+        self.one, self.request, self.local = one, request, local
+        job, ids = one.job, np.array([one.id])
+        number = one.trained
+        if request.same_batches:
+            if one.trained == one.before:
+                raise UnalikeError("same_batches=True: there was no training in this function whose batches to take.")
+            number -= 1
+        chosen = job.chosen(request, ids)
+        check_rows(request, chosen, request.rows)
+        self.plan = Plan(job, local, ids, one.round, number, chosen)
+        bound = one.bound
+        rate = request.lr if request.lr is not None else float(self.plan.rates[0])
+        self.lr = torch.as_tensor(rate, dtype=bound.vector.dtype, device=bound.vector.device).reshape(1)
+        self.mask = part_mask(job.task, request.net, request.part)
+        self.place = _Place(chosen, request.only, bound.vector.device)
+        self.drawn = draws.fold(one.me.__dict__["_draws"], one.trained)
+        self.calls: ModelCalls
+
+    def batches(self) -> Iterator[tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor | None]]:
+        """Yield the mini-batches of every step (x, y, numbers of the samples), and the key of the model's dropout."""
+        plan, together, device = self.plan, self.request.batches, self.one.bound.vector.device
+        n, keys, samples = int(plan.sizes[0]), plan.keys, plan.chosen.samples
+        key, order = torch.tensor(keys[0], device=device), Order(plan.local, keys, plan.sizes, device)
+        moved = None if plan.local.augment is None else augment.parse(plan.local.augment)
+        block, per_epoch = order.block_steps() * together, int(plan.local.per_epoch(plan.sizes)[0])
+        count = int(plan.steps[0]) * together
+        for start in range(0, count, block):
+            end = min(start + block, count)
+            index, _ = order.block(start, end)
+            rows = self.place.find(index)
+            for k in range(start, end, together):
+                step_key = draws.fold(key, k) if self.one.bound.keyed or moved else None
+                some = []
+                for b in range(k, k + together):
+                    place = (b % per_epoch) * order.width
+                    real = slice(min(order.width, n - place))
+                    at, batch = rows[b - start, 0, real], index[b - start, 0, real]
+                    x = samples.x[at]
+                    if moved and step_key is not None:
+                        x = moved(x, draws.fold(step_key, augment.NUMBER - (b - k)))
+                    some.append((x, samples.y[at], batch))
+                yield some, step_key
+
+    def batch(
+        self,
+        x: Tensor,
+        y: Tensor,
+        index: Tensor,
+        key: Tensor | None,
+        number: int,
+        train: bool = True,
+        at: dict[str, Any] | None = None,
+    ) -> Batch:
+        """Return the batch that a loss or a step sees in step `number`; at: what is known at the current vector."""
+        one, task = self.one, self.one.job.task
+        weight = torch.full((len(y),), 1 / max(1, len(y)), dtype=task.dtype, device=y.device)
+        drawn = lambda: draws.fold(self.drawn, number)  # noqa: E731
+        self.calls = ModelCalls(
+            task, lambda: one.functional, one.nets, one.bound.buffers, weight, key, train, drawn, self.request.net
+        )
+        rows = self.place.rows(self.request.rows, index)
+        return Batch(
+            x, y, weight, self.calls, index=lambda: index, source=self.place.source(index), rows=rows, **(at or {})
+        )
 
 
 SLICE = 512  # samples at a time where a whole client is averaged over
@@ -271,6 +439,7 @@ SLICE = 512  # samples at a time where a whole client is averaged over
 PERFORM: dict[type[Request], Callable[..., Any]] = {
     Train: OneClient.train,
     Average: OneClient.average,
+    Outputs: OneClient.outputs,
     Gradient: OneClient.gradient,
     Measure: OneClient.measure,
 }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.client.job import Job
-from unalike.contract import BUFFERS, OPTIMIZER, Fields, Train
+from unalike.client.samples import Chosen
+from unalike.contract import BUFFERS, OPTIMIZER, Average, Batch, Fields, Train
+from unalike.errors import UnalikeError, did_you_mean
+from unalike.nn.layout import Layout
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, Slots, new_slots, slot_names
 
@@ -18,12 +21,16 @@ from unalike.training import LocalTraining, Slots, new_slots, slot_names
 class Plan:
     """One local training of some clients as the host knows it: settings, amounts of work, rates and keys.
 
-    number: how many trainings of the round came before it.
+    number: how many trainings of the round came before it; chosen: the samples that it is on (by default the clients'
+    training samples).
     """
 
-    def __init__(self, job: Job, local: LocalTraining, ids: np.ndarray, round: int, number: int):
+    def __init__(
+        self, job: Job, local: LocalTraining, ids: np.ndarray, round: int, number: int, chosen: Chosen | None = None
+    ):
         self.job, self.local, self.ids, self.round, self.number = job, local, ids, round, number
-        self.sizes = job.data.train.sizes[ids]
+        self.chosen = chosen or Chosen(job.samples("train"), ids)
+        self.sizes = self.chosen.sizes
 
     @functools.cached_property
     def steps(self) -> np.ndarray:
@@ -37,13 +44,16 @@ class Plan:
 
     @property
     def keys(self) -> np.ndarray:
-        """Keys of the batch orders and of what steps draw, int64 [c]."""
+        """Keys of the batch orders and of the model's dropout, int64 [c]. On the public set alone all clients have the
+        same order: they see the same batches."""
+        if self.chosen.samples.own is None:
+            return self.job.keys(np.zeros_like(self.ids), self.round, f"public {self.number}")
         return self.job.keys(self.ids, self.round, f"train {self.number}")
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each client's samples begin."""
-        return self.job.data.train.offsets[self.ids]
+        """Where each client's own samples begin."""
+        return self.chosen.offsets
 
 
 def same(vectors: Tensor) -> Tensor:
@@ -51,14 +61,37 @@ def same(vectors: Tensor) -> Tensor:
 
 
 def begin_slots(
-    job: Job, local: LocalTraining, theta: Tensor, state: dict[str, Tensor], pack: Callable[[Tensor], Tensor] = same
+    job: Job,
+    local: LocalTraining,
+    theta: Tensor,
+    state: dict[str, Tensor],
+    pack: Callable[[Tensor], Tensor] = same,
+    given: Tensor | None = None,
 ) -> Slots:
-    """Return the optimizer's state: fresh, or the client's own where it keeps one. `pack` lays out its vectors."""
+    """Return the optimizer's state: fresh, the client's own where it keeps one, or what the request has `given`
+    ([2 P + 1], see `flat_slots`). `pack` lays out its vectors."""
     slots = new_slots(local, theta)
+    if given is not None:
+        size, at = (given.shape[-1] - 1) // 2, 0
+        for name, shape in slot_names(local).items():
+            if shape == "model":
+                slots[name].copy_(pack(given.narrow(-1, at, size)))
+                at += size
+            else:
+                slots[name].copy_(given.narrow(-1, 2 * size, 1))
+        return slots
     for name in kept_slots(job, local):
         value = state[OPTIMIZER + name]
         slots[name].copy_(pack(value) if value.shape[-1] == job.task.layout.size else value)
     return slots
+
+
+def flat_slots(local: LocalTraining, slots: Slots, like: Tensor, unpack: Callable[[Tensor], Tensor] = same) -> Tensor:
+    """Return the optimizer's state as one vector [..., 2 P + 1]: up to two vectors, and a count. like: [..., P]."""
+    vectors = [unpack(slots[name]) for name, shape in slot_names(local).items() if shape == "model"]
+    vectors += [torch.zeros_like(like)] * (2 - len(vectors))
+    counts = [slots[name] for name, shape in slot_names(local).items() if shape != "model"]
+    return torch.cat([*vectors, *(counts or [torch.zeros_like(like[..., :1])])], -1)
 
 
 def leave(
@@ -89,5 +122,56 @@ def start_buffers(task: Task, s: Fields, m: Fields) -> Tensor:
 
 def judged(request: Train, theta: Tensor, loss: Tensor) -> Tensor:
     """Return the mean losses, infinite where a client diverged (NaN says that it did not train)."""
-    bad = ~torch.isfinite(theta).all(-1)
+    bad = ~torch.isfinite(theta).reshape(*loss.shape, -1).all(-1)  # theta may be several vectors a client
     return torch.where(bad | loss.isnan() if request.step is None else bad, float("inf"), loss)
+
+
+def part_mask(task: Task, net: str, part: str | None, layout: Layout | None = None) -> Tensor | None:
+    """Return which numbers of the vector a training moves, None for all; layout: as the vector is laid out."""
+    if net != "model":
+        if net not in task.nets:
+            raise UnalikeError(f"The method has no network {net!r} in `nets`.{did_you_mean(net, task.nets)}")
+        size, weights = task.nets[net].size, task.nets[net].weights
+        return torch.arange(size, device=task.device) < weights if weights < size else None
+    return None if part is None else (layout or task.layout).mask(part).to(task.device)
+
+
+def check_rows(request: Train | Average, chosen: Chosen, values: Mapping[str, Tensor]) -> None:
+    """Raise where a request wants a loss on samples without labels, or gives tensors with fewer rows than there are
+    samples. values: those tensors, of one client."""
+    samples = chosen.samples
+    if isinstance(request, Train) and request.own and request.step is None and not samples.labelled:
+        raise UnalikeError("The public set has no labels: train on it with own=0.0 and a loss of the method's own.")
+    want = int((chosen.sizes - chosen.own).max()) if samples.public else int(chosen.sizes.max())
+    for name, value in values.items():
+        if value.dim() < 1 or len(value) < want:
+            raise UnalikeError(
+                f"rows[{name!r}] has shape {list(value.shape)}: it needs a row for each of {want} samples."
+            )
+
+
+def stepped(vector: Tensor, state: Mapping[str, Tensor], out: object) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return what a replaced step gave for this vector and state as (vector, state)."""
+    theta, after = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
+    if not isinstance(theta, Tensor) or theta.shape != vector.shape or not isinstance(after, dict):
+        raise UnalikeError(
+            f"A step must return the new vector, {list(vector.shape)}, or (vector, state) where it was given state=."
+        )
+    if after.keys() != state.keys():
+        given, got = ", ".join(state) or "none", ", ".join(after) or "none"
+        raise UnalikeError(f"A step was given the state {given} and returned {got}: return all of it, as a dict.")
+    return theta, after
+
+
+def checked_output(batch: Batch, rows: object) -> Tensor:
+    """Return what a function of `outputs` gave, if it has a row for each sample of the batch."""
+    if not isinstance(rows, Tensor) or rows.dim() < 1 or len(rows) != len(batch.y):
+        got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        raise UnalikeError(f"A function of outputs must give one row a sample, {len(batch.y)} here; it gave {got}.")
+    return rows
+
+
+def padded(rows: Tensor, count: int) -> Tensor:
+    """Return the rows with zeros behind them, `count` in all."""
+    missing = count - len(rows)
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows

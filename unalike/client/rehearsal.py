@@ -14,7 +14,7 @@ from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
 from unalike.client.state_in_memory import ClientStore
 from unalike.contract import Call, Train
-from unalike.data import Columns, Federation
+from unalike.data import SPLITS, Columns, Federation
 from unalike.training.settings import LocalTraining
 
 SAMPLES = 2  # of the stand-in: as many as every model has been tried on
@@ -26,7 +26,11 @@ class Rehearsal(Job):
     def __init__(self, job: Job):
         x, y = (t[:1].expand(SAMPLES, *t.shape[1:]).contiguous() for t in (job.data.train.x, job.data.train.y))
         columns = Columns(x, y, np.array([0, SAMPLES]))
-        data = Federation(columns, validation=columns, test=columns, classes=job.data.classes)
+        further = {name: columns for name in job.data.splits if name not in SPLITS}
+        data = Federation(
+            columns, validation=columns, test=columns, classes=job.data.classes, public=job.data.public, splits=further
+        )
+        self.largest = job.largest  # type: ignore[method-assign]  # shapes are declared for the real clients
         states = ClientStore(state_shapes(job.method, job.task, job.local), 1, job.task.device)
         local = _one_step(job.local)
         super().__init__(job.method, job.task, data, local, job.seed, states, job.mean_samples)

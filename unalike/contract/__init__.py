@@ -11,13 +11,13 @@ from unalike.contract.call import EVALUATION, Call, Evaluate, LazyOutcome, Outco
 from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import BUFFERS, LOSS, OPTIMIZER, Field, Fields, PerClient
 from unalike.contract.method import Method, client_functions, fingerprint, function_name, settings
-from unalike.contract.requests import Average, Gradient, Request, Train, plain_args, tensor_args
+from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Cohort, Message, Replies, Server
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
     "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Average", "Batch", "Call", "Cohort", "Evaluate", "Field",
-    "Fields", "Gradient", "Knob", "LazyOutcome", "Me", "Message", "Method", "Outcome", "PerClient", "Replies",
-    "Request", "Server", "Train", "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings",
-    "tensor_args",
+    "Fields", "Gradient", "Knob", "LazyOutcome", "Me", "Message", "Method", "Outcome", "Outputs", "PerClient",
+    "Replies", "Request", "Server", "Train", "client_functions", "fingerprint", "function_name", "knob", "plain_args",
+    "settings", "tensor_args",
 ]  # fmt: skip

@@ -7,14 +7,25 @@ Legend: `me` is one client; `s` its own state and `m` the server's message (`Fie
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import Never
+from typing import Never, Protocol
 
 import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.contract.requests import Average, Gradient, Request, Train, checked_args
+from unalike.contract.requests import (
+    PUBLIC,
+    Average,
+    DataName,
+    Gradient,
+    Outputs,
+    Request,
+    Train,
+    checked_args,
+    checked_rows,
+)
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 from unalike.training.settings import LocalTraining
@@ -53,6 +64,11 @@ class Me:
             raise UnalikeError(f"me.{name} is called me.{RENAMED[name]} now.")
         raise AttributeError(f"me has no {name!r}.{did_you_mean(name, Me.__annotations__)}")
 
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        """All numbers about this client, by name."""
+        return {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
+
     # ---- requests
 
     def train(
@@ -64,36 +80,90 @@ class Me:
         unclipped: tuple[str, ...] = (),
         loss: Callable[..., Tensor] | None = None,
         args: Mapping[str, object] | None = None,
-        step: Callable[..., Tensor] | None = None,
+        step: Callable[..., Tensor | tuple[Tensor, dict[str, Tensor]]] | None = None,
         batches: int = 1,
         lr: Tensor | float | None = None,
+        data: DataName = "train",
+        only: Tensor | None = None,
+        rows: Mapping[str, Tensor] | None = None,
+        own: float = 1.0,
+        net: str = "model",
+        part: str | None = None,
+        state: Mapping[str, Tensor] | None = None,
+        slots: Tensor | None = None,
+        same_batches: bool = False,
         **local: object,
     ) -> Train:
         """Local training from the vector `at`; the result is the trained vector.
 
         The gradient becomes `gradient + pull * theta + push` (`pull` a number or a vector); names in `unclipped`
         ("pull", "push") are added after gradient clipping, like weight decay. `loss(batch, **args)` is added to the
-        mini-batch loss. `step(theta, batches, lr, **args)` replaces one single step and is given so many `batches`;
-        clipping, weight decay and the optimizer are then the step's own affair. `lr` and the other settings of
-        `LocalTraining` given by name replace the run's. Tensors reach `loss` and `step` through `args` only.
+        mini-batch loss, which `own` weighs. `lr` and the other settings of `LocalTraining` given by name replace the
+        run's. Tensors reach `loss` and `step` through `args` only.
+
+        data: a split of mine, "public", or ("train", "public"); only: of the public set, these rows; rows: tensors with
+          a row for each of these samples (of a union, for each public one), in a batch `batch.rows.name`.
+        part: only this part of the vector moves ("head", "all but norm": `Layout.chosen`); net: the vector is one of
+          the method's `nets`, trained by `loss` alone.
+        slots: the optimizer goes on from this state (`Field("optimizer")`, zeros: fresh); the function that follows
+          gets the new one as `slots`.
+        same_batches: the mini-batches of the training before this one.
+        step: `step(theta, batches, lr, **args)` replaces one single step and is given so many `batches`; clipping,
+          weight decay and the optimizer are then the step's own affair. `at` may be several vectors, [k, P]. With
+          `state`, `step(theta, batches, lr, **state, **args)` returns (theta, state), and the function that follows
+          gets the state by name.
         """
-        return Train(at, pull, push, tuple(unclipped), loss, checked_args(args or {}), step, batches, lr, local)
+        given = (
+            checked_args(args or {}),
+            step,
+            batches,
+            lr,
+            local,
+            data,
+            only,
+            checked_rows(rows),
+            float(own),
+            net,
+            part,
+        )
+        more = checked_rows(state), slots, same_batches
+        return Train(at, pull, push, tuple(unclipped), loss, *given, *more)
 
     def average(
         self,
         fn: Callable[..., Tensor | dict[str, Tensor]],
         at: Tensor,
-        data: str = "train",
+        data: DataName = "train",
         over: str = "samples",
+        only: Tensor | None = None,
+        rows: Mapping[str, Tensor] | None = None,
         **args: object,
     ) -> Average:
         """The mean over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
-        `at` is a vector, or several as [k, P]: then the result has a leading k. over: "samples" is all of them;
-        "batch" one mini-batch of the local training's kind, "epoch" its mini-batches of one pass (without a short
-        last one where those are dropped)."""
-        return Average(at, fn, checked_args(args), data, over)
+        `at` is a vector, or several as [k, P]: then the result has a leading k. data, only, rows: as in `train`. over:
+        "samples" is all of them; "batch" one mini-batch of the local training's kind, "epoch" its mini-batches of one
+        pass (without a short last one where those are dropped)."""
+        return Average(at, fn, checked_args(args), data, over, only, checked_rows(rows))
 
-    def losses(self, at: Tensor, data: str = "train", over: str = "samples") -> Average:
+    def sum(self, fn: Callable[..., Tensor | dict[str, Tensor]], data: DataName = "train", **args: object) -> Average:
+        """The sum over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such). There
+        is no model in it: the batch has x, y, onehot and index."""
+        return Average(None, fn, checked_args(args), data, total=True)
+
+    def outputs(
+        self,
+        at: Tensor,
+        data: str = PUBLIC,
+        only: Tensor | None = None,
+        fn: Callable[..., Tensor] | None = None,
+        **args: object,
+    ) -> Outputs:
+        """The model's output for every sample, a row each, or what `fn(batch, **args)` gives, a row each. `at` is a
+        vector, or several as [k, P]: then the result has a leading k. only: of the public set, these rows. Of my own
+        samples there are as many rows as the largest client has, zeros behind mine."""
+        return Outputs(at, fn, checked_args(args), data, only)
+
+    def losses(self, at: Tensor, data: DataName = "train", over: str = "samples") -> Average:
         """The mean loss over all my samples at one vector, or at each of [k, P]."""
         return self.average(_losses, at, data, over)
 
@@ -105,9 +175,9 @@ class Me:
         """The share of my samples whose largest output is the label."""
         return self.average(_correct, at)
 
-    def gradient(self, at: Tensor) -> Gradient:
-        """The gradient of my mean loss over all my samples."""
-        return Gradient(at)
+    def gradient(self, at: Tensor, data: DataName = "train", only: Tensor | None = None) -> Gradient:
+        """The gradient of the mean loss over all my samples, or those that `data` and `only` name."""
+        return Gradient(at, data, only)
 
     # ---- draws: functions of (seed, round, client, purpose)
 
@@ -135,32 +205,66 @@ def _correct(batch: Batch) -> Tensor:
     return (batch.output.argmax(-1) == batch.y).to(batch.output.dtype)
 
 
+class Calls(Protocol):
+    """What a batch asks its engine for (`unalike.client.calls.ModelCalls`)."""
+
+    layout: Layout
+    classes: int
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor: ...
+    def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]: ...
+    def head(self, vector: Tensor, features: Tensor) -> Tensor: ...
+    def net(self, name: str, vector: Tensor, inputs: tuple[Tensor, ...], train: bool) -> Tensor: ...
+    def key(self) -> Tensor: ...
+
+
+class Rows:
+    """Tensors with a row a sample, each as an attribute."""
+
+    def __init__(self, values: dict[str, Tensor]):
+        self._values = values
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name.startswith("_") or name not in self._values:
+            raise AttributeError(
+                f"batch.rows has no {name!r}: the request's rows= has {', '.join(self._values) or 'none'}."
+            )
+        return self._values[name]
+
+
 class Batch:
     """A mini-batch as extra losses, replaced steps and averages see it. `weights` sum to one over the real samples
-    and are zero on padding: use `batch.mean`, never `.mean()`."""
+    and are zero on padding: use `batch.mean`, never `.mean()`.
+
+    `rows` has the tensors that a request gave with a row a sample, each cut to this batch (`batch.rows.target`).
+    """
 
     def __init__(
         self,
         x: Tensor,
         y: Tensor,
         weights: Tensor,
-        losses_of: Callable[[Tensor, Tensor], Tensor],
-        call: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        calls: Calls,
+        *,
         output: Tensor | None = None,
         features: Tensor | None = None,
         vector: Callable[[], Tensor] | None = None,
-        layout: Layout | None = None,
+        index: Callable[[], Tensor] | None = None,
+        source: Tensor | None = None,
+        rows: dict[str, Tensor] | None = None,
     ):
-        self._vector, self._layout = vector, layout
         self.x, self.y, self.weights = x, y, weights
-        self._losses_of, self._call = losses_of, call
-        self._output, self._features = output, features
+        self.rows = Rows(rows or {})
+        self._calls, self._output, self._features, self._vector = calls, output, features, vector
+        self._index, self._source = index, source
+
+    # ---- at the current vector
 
     @property
     def output(self) -> Tensor:
         """The model's output (logits) at the current vector."""
         if self._output is None:
-            raise UnalikeError("batch.output is not known inside a replaced step: use batch.forward(vector).")
+            raise UnalikeError("batch.output is not known here: use batch.forward(vector).")
         return self._output
 
     logits = output
@@ -169,26 +273,51 @@ class Batch:
     def features(self) -> Tensor:
         """The head's input at the current vector, [batch, features]."""
         if self._features is None:
-            raise UnalikeError("batch.features are not known inside a replaced step: use batch.forward(vector).")
+            raise UnalikeError("batch.features are not known here: use batch.forward(vector).")
         return self._features
 
     @property
     def losses(self) -> Tensor:
         """One loss a sample at the current vector."""
-        return self._losses_of(self.output, self.y)
+        return self._calls.losses(self.output, self.y)
 
     @property
     def vector(self) -> Tensor:
         """The current vector itself, for penalties on weights (`batch.layout.views(batch.vector)`)."""
         if self._vector is None:
-            raise UnalikeError("batch.vector is known in an extra loss only.")
+            raise UnalikeError("batch.vector is not known here: a step is given its vector.")
         return self._vector()
+
+    def with_output(self, output: Tensor) -> Batch:
+        """Return this batch with another output."""
+        batch = copy.copy(self)
+        batch._output = output
+        return batch
+
+    # ---- the samples
 
     @property
     def layout(self) -> Layout:
         """Where the model's tensors lie in a vector."""
-        assert self._layout is not None
-        return self._layout
+        return self._calls.layout
+
+    @property
+    def index(self) -> Tensor:
+        """The samples' numbers within the data asked for, int64 [batch]; padding has 0."""
+        if self._index is None:
+            raise UnalikeError("batch.index is not known here: there are no samples.")
+        return self._index()
+
+    @property
+    def source(self) -> Tensor:
+        """Where each sample comes from: 0 is my own data, 1 the public set."""
+        return torch.zeros_like(self.y, dtype=torch.int64) if self._source is None else self._source
+
+    @property
+    def onehot(self) -> Tensor:
+        """The labels as rows, [batch, classes]: 1 for the class, else 0; all 0 where there is no label."""
+        classes = torch.arange(self._calls.classes, device=self.y.device)
+        return (self.y[:, None] == classes).to(self.weights.dtype)
 
     def sum(self, rows: Tensor) -> Tensor:
         """The sum over the real samples of one row a sample."""
@@ -198,14 +327,56 @@ class Batch:
         """The mean over the real samples of one row a sample."""
         return (rows * self.weights.reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
 
+    def put(self, values: Tensor, new: Tensor) -> Tensor:
+        """Return `values`, which have a row for each of my samples, with these samples' rows replaced by `new`."""
+        real = (self.weights > 0).to(values.dtype).reshape(-1, *([1] * (new.dim() - 1)))
+        index = self.index
+        return values.index_add(0, index, real * (new - values[index]))
+
+    # ---- other vectors, other networks
+
     def forward(self, vector: Tensor, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(output, features) of the model with another vector, perhaps on another x."""
-        return self._call(vector, self.x if x is None else x)
+        return self._calls.forward(vector, self.x if x is None else x)
+
+    def head(self, vector: Tensor, features: Tensor) -> Tensor:
+        """The head's output for these features; `vector` is the model's, or only the head's numbers."""
+        return self._calls.head(vector, features)
+
+    def call(self, net: str, vector: Tensor, *inputs: Tensor, train: bool = False) -> Tensor:
+        """The output of one of the method's `nets` with this vector. train: in training mode; where this network is the
+        one that is trained, BatchNorm's statistics are then its new ones."""
+        return self._calls.net(net, vector, inputs, train)
 
     def loss(self, vector: Tensor) -> Tensor:
         """The mean loss of this batch as a function of the vector."""
-        return self.mean(self._losses_of(self.forward(vector)[0], self.y))
+        return self.mean(self._calls.losses(self.forward(vector)[0], self.y))
 
     def grad(self, vector: Tensor) -> Tensor:
         """Its gradient; `torch.func.grad` of a function that calls this gives second order."""
         return torch.func.grad(self.loss)(vector)
+
+    def gradients(self, vector: Tensor) -> Tensor:
+        """The gradient of each sample's own loss, [batch, P]."""
+
+        def one(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return self._calls.losses(self._calls.forward(theta, x[None])[0], y[None])[0]
+
+        return torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(vector, self.x, self.y)
+
+    # ---- draws: functions of (seed, round, client, training, step, purpose)
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform numbers in [0, 1), others in every step."""
+        return draws.uniform(self._key(purpose), shape, self.weights.dtype)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal numbers, others in every step."""
+        return draws.normal(self._key(purpose), shape, self.weights.dtype)
+
+    def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
+        """Whole numbers from 0 to high - 1, others in every step."""
+        return draws.integers(self._key(purpose), shape, high)
+
+    def _key(self, purpose: str) -> Tensor:
+        return draws.fold(self._calls.key(), draws.key(0, purpose))

@@ -20,9 +20,12 @@ READS = ("sum", "each", "peers")
 class Field:
     """One declared part of a reply, of a client's state or of a server table.
 
-    shape: "model", "body" (all but the head), "head", "features", "pairs" (the upper triangle of features × features),
-      "classes", "scalar", or a tuple of numbers and names
-      (a name that is none of these is an attribute of the method: `("clusters", "model")`).
+    shape: "model", "body" (all but the head), "head" or another part of the model's vector ("all but norm": see
+      `Layout.chosen`), the name of one of the method's `nets`, "optimizer" (an optimizer's state: see `Me.train`),
+      "features", "pairs" (the upper triangle of features × features), "classes", "input" (numbers in a sample),
+      "public" (rows of the public set), "scalar", or a tuple of numbers and names (a name that is none of these is an
+      attribute of the method: `("clusters", "model")`). What a client keeps may have the shape "samples", one for each
+      of its training samples: in a simulation with zeros behind, as many as the largest client has.
     read: "sum" (the server needs only the weighted sum), "each" (it reads every client's own value) or "peers" (other
       clients see it too). What is not declared "each" or "peers" cannot be read client by client.
     weight: what the value is weighted by in sums and means: "samples", "one", or the name of an option of the method

@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from unalike.contract.client import Answer, Me
+from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import Field, Fields
 from unalike.contract.requests import Request
 from unalike.contract.server import Cohort, Message, Server
@@ -32,6 +32,9 @@ class Method:
     keeps: ClassVar[dict[str, Field]] = {}
     sends: ClassVar[dict[str, Field]] = {"delta": Field()}
     tables: ClassVar[dict[str, Field]] = {}
+    nets: ClassVar[dict[str, Callable[[dict[str, int]], nn.Module]]] = {}  # further networks, built from the sizes
+    buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
+    needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
 
     def __init_subclass__(cls) -> None:
@@ -71,6 +74,11 @@ class Method:
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         """The vector (or a request that ends in one) that is evaluated on this client's own data."""
         return m.w
+
+    def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:
+        """The outputs of this client's own model for a batch, a row a sample, where that model is more than one vector
+        (several, prototypes, a forest). A method that overrides it is evaluated by it, and not by `personal`."""
+        raise NotImplementedError
 
     def models(self, server: Server) -> dict[str, Tensor] | dict[str, tuple[Tensor, float]]:
         """The vectors evaluated on the global test set by name: the first is the one that is reported (`test_*`), the

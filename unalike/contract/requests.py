@@ -11,16 +11,20 @@ from torch.utils._pytree import tree_leaves
 
 from unalike.errors import UnalikeError
 
+PUBLIC = "public"  # the name of the set that server and clients all have
+DataName = str | tuple[str, ...]  # a split, "public", or ("train", "public")
+
 
 @dc.dataclass(frozen=True)
 class Request:
     """Work at the vector `at`; `.then(fn, **keep)` names the function that goes on with the result."""
 
-    at: Tensor
+    at: Tensor | None
     next: Callable[..., Any] | None = dc.field(default=None, kw_only=True)
     keep: Mapping[str, Any] = dc.field(default_factory=dict, kw_only=True)
 
     varies: ClassVar[tuple[str, ...]] = ("at", "keep")  # the parts that may differ between clients of a stack
+    verb: ClassVar[str] = "average over"  # what is done with samples, in error messages
 
     @property
     def kind(self) -> str:
@@ -42,51 +46,113 @@ class Request:
 class Train(Request):
     """Local training; see `Me.train`."""
 
+    at: Tensor
     pull: Tensor | float = 0.0
     push: Tensor | float = 0.0
     unclipped: tuple[str, ...] = ()
     loss: Callable[..., Tensor] | None = None
     args: Mapping[str, Any] = dc.field(default_factory=dict)
-    step: Callable[..., Tensor] | None = None
+    step: Callable[..., Any] | None = None
     batches: int = 1
     lr: Tensor | float | None = None
     local: Mapping[str, Any] = dc.field(default_factory=dict)
+    data: DataName = "train"
+    only: Tensor | None = None
+    rows: Mapping[str, Tensor] = dc.field(default_factory=dict)
+    own: float = 1.0
+    net: str = "model"
+    part: str | None = None
+    state: Mapping[str, Tensor] = dc.field(default_factory=dict)
+    slots: Tensor | None = None
+    same_batches: bool = False
 
-    varies = ("at", "pull", "push", "args", "lr", "keep")
+    varies = ("at", "pull", "push", "args", "lr", "keep", "only", "rows", "state", "slots")
+    verb = "train on"
 
     def __post_init__(self) -> None:
         if set(self.unclipped) - {"pull", "push"}:
             raise UnalikeError(f"unclipped={self.unclipped!r}: only 'pull' and 'push' can be left out of clipping.")
+        check_data(self.data)
+        if self.own == 0 and self.loss is None and self.step is None:
+            raise UnalikeError("own=0.0 leaves nothing to train on: give a loss of the method's own.")
+        if self.net != "model" and (self.own != 0 or self.part is not None):
+            raise UnalikeError(f"net={self.net!r} is no model of the task: train it with own=0.0, a loss, and no part.")
+        if self.step is None and self.state:
+            raise UnalikeError("state= belongs to a replaced step: give step=..., which returns (vector, state).")
+        if self.step is not None and (self.part is not None or self.slots is not None):
+            raise UnalikeError("part= and slots= are for the run's optimizer: a replaced step does without it.")
 
 
 @dc.dataclass(frozen=True)
 class Average(Request):
-    """A mean over samples; see `Me.average`."""
+    """A mean over samples, or (`total`) their sum; see `Me.average` and `Me.sum`."""
 
     fn: Callable[..., Any]
     args: Mapping[str, Any] = dc.field(default_factory=dict)
-    data: str = "train"
+    data: DataName = "train"
     over: str = "samples"
+    only: Tensor | None = None
+    rows: Mapping[str, Tensor] = dc.field(default_factory=dict)
+    total: bool = False
 
-    varies = ("at", "args", "keep")
+    varies = ("at", "args", "keep", "only", "rows")
 
     def __post_init__(self) -> None:
         if self.over not in ("samples", "batch", "epoch"):
             raise UnalikeError(f"over={self.over!r}: an average is over 'samples', a 'batch' or an 'epoch'.")
+        check_data(self.data)
+
+
+@dc.dataclass(frozen=True)
+class Outputs(Request):
+    """One row a sample; see `Me.outputs`. Without a vector there is no model in it, and `fn` is needed."""
+
+    fn: Callable[..., Tensor] | None = None
+    args: Mapping[str, Any] = dc.field(default_factory=dict)
+    data: DataName = PUBLIC
+    only: Tensor | None = None
+
+    varies = ("at", "args", "keep", "only")
+    verb = "give outputs for"
+
+    def __post_init__(self) -> None:
+        check_data(self.data)
+        if not isinstance(self.data, str):
+            raise UnalikeError(f"outputs(data={self.data!r}): name one set of samples.")
 
 
 @dc.dataclass(frozen=True)
 class Gradient(Request):
     """The gradient of the mean loss; see `Me.gradient`."""
 
-    data: str = "train"
+    at: Tensor
+    data: DataName = "train"
+    only: Tensor | None = None
+
+    varies = ("at", "keep", "only")
+
+    def __post_init__(self) -> None:
+        check_data(self.data)
 
 
 @dc.dataclass(frozen=True)
 class Measure(Request):
-    """The task's metrics that are computed from all outputs of a split; what evaluation asks for."""
+    """The task's metrics that are computed from all outputs of a split, at a vector or from given outputs (a row a
+    sample, perhaps more behind); what evaluation asks for."""
 
     data: str = "test"
+    outputs: Tensor | None = None
+
+    varies = ("at", "keep", "outputs")
+
+
+def check_data(data: object) -> None:
+    """Raise unless this names a split, "public", or a split and "public"."""
+    if isinstance(data, str):
+        return
+    two = isinstance(data, tuple) and len(data) == 2 and all(isinstance(name, str) for name in data)
+    if not two or data[0] == PUBLIC or data[1] != PUBLIC:  # type: ignore[index]
+        raise UnalikeError(f"data={data!r}: name a split such as 'train', 'public', or both: ('train', 'public').")
 
 
 def checked_args(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,6 +168,14 @@ def checked_args(args: Mapping[str, Any]) -> dict[str, Any]:
         if nested:
             raise UnalikeError(f"args[{name!r}] must be a tensor or a plain value; give each tensor a name of its own.")
     return dict(args)
+
+
+def checked_rows(rows: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Return tensors by name, as `rows` and `state` of a request must be."""
+    for name, value in (rows or {}).items():
+        if not isinstance(value, Tensor):
+            raise UnalikeError(f"{name!r} is a {type(value).__name__}: rows and state hold tensors by name.")
+    return dict(rows or {})
 
 
 def tensor_args(args: Mapping[str, Any]) -> dict[str, Tensor]:

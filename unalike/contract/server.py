@@ -29,9 +29,17 @@ class Server:
     values: dict[str, Any]
     layout: Layout  # where the model's tensors lie in a vector (`body`, `head`, `join`)
 
-    def __init__(self, layout: Layout, tables: Mapping[str, Rows], fresh: Callable[[int], Tensor], **values: Tensor):
-        """fresh: gives model number k of the run's seed, for `init`."""
-        self.__dict__.update(values={}, layout=layout, _tables=tables, _fresh=fresh)
+    def __init__(
+        self,
+        layout: Layout,
+        tables: Mapping[str, Rows],
+        fresh: Callable[[int], Tensor],
+        nets: Mapping[str, Tensor] | None = None,
+        **values: Tensor,
+    ):
+        """fresh: gives model number k of the run's seed, for `init`; nets: the first vectors of the method's further
+        networks."""
+        self.__dict__.update(values={}, layout=layout, _tables=tables, _fresh=fresh, _nets=nets or {})
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -53,6 +61,12 @@ class Server:
         if name not in self._tables:
             raise UnalikeError(f"The method declares no table {name!r}.{did_you_mean(name, self._tables)}")
         return Table(self._tables[name])
+
+    def start(self, net: str) -> Tensor:
+        """Return the first vector of one of the method's further networks (`nets`), a function of the run's seed."""
+        if net not in self._nets:
+            raise UnalikeError(f"The method has no network {net!r} in `nets`.{did_you_mean(net, self._nets)}")
+        return self._nets[net].clone()
 
     def init(self, count: int) -> Tensor:
         """Return `count` models, each with its own weights, drawn from the run's seed; the first is the given one."""

@@ -24,7 +24,7 @@ import numpy as np
 
 import unalike
 from unalike import config
-from unalike.client import FileStates, Job, Node, OneClient, StateFolder, state_shapes
+from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.preparing import sums_for
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
@@ -224,7 +224,9 @@ class Client:
         unit = None if own.preparation is None else own.preparation.target
         task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
         x, y = data.train.of(client)
-        task.check(x[:2], y[:2])
+        task.buffer_policy = method.buffers or task.buffer_policy
+        task.check(x[:2], y[:2], **data_sizes(data))
+        task.take_nets(method.nets, seed)
         shapes = state_shapes(method, task, local)
         states, limit = FileStates(shapes, self.folder), self.rules.max_steps
         kind = Job if self.rules.repeatable else OwnJob

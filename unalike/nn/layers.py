@@ -204,3 +204,12 @@ def keyed_layers(module: nn.Module) -> list[tuple[str, int]]:
 def weighted_layers(module: nn.Module) -> list[str]:
     """Buffer names of every layer that wants the sample weights."""
     return [f"{n}.{WEIGHT}" if n else WEIGHT for n, m in module.named_modules() if isinstance(m, PureBatchNorm)]
+
+
+def norm_names(module: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters of layers that normalise."""
+    kinds = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+    owners = [name for name, layer in module.named_modules() if isinstance(layer, kinds)]
+    return frozenset(
+        name for name, _ in module.named_parameters() if any(name.rpartition(".")[0] == owner for owner in owners)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import torch
@@ -17,9 +18,16 @@ class Layout:
     vectors that methods see are never padded, so norms, noise and byte counts mean what they say.
     """
 
-    def __init__(self, named: Iterable[tuple[str, tuple[int, ...]]], head: str | None = None, align: int = 1):
+    def __init__(
+        self,
+        named: Iterable[tuple[str, tuple[int, ...]]],
+        head: str | None = None,
+        align: int = 1,
+        norms: frozenset[str] = frozenset(),
+    ):
+        """norms: the names that belong to layers that normalise."""
         self.named = [(name, tuple(shape)) for name, shape in named]
-        self.head_name = head
+        self.head_name, self.norms = head, norms
         self.places: list[tuple[str, int, int, tuple[int, ...]]] = []
         offset = 0
         for name, shape in self.named:
@@ -27,6 +35,7 @@ class Layout:
             self.places.append((name, offset, size, shape))
             offset += -(-size // align) * align
         self.size = offset
+        self._chosen: dict[str, list[bool]] = {}
         self._head = [self._in_head(name) for name, *_ in self.places]
         self.head_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if h)
         self.body_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if not h)
@@ -38,7 +47,7 @@ class Layout:
 
     def aligned(self, align: int) -> Layout:
         """The same tensors at other places."""
-        return Layout(self.named, self.head_name, align)
+        return Layout(self.named, self.head_name, align, self.norms)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Tensors by name, as views of the vector; leading dimensions stay."""
@@ -64,22 +73,83 @@ class Layout:
             out[..., o2 : o2 + k] = flat[..., o : o + k]
         return out
 
-    # ---- the head and the rest: FedPer, LG-FedAvg and their kin share only one of the two
+    # ---- parts by name: methods share, send or train only some of a model
 
-    def _part(self, flat: Tensor, head: bool) -> Tensor:
-        parts = [flat.narrow(-1, p[1], p[2]) for p, h in zip(self.places, self._head, strict=True) if h == head]
+    def chosen(self, part: str) -> list[bool]:
+        """Return which tensors belong to a part, in the order of `places`.
+
+        A part is "head", "body" (all before the head), "norm" (layers that normalise), the name of a layer or of one
+        of its tensors, "first 2" or "last 2" (layers with weights), several with " + " between them, or "all but " and
+        any of these.
+        """
+        if part not in self._chosen:
+            self._chosen[part] = self._choose(part)
+        return self._chosen[part]
+
+    def _choose(self, part: str) -> list[bool]:
+        names = [name for name, *_ in self.places]
+        if part.startswith("all but "):
+            return [not inside for inside in self.chosen(part.removeprefix("all but "))]
+        if " + " in part:
+            return [any(inside) for inside in zip(*map(self.chosen, part.split(" + ")), strict=True)]
+        if part in ("head", "body"):
+            return [inside == (part == "head") for inside in self._head]
+        if part == "norm":
+            return [name in self.norms for name in names]
+        if counted := re.fullmatch(r"(first|last) ([1-9]\d*)", part):
+            layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+            count = int(counted[2])
+            some = layers[:count] if counted[1] == "first" else layers[-count:]
+            return [name.rpartition(".")[0] in some for name in names]
+        inside = [name == part or name.startswith(part + ".") for name in names]
+        if not any(inside):
+            known = ["head", "body", "norm", *dict.fromkeys(name.rpartition(".")[0] for name in names)]
+            raise UnalikeError(f"The model has no part {part!r}.{did_you_mean(part, known)}")
+        return inside
+
+    def has(self, part: str) -> bool:
+        """Return whether there is a part of this name."""
+        try:
+            self.chosen(part)
+        except UnalikeError:
+            return False
+        return True
+
+    def part_size(self, part: str) -> int:
+        """Return how many numbers a part has."""
+        return sum(p[2] for p, inside in zip(self.places, self.chosen(part), strict=True) if inside)
+
+    def part(self, flat: Tensor, part: str) -> Tensor:
+        """Return a part's numbers of a model vector."""
+        inside = zip(self.places, self.chosen(part), strict=True)
+        parts = [flat.narrow(-1, p[1], p[2]) for p, wanted in inside if wanted]
         return torch.cat(parts, -1) if parts else flat.narrow(-1, 0, 0)
 
+    def with_part(self, flat: Tensor, part: str, numbers: Tensor) -> Tensor:
+        """Return the model vector with these numbers as its part."""
+        out, at = [], 0
+        for (_, offset, size, _), inside in zip(self.places, self.chosen(part), strict=True):
+            out.append(numbers.narrow(-1, at, size) if inside else flat.narrow(-1, offset, size))
+            at += size if inside else 0
+        return torch.cat(out, -1)
+
+    def mask(self, part: str) -> Tensor:
+        """Return which numbers of a vector belong to a part, bool [size]."""
+        out = torch.zeros(self.size, dtype=torch.bool)
+        for (_, offset, size, _), inside in zip(self.places, self.chosen(part), strict=True):
+            out[offset : offset + size] = inside
+        return out
+
     def head(self, flat: Tensor) -> Tensor:
-        """The head's numbers of a model vector."""
-        return self._part(flat, True)
+        """Return the head's numbers of a model vector."""
+        return self.part(flat, "head")
 
     def body(self, flat: Tensor) -> Tensor:
-        """Everything before the head of a model vector."""
-        return self._part(flat, False)
+        """Return everything before the head of a model vector."""
+        return self.part(flat, "body")
 
     def join(self, body: Tensor, head: Tensor) -> Tensor:
-        """The model vector with this body and this head."""
+        """Return the model vector with this body and this head."""
         out, at = [], {True: 0, False: 0}
         for (_, _, size, _), is_head in zip(self.places, self._head, strict=True):
             source = head if is_head else body

@@ -20,6 +20,7 @@ from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
 from unalike.nn import layers
 from unalike.nn.layout import Layout, find_head
 from unalike.nn.metrics import BUILT_IN, MEANS, OF_CLASSES, OF_NUMBERS, Metric, named, statistics, whole
+from unalike.nn.networks import Network
 from unalike.nn.output import Output, picker
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -76,7 +77,8 @@ class Task:
         self.module = copy.deepcopy(module).to(device=device, dtype=dtype)
         self.device, self.dtype, self.precision, self.buffer_policy = (torch.device(device), dtype, precision, buffers)
         self.head = find_head(module, head)
-        self.layout = Layout(((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad), self.head)
+        trained = ((n, p.shape) for n, p in self.module.named_parameters() if p.requires_grad)
+        self.layout = Layout(trained, self.head, norms=layers.norm_names(self.module))
         floats = {n: b for n, b in self.module.named_buffers() if b.is_floating_point()}
         self.buffer_layout = Layout((n, b.shape) for n, b in floats.items())
         self.start = self.layout.flat(dict(self.module.named_parameters()))
@@ -84,6 +86,7 @@ class Task:
         self.loss = _per_sample(loss, dtype, self.device)
         self.metrics, self.unit = named(metrics), unit
         self.output, self.pick = output, picker(output)
+        self.nets: dict[str, Network] = {}  # further networks of a method, by name
         self._sample: tuple[Tensor, Tensor] | None = None
 
     def metrics_for(self, y: Tensor) -> dict[str, Metric]:
@@ -105,14 +108,25 @@ class Task:
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
         """The sizes that shapes of declared fields are named after; known after `check`."""
-        return {
-            "model": self.layout.size,
-            "body": self.layout.body_size,
-            "head": self.layout.head_size,
-            "features": self.features,
-            "pairs": self.features * (self.features + 1) // 2,
-            "classes": self.outputs,
-        }
+        return Sizes(
+            self.layout,
+            model=self.layout.size,
+            body=self.layout.body_size,
+            head=self.layout.head_size,
+            optimizer=2 * self.layout.size + 1,
+            features=self.features,
+            pairs=self.features * (self.features + 1) // 2,
+            classes=self.outputs,
+            **self._known,
+            **{name: net.size for name, net in self.nets.items()},
+            **{f"optimizer {name}": 2 * net.size + 1 for name, net in self.nets.items()},
+        )
+
+    def take_nets(self, builders: Mapping[str, Callable[[dict[str, int]], nn.Module]], seed: int) -> None:
+        """Build a method's further networks; their first weights are a function of the seed."""
+        sizes = dict(self.sizes)
+        self.nets = {name: Network(name, build, sizes, seed, self.start) for name, build in builders.items()}
+        self.__dict__.pop("sizes", None)
 
     @property
     def averages_buffers(self) -> bool:
@@ -141,6 +155,10 @@ class Task:
             )
         return value.reshape(value.shape[0], -1).mean(-1)
 
+    def outputs_of(self, bound: BoundModule, x: Tensor, y: Tensor) -> Tensor:
+        """Return the outputs for a whole set."""
+        return torch.cat([output for output, _ in self.forward(bound, x, y)])
+
     def forward(self, bound: BoundModule, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the outputs and labels of a whole set, some samples at a time."""
         for a in range(0, len(y), SLICE):
@@ -149,10 +167,9 @@ class Task:
                 output, _ = bound(xs, train=False)
             yield output, ys
 
-    def measured(self, bound: BoundModule, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Return the metrics of all outputs of this set, and the means of their statistics, float64."""
+    def measured(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Return the metrics of all outputs of a set, and the means of their statistics, float64."""
         metrics = {name: m for name, m in self.metrics_for(y).items() if m.grouped is not None}
-        outputs = torch.cat([output for output, _ in self.forward(bound, x, y)])
         outputs, y = self.original(outputs, y.to(self.device))
         sizes = np.array([len(y)])
         out = {n: torch.from_numpy(m.grouped(outputs, y, sizes))[0] for n, m in metrics.items() if m.grouped}
@@ -198,9 +215,11 @@ class Task:
                     "a layer of the model mixes the samples of a batch, and the padding of a stack would change it"
                 )
 
-    def check(self, x: Tensor, y: Tensor) -> int:
-        """Try two samples; returns the width of the features. Finds the usual mistakes before any training."""
+    def check(self, x: Tensor, y: Tensor, **known: int) -> int:
+        """Try two samples; returns the width of the features. Finds the usual mistakes before any training. known:
+        sizes of the data that shapes of fields may name: "samples", "public"."""
         self._sample = x, y = x[:2], y[:2]
+        self._known = {"input": x[0].numel(), **known}
         self.__dict__.pop("sizes", None)
         live = self.live()
         live.vector.copy_(self.start)
@@ -277,6 +296,20 @@ class Task:
 
 
 Model = Task  # its name in `ua.model`
+
+
+class Sizes(dict[str, int]):
+    """Sizes by name; a part of the model's vector is among them ("all but norm")."""
+
+    def __init__(self, layout: Layout, **sizes: int):
+        super().__init__(sizes)
+        self._layout = layout
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and self._layout.has(name))
+
+    def __missing__(self, name: str) -> int:
+        return self._layout.part_size(name)
 
 
 def _padded(rows: Tensor) -> Tensor:
@@ -402,6 +435,22 @@ class FunctionalModule(_Copy):
             out = out.float()
             features = features.float() if features is not None else None
         return out, features, buffers
+
+    def head(self, vector: Tensor, features: Tensor) -> Tensor:
+        """The head's output for these features, with a model vector or with the head's numbers alone, both laid out as
+        methods see them."""
+        layout = self.task.layout
+        if vector.shape[-1] == layout.size:
+            vector = layout.head(vector)
+        tensors, at = {}, 0
+        for (name, _, size, shape), inside in zip(layout.places, layout.chosen("head"), strict=True):
+            if inside:
+                tensors[name.removeprefix(self.task.head + ".")] = vector.narrow(-1, at, size).reshape(shape)
+                at += size
+        if self.bf16:
+            tensors, features = {n: t.to(torch.bfloat16) for n, t in tensors.items()}, features.to(torch.bfloat16)
+        out = functional_call(self.module.get_submodule(self.task.head), tensors, (features,))
+        return out.float() if self.bf16 else out
 
 
 class BoundModule(_Copy):

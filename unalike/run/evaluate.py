@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unalike import draws
+from unalike.client.evaluation import predicts
 from unalike.contract import EVALUATION, Call, Evaluate, Method, Outcome, Server
 from unalike.data.columns import Columns
 from unalike.data.remote import RemoteFederation
@@ -41,7 +42,7 @@ def choose_clients(asked: str | int, population: int, seed: int) -> np.ndarray:
 def shares_one_model(method: Method) -> bool:
     """Return whether every client's own model is the global one."""
     kind = type(method)
-    return kind.personal is Method.personal and kind.published is Method.published
+    return kind.personal is Method.personal and kind.published is Method.published and not predicts(method)
 
 
 def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], dict[str, float]]:

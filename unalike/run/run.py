@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.client import ClientStore, FileStates, Job, state_shapes
+from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.contract import BUFFERS, Cohort, Method, Outcome, Server
 from unalike.data import Federation, RemoteFederation
 from unalike.engines import choose_engine
@@ -57,6 +57,7 @@ class Run:
         recipe: dict[str, Any] | None,
     ):
         federation.check()
+        task.buffer_policy = method.buffers or task.buffer_policy
         self.task, self.method, self.local, self.settings = task, method, local, settings
         self.rounds, self.seed = settings.rounds, settings.seed
         self.sampling = sampling(settings.clients_per_round)
@@ -68,7 +69,9 @@ class Run:
         self.population = len(self._training)
         x, y = self.data.train.x[:2], self.data.train.y[:2]
         plain = task.loss is cross_entropy and not y.is_floating_point()
-        task.check(x, torch.zeros_like(y) if plain else y)  # a label too large kills a GPU: see next line
+        # a label too large kills a GPU: see `_check_labels`
+        task.check(x, torch.zeros_like(y) if plain else y, **data_sizes(self._training))
+        task.take_nets(method.nets, self.seed)
         _check_labels(task, self.data)
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
@@ -139,7 +142,8 @@ class Run:
             for name, f in method.tables.items()
         }
         values = {"w": task.start.clone()} | ({BUFFERS: task.start_buffers.clone()} if task.averages_buffers else {})
-        self.server = Server(task.layout, self.tables, functools.partial(task.fresh, self.seed), **values)
+        nets = {name: net.start for name, net in task.nets.items()}
+        self.server = Server(task.layout, self.tables, functools.partial(task.fresh, self.seed), nets, **values)
         mean = float(self._training.train.sizes.mean())
         job = Job(method, task, self._training, local, self.seed, self.clients, mean)
         # a stopwatch must not change a run half-way

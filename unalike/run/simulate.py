@@ -11,6 +11,7 @@ from unalike.contract.method import Method
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
 from unalike.models import start_of
+from unalike.nn.empty import NoModel
 from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
 from unalike.nn.output import Output
 from unalike.nn.task import Loss, Task, default_loss
@@ -22,7 +23,7 @@ from unalike.training.settings import LocalTraining
 
 @takes_settings
 def simulate(
-    model: nn.Module | Callable[[], nn.Module],
+    model: nn.Module | Callable[[], nn.Module] | None,
     federation: Federation,
     method: Method,
     *,
@@ -38,7 +39,8 @@ def simulate(
     """Run `method` for so many rounds and return the `Run`.
 
     model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
-      module, and one whose weights you have loaded or set, starts with the weights it has.
+      module, and one whose weights you have loaded or set, starts with the weights it has. None: for methods that need
+      no model.
     loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
       error where y is a number.
     metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
@@ -62,7 +64,10 @@ def simulate(
     device = find_device(chosen.device)
     check_precision(chosen.precision, device)
     with numerics(chosen.precision, chosen.deterministic):
-        start = start_of(model, chosen.seed) if callable(model) else model
+        if model is None:
+            start = no_model(method, federation.classes)
+        else:
+            start = start_of(model, chosen.seed) if callable(model) else model
         loss = default_loss(federation.train.y) if loss is None else loss
         numeric = DTYPES[chosen.dtype], device, chosen.precision
         unit = None if federation.preparation is None else federation.preparation.target
@@ -73,3 +78,10 @@ def simulate(
         finally:
             run.close()
     return run
+
+
+def no_model(method: Method, classes: int | None) -> nn.Module:
+    """Return what stands in a model's place for a method that needs none."""
+    if method.needs_model:
+        raise UnalikeError(f"{type(method).__name__} trains a model: give one, such as ua.models.mlp(...).")
+    return NoModel(classes or 1)

@@ -74,9 +74,10 @@ def update(
     push: Tensor | float = 0.0,
     unclipped: tuple[str, ...] = (),
     live: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> None:
     """One step in place: affine term, clipping, weight decay, optimizer. `lr` is [..., 1]; `live` [..., 1] says whose
-    optimizer state moves (a client that has finished comes along with lr 0)."""
+    optimizer state moves (a client that has finished comes along with lr 0); `mask` [P], which numbers move at all."""
 
     def affine(late: bool) -> None:
         if ("pull" in unclipped) == late and (isinstance(pull, Tensor) or pull):
@@ -87,14 +88,21 @@ def update(
         if ("push" in unclipped) == late and (isinstance(push, Tensor) or push):
             g.add_(push)
 
+    still = theta.clone() if mask is not None else None
     affine(late=False)
+    if mask is not None:
+        g.mul_(mask)  # the norm is that of what moves
     if local.clip_norm is not None:
         norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
         g.mul_((local.clip_norm / (norm + 1e-6)).clamp(max=1.0))
     if local.weight_decay:
         g.add_(theta, alpha=local.weight_decay)
     affine(late=True)
+    if mask is not None:
+        g.mul_(mask)
     before = {k: v.clone() for k, v in slots.items()} if live is not None else {}
     OPTIMIZERS[local.optimizer](local, theta, g, slots, lr)
     for name, old in before.items():
         slots[name].copy_(torch.where(live, slots[name], old))  # type: ignore[arg-type]
+    if mask is not None:
+        theta.copy_(torch.where(mask, theta, still))  # type: ignore[arg-type]

@@ -91,9 +91,15 @@ def _constant(method: Method) -> bool:
 
 def _may(stack: Stack) -> bool:
     """Whether all that this stack has just done would be the same again but for what is in tensors."""
-    if stack.clock.asked or not (stack.asked and all(isinstance(request, Train) for request in stack.asked)):
+    usual = [isinstance(request, Train) and _usual(request) for request in stack.asked]
+    if stack.clock.asked or not usual or not all(usual):
         return False
     return sum(int(stack.plan(local, 0).steps.max()) for local in _settings(stack)) <= STEPS
+
+
+def _usual(request: Train) -> bool:
+    """Whether a training is on the clients' training samples, in an order of its own."""
+    return request.data == "train" and not request.same_batches
 
 
 def _settings(stack: Stack) -> list[LocalTraining]:

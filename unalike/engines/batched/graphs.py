@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from unalike.data.columns import Columns
-
 if TYPE_CHECKING:
-    from unalike.engines.batched.step import Step
+    from unalike.engines.batched.step import Common, Course, Step
 
 SEVERAL = (32, 16, 8, 4, 2, 1)  # steps in a captured graph; it is made when so many follow one another
 UNROLLED, MANY = 4, 1000  # steps in one compiled call on a CPU, where so many follow one another
@@ -29,16 +27,18 @@ class StaticBuffers:
     replays without a copy or a wait between them.
     """
 
-    def __init__(self, step: Step, data: Columns, moving: dict[str, Any], steps: int, batch: int):
-        self.step, self.data = step, data
+    def __init__(self, step: Step, course: Course, moving: dict[str, Any], steps: int, batch: int):
+        self.step, self.data = step, course.data
+        data = self.data
         c, b, device = step.width, step.kind.batches, moving["theta"].device
         self.capacity, self.batch = 1 << max(0, steps - 1).bit_length(), batch
         self.moving = tree_map(lambda t: t.new_zeros(c, *t.shape[1:]), moving)
-        leaves, self.spec = tree_flatten(moving)
-        self.shapes = [t.shape[1:] for t in leaves]
+        self.common = tree_map(torch.clone, course.common)
+        self.shapes = _shapes(moving, course.common)
         self.key = torch.zeros(c, dtype=torch.int64, device=device)
-        self.rows = torch.zeros(self.capacity, c, b, batch, dtype=torch.int64, device=device)
-        self.weight = torch.zeros(self.capacity, c, b, batch, dtype=step.task.dtype, device=device)
+        kinds = (torch.int64, step.task.dtype, *([torch.int64] if step.numbered else []))
+        # rows, weights, and where they are asked for, numbers of the samples
+        self.block = tuple(torch.zeros(self.capacity, c, b, batch, dtype=kind, device=device) for kind in kinds)
         self.alive = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step within the block
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
@@ -47,31 +47,31 @@ class StaticBuffers:
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if step.mode == "graph" else None
         if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
-            for t in (data.x, data.y, self.rows, self.weight, self.alive):
+            for t in (data.x, data.y, *self.block, self.alive):
                 torch._dynamo.maybe_mark_dynamic(t, 0)
 
-    def fits(self, data: Columns, moving: dict[str, Any], steps: int, batch: int) -> bool:
-        same = data is self.data and batch == self.batch and steps <= self.capacity
-        leaves, spec = tree_flatten(moving)
-        return same and spec == self.spec and [t.shape[1:] for t in leaves] == self.shapes
+    def fits(self, course: Course, moving: dict[str, Any], steps: int, batch: int) -> bool:
+        same = course.data is self.data and batch == self.batch and steps <= self.capacity
+        return same and _shapes(moving, course.common) == self.shapes
 
-    def load(self, moving: dict[str, Any], key: Tensor) -> None:
+    def load(self, moving: dict[str, Any], common: Common, key: Tensor) -> None:
         for mine, given in zip(tree_leaves(self.moving), tree_leaves(moving), strict=True):
             mine[: len(given)].copy_(given)
+        tree_map(lambda mine, given: mine.copy_(given), self.common, common)
         self.key[: len(key)].copy_(key)
         self.total.zero_()
 
-    def load_block(self, first: int, rows: Tensor, weight: Tensor, alive: Tensor) -> None:
-        k, c = rows.shape[:2]
-        self.rows[:k, :c].copy_(rows)
-        self.weight[:k, :c].copy_(weight)
-        self.weight[:k, c:].zero_()
+    def load_block(self, first: int, block: tuple[Tensor, ...], alive: Tensor) -> None:
+        k, c = block[0].shape[:2]
+        for mine, given in zip(self.block, block, strict=True):
+            mine[:k, :c].copy_(given)
+        self.block[1][:k, c:].zero_()
         self.alive[:k].copy_(alive)
         self.at.zero_()
         self.first.fill_(first)
 
     def unload(self, moving: dict[str, Any], c: int) -> None:
-        for name in ("theta", "buffers", "slots"):
+        for name in ("theta", "buffers", "slots", "state"):
             tree_map(lambda given, mine: given.copy_(mine[:c]), moving[name], self.moving[name])
 
     def _part(self, width: int) -> tuple[Any, ...]:
@@ -83,23 +83,24 @@ class StaticBuffers:
     def _body(self, width: int, several: int = 1) -> None:
         """One step of the first `width` clients, wherever the device's own counter stands; or several."""
         step, (moving, key, total) = self.step, self._part(width)
-        keys = step.step_keys(key, self.first, self.at)
-        block = (self.rows, self.weight, self.alive, self.at)
+        keys, drawn = step.step_keys(key, self.first, self.at), step.drawn_keys(moving, self.first, self.at)
         if step.moved is None:
             run = step.compiled_at if several == 1 else step.compiled_few
-            run(moving, (self.data.x, self.data.y), block, keys, total)
+            block = (self.alive, self.at, *self.block)
+            run(moving, self.common, (self.data.x, self.data.y), block, keys, drawn, total)
             return
-        rows, weight = (t.index_select(0, self.at)[0, :width] for t in (self.rows, self.weight))
+        rows, weight, *numbers = (t.index_select(0, self.at)[0, :width] for t in self.block)
         live = torch.arange(width, device=rows.device)[:, None] < self.alive.index_select(0, self.at)
         x, y = step.samples(self.data, rows, keys), taken(self.data.y, rows)
-        loss = step.compiled(moving, x, y, weight, keys, live)
+        index = numbers[0] if numbers else None
+        loss = step.compiled(moving, self.common, x, y, weight, keys, live, index, drawn)
         total += torch.where(live[:, 0], loss, 0.0)
         self.at += 1
 
     def steps(self, width: int, count: int) -> None:
         """So many steps: on CUDA several to a replay, which costs a small model less than starting each."""
         if self._pool is None:
-            plain = self.step.moved is None and not self.step.pure.keyed
+            plain = self.step.moved is None and not self.step.pure.keyed and not self.step.asked
             with quiet():
                 for several in (UNROLLED, 1) if plain and count >= MANY else (1,):
                     for _ in range(count // several):
@@ -135,6 +136,13 @@ class StaticBuffers:
         graph, _ = graphed(work, self.at.device, warm, self._pool)
         tree_map(lambda place, value: place.copy_(value), static, before)
         self._graphs[width, several] = graph
+
+
+def _shapes(moving: dict[str, Any], common: Common) -> Any:
+    """What two cohorts must have in common to share static buffers."""
+    leaves, spec = tree_flatten(moving)
+    shared, shared_spec = tree_flatten(common)
+    return spec, [t.shape[1:] for t in leaves], shared_spec, [t.shape for t in shared]
 
 
 def taken(values: Tensor, rows: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ numbers in a vector, K steps, b batches in a step, B samples in a batch.
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,29 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from unalike import draws
 from unalike.client import Job, OneClient, Plan, begin_slots, finish, judged, leave, start_buffers
-from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, LazyOutcome, Me, Outcome, Request, Train
+from unalike.client.calls import ModelCalls
+from unalike.client.one_client import Trained
+from unalike.client.plan import check_rows, checked_output, flat_slots, same
+from unalike.client.samples import Chosen, Samples, row_values
+from unalike.contract import (
+    BUFFERS,
+    Average,
+    Batch,
+    Call,
+    Fields,
+    Gradient,
+    LazyOutcome,
+    Me,
+    Outcome,
+    Outputs,
+    Request,
+    Train,
+)
 from unalike.contract.requests import Measure, plain_args, tensor_args
 from unalike.engines.batched.graphs import at_work, capturing, taken
-from unalike.engines.batched.step import Course, StepKind
+from unalike.engines.batched.step import Common, Course, StepKind
 from unalike.errors import EngineRefused, UnalikeError
 from unalike.training import LocalTraining, Order, to_device
 
@@ -76,16 +94,16 @@ class Stack:
         self._names = tuple(numbers)
         return self.positions[self.longest], self.places, keys, np.stack(list(numbers.values()))
 
-    def plan(self, local: LocalTraining, number: int) -> Plan:
-        """Return the plan of the number-th training of the round."""
-        return Plan(self.job, local, self.ids, self.call.round, number)
+    def plan(self, local: LocalTraining, number: int, chosen: Chosen | None = None) -> Plan:
+        """Return the plan of the number-th training of the round, on the training samples unless others are chosen."""
+        return Plan(self.job, local, self.ids, self.call.round, number, chosen)
 
     def amounts(self, plan: Plan, like: Amounts | None = None) -> Amounts:
         """Return what a plan asks of each client; `like` itself where it asks for the same."""
         did = steps = plan.steps
         if like is not None and np.array_equal(did, like.did):
             return like
-        sizes, order, moves = self.sizes, None, ()  # type: np.ndarray, np.ndarray | None, tuple[np.ndarray, ...]
+        sizes, order, moves = plan.sizes, None, ()  # type: np.ndarray, np.ndarray | None, tuple[np.ndarray, ...]
         if (np.diff(steps) > 0).any():
             order = np.argsort(-steps, kind="stable")
             moves = order, np.argsort(order, kind="stable")
@@ -94,11 +112,11 @@ class Stack:
 
     def course(self, plan: Plan, amounts: Amounts) -> tuple[np.ndarray, ...]:
         """Return what differs between cohorts and rounds of equal amounts: rates, keys of the batch orders, and where
-        each client's samples begin."""
-        keys, offsets = plan.keys, plan.offsets
+        each client's samples begin and how many are its own."""
+        keys, offsets, own = plan.keys, plan.offsets, plan.chosen.own
         if amounts.order is not None:
-            keys, offsets = keys[amounts.order], offsets[amounts.order]
-        return plan.rates, keys, offsets
+            keys, offsets, own = (values[amounts.order] for values in (keys, offsets, own))
+        return plan.rates, keys, offsets, own
 
     def outcome(self, kept: dict[str, Tensor], sent: dict[str, Tensor], ends: Tensor) -> Outcome:
         """Back on the host: state staged, everybody in the cohort's order."""
@@ -127,7 +145,11 @@ class Stack:
             while isinstance(out := self._stage(fn, result, keep), Request):
                 following = out.following(fn.__name__)
                 self.asked.append(out)
-                fn, result, keep = following, (self._perform(out),), dict(out.keep)
+                done = self._perform(out)
+                fn, keep = following, dict(out.keep)
+                if isinstance(done, Trained):
+                    keep, done = {**keep, **done.more}, done.vector
+                result = (done,)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -151,6 +173,7 @@ class Stack:
         moving = [k for k, leaf in enumerate(keep_leaves) if isinstance(leaf, Tensor)]
         result_leaves, result_spec = tree_flatten(result)
         seen: dict[str, Any] = {}
+        shared = {id(t) for t in call.shared.values()}
 
         def one(*flat: Tensor) -> tuple[Tensor, ...]:
             left = iter(flat)
@@ -164,6 +187,8 @@ class Stack:
             out = fn(me, Fields(state), m, *given, **tree_unflatten(leaves, keep_spec))
             if isinstance(out, Request):
                 parts: Any = {name: getattr(out, name) for name in out.varies}
+                for name in COMMON & parts.keys():
+                    parts[name] = tree_map(lambda t: Same(t) if id(t) in shared else t, parts[name])
             else:
                 parts = list(finish(self.job, out, fn))
             back, spec = tree_flatten(parts)
@@ -203,134 +228,217 @@ class Stack:
     def _perform(self, request: Request) -> Any:
         return PERFORM[type(request)](self, request)
 
-    def _train(self, request: Train) -> Tensor:
-        job = self.job
-        plan = self.plan(job.settings(request), self.trained)
+    def _train(self, request: Train) -> Trained:
+        job, number = self.job, self.trained
+        if request.same_batches:
+            if number == self.call.trained:
+                raise UnalikeError("same_batches=True: there was no training in this function whose batches to take.")
+            number -= 1
+        only = _one_or_each(request.only)
+        chosen = job.chosen(dc.replace(request, only=only), self.ids)
+        plan = self.plan(job.settings(request), number, chosen)
         local, amounts = plan.local, self.amounts(plan)
         course = self.course(plan, amounts)
-        rates, keys, offset, did, passes, count, alive, *moves = self.carry((*course, *amounts.arrays))
-        self.trained += 1
+        rates, keys, offset, own, did, passes, count, alive, *moves = self.carry((*course, *amounts.arrays))
         rate = rates if request.lr is None else request.lr
         rate = rate if isinstance(rate, Tensor) else torch.full((), float(rate), dtype=self.dtype, device=self.device)
         lr = rate.to(self.device, self.dtype).reshape(-1, 1).expand(len(self.ids), 1).contiguous()
-        theta = self._pack(request.at).clone(memory_format=torch.contiguous_format)
+        model = request.net == "model"
+        laid = model and request.at.shape[-1] == job.task.layout.size
+        pack, unpack = (self._pack, self._unpack) if laid else (same, same)
+        theta = pack(request.at).clone(memory_format=torch.contiguous_format)
+        args, rows, common = _own(request.args), _own(request.rows), _common(request)
+        check_rows(request, chosen, {**{name: value[0] for name, value in rows.items()}, **common["rows"]})
         moving = {
             "theta": theta,
             "buffers": self.buffers.clone(memory_format=torch.contiguous_format),
-            "slots": begin_slots(job, local, theta, {**self.state, **self.kept}, self._pack),
+            "slots": begin_slots(job, local, theta, {**self.state, **self.kept}, pack, request.slots),
             "lr": lr,
-            "args": tensor_args(request.args),
+            "args": tensor_args(args),
+            "rows": rows,
+            "state": {name: value.contiguous().clone() for name, value in request.state.items()},
         }
+        if request.loss is not None or request.step is not None:
+            moving["draws"] = draws.fold(self.numbers["_draws"], self.trained)
+        union = chosen.samples.own is not None and chosen.samples.public > 0
         for name in ("pull", "push"):
-            if (value := self._affine(getattr(request, name))) is not None:
+            if (value := self._affine(getattr(request, name), pack)) is not None:
                 moving[name] = value
         if moves:
             moving = tree_map(lambda t: t[moves[0]], moving)
-        step = self.engine.step(StepKind.of(local, request), len(self.ids))
+            only = only if only is None or only.dim() == 1 else only[moves[0]]
+        if union:
+            moving["own"] = own
+        step = self.engine.step(StepKind.of(local, dc.replace(request, args=args), laid, union), len(self.ids))
         order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
-        done = step.run(moving, Course(job.data.train, order, amounts.steps, offset, count, alive))
-        theta, buffers, slots, loss = tree_map(lambda t: t[moves[1]], done) if moves else done
+        self.trained += 1
+        done = step.run(moving, Course(chosen, order, amounts.steps, offset, count, alive, own, only, common))
+        ends: Any = (*done, moving["state"])
+        theta, buffers, slots, loss, state = tree_map(lambda t: t[moves[1]], ends) if moves else ends
         self.used += order, step.static
         self.loss = judged(request, theta, loss)
         self.numbers = {**self.numbers, "steps": did.to(lr), "lr": lr[:, 0]}
-        keep, send = leave(job, local, slots, buffers, self.received, self._unpack)
-        if BUFFERS in keep or BUFFERS in send:
-            self.buffers = buffers  # what follows in this exchange goes on from here
-        self.kept |= keep
-        self.sent |= send
-        return self._unpack(theta)
+        if model:
+            keep, send = leave(job, local, slots, buffers, self.received, self._unpack)
+            if BUFFERS in keep or BUFFERS in send:
+                self.buffers = buffers  # what follows in this exchange goes on from here
+            self.kept |= keep
+            self.sent |= send
+        vector = unpack(theta)
+        more = {} if request.slots is None else {"slots": flat_slots(local, slots, vector, unpack)}
+        return Trained(vector, {**state, **more})
 
     def _pack(self, vectors: Tensor) -> Tensor:
         """Lay out vectors as the stack's model wants them."""
         return self.job.task.layout.repack(vectors, self.engine.pure.layout)
 
+    def _model(self, vectors: Tensor | None) -> Tensor:
+        """The model's vectors of the stack, [c, 0] where there is no model."""
+        return self.buffers.new_zeros(len(self.ids), 0) if vectors is None else self._pack(vectors)
+
     def _unpack(self, vectors: Tensor) -> Tensor:
         return self.engine.pure.layout.repack(vectors, self.job.task.layout)
 
-    def _affine(self, value: Tensor | float) -> Tensor | None:
+    def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | None:
         """Return pull or push as [c, 1] or [c, P]; None for a plain zero. Numbers are inputs too: one that changes with
         the round must not make a new step of it."""
         if not isinstance(value, Tensor):
             return torch.full((len(self.ids), 1), value, dtype=self.dtype, device=self.device) if value else None
         if value.dim() == 1:
             return value.to(self.dtype)[:, None]
-        return self._pack(value)
+        return pack(value)
+
+    def _batch(self, at: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, known: dict[str, Any]) -> Batch:
+        """One client's samples with the model's output at a vector ([0]: without a model), in evaluation."""
+        pure = self.engine.pure
+        calls = ModelCalls(self.job.task, lambda: pure, self.job.task.nets, buffers, weight, train=False)
+        output = features = None
+        more: dict[str, Any] = {**known, "index": lambda: known["index"]}
+        if at.shape[-1]:
+            output, features, _ = pure(at, buffers, x, train=False, want_features=True)
+            more["vector"] = lambda: self._unpack(at)
+        return Batch(x, y, weight, calls, output=output, features=features, **more)
 
     def _average(self, request: Average) -> Any:
-        if request.at.dim() > 2:
+        if request.at is not None and request.at.dim() > 2:
             parts = [self._average(dc.replace(request, at=request.at[:, j])) for j in range(request.at.shape[1])]
             return tree_map(lambda *p: torch.stack(p, 1), *parts)
-        fn, task = request.fn, self.job.task
-        plain = plain_args(request.args)
+        plain, same = plain_args(_own(request.args)), _common(request)["args"]
 
-        def one(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, args: dict) -> Any:
-            pure = self.engine.pure
-            output, features, _ = pure(vector, buffers, x, train=False, want_features=True)
+        def one(*given: Any) -> Any:
+            *parts, args = given
+            batch = self._batch(*parts)
+            rows = request.fn(batch, **args, **same, **plain)
+            return tree_map(batch.sum if request.total else batch.mean, rows)
 
-            def call(other: Tensor, ox: Tensor) -> tuple[Tensor, Tensor]:
-                other = task.layout.repack(other, pure.layout)
-                out, feats, _ = pure(other, buffers, ox, train=False, want_features=True)
-                return out, feats  # type: ignore[return-value]
-
-            batch = Batch(x, y, weight, task.losses, call, output, features, layout=task.layout)
-            return tree_map(batch.mean, fn(batch, **args, **plain))
-
-        return self._over_samples(request, vmap(one), tensor_args(request.args))
+        return self._over_samples(request, vmap(one))
 
     def _gradient(self, request: Gradient) -> Tensor:
         task, pure = self.job.task, self.engine.pure
 
-        def one(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, args: dict) -> Tensor:
+        def one(
+            vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, known: dict, args: dict
+        ) -> Tensor:
             return (task.losses(pure(vector, buffers, x, train=False)[0], y) * weight).sum()
 
-        return self._unpack(self._over_samples(request, vmap(grad(one)), {}))
+        return self._unpack(self._over_samples(request, vmap(grad(one))))
 
     def _measure(self, request: Measure) -> dict[str, Tensor]:
         """Client after client: metrics of all outputs cannot be stacked."""
-        columns, bound, rows = self.job.split(request.data), self.job.task.live(), []
+        columns, task, rows = self.job.split(request.data), self.job.task, []
+        bound = task.live()
         for k, client in enumerate(self.ids):
-            bound.vector.copy_(request.at[k])
-            bound.buffers.copy_(self.buffers[k])
-            rows.append(self.job.task.measured(bound, *columns.of(int(client))))
+            x, y = columns.of(int(client))
+            if request.at is not None:
+                bound.vector.copy_(request.at[k])
+                bound.buffers.copy_(self.buffers[k])
+                outputs = task.outputs_of(bound, x, y)
+            elif request.outputs is not None:
+                outputs = request.outputs[k, : len(y)]
+            rows.append(task.measured(outputs, y))
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def _over_samples(self, request: Average | Gradient, one: Callable[..., Any], args: dict[str, Tensor]) -> Any:
+    def _outputs(self, request: Outputs) -> Tensor:
+        """One row a sample, [c, n, ...]."""
+        if request.at is not None and request.at.dim() > 2:
+            return torch.stack([self._outputs(dc.replace(request, at=v)) for v in request.at.unbind(1)], 1)
+        only, fn = _one_or_each(request.only), request.fn
+        chosen = self.job.chosen(dc.replace(request, only=only), self.ids)
+        samples, n = chosen.samples, to_device(self.device, chosen.sizes)[0][:, None]
+        plain, same = plain_args(_own(request.args)), _common(request)["args"]
+
+        def one(at: Tensor, buffers: Tensor, args: dict, x: Tensor, y: Tensor, weight: Tensor, known: dict) -> Tensor:
+            batch = self._batch(at, buffers, x, y, weight, known)
+            return checked_output(batch, batch.output if fn is None else fn(batch, **args, **same, **plain))
+
+        at, args = self._model(request.at), tensor_args(_own(request.args))
+        alike = samples.own is None and (only is None or only.dim() == 1)  # all clients read the same rows
+        offset, own = to_device(self.device, chosen.offsets, chosen.own)
+        if alike:
+            n, offset, own = n[:1], offset[:1], own[:1]
+        count = int(chosen.sizes.max()) if samples.own is None else self.job.largest(str(request.data))
+        size, parts = max(1, self._at_once // len(self.ids)), []
+        for a in range(0, count, size):
+            place = torch.arange(a, min(count, a + size), device=self.device)
+            real = place < n
+            index = torch.where(real, place, 0)
+            rows = chosen.find(index, offset, own, only)
+            weight = real.to(self.dtype) / n
+            given: Any = [taken(samples.x, rows), taken(samples.y, rows), weight, {"index": index}]
+            if alike:
+                given = tree_map(lambda t: t[0], given)
+            dims = (0, 0, 0, *([None if alike else 0] * 4))
+            found = vmap(one, in_dims=dims)(at, self.buffers, args, *given)
+            parts.append(found * real.reshape(*real.shape, *([1] * (found.dim() - 2))).to(found.dtype))
+        return torch.cat(parts, 1)
+
+    @property
+    def _at_once(self) -> int:
+        """Samples of all clients that are looked at together."""
+        return 16384 if self.device.type == "cuda" else 4096
+
+    def _over_samples(self, request: Average | Gradient, one: Callable[..., Any]) -> Any:
         """The sum over slices of all samples of `one`, which weights each sample by one over its client's count."""
-        columns = self.job.split(request.data)
-        sizes, offsets = columns.sizes[self.ids], columns.offsets[self.ids]
-        if (sizes == 0).any():
-            client = int(self.ids[sizes == 0][0])
-            raise UnalikeError(f"Client {client} has no {request.data} samples to average over.")
+        only = _one_or_each(request.only)
+        chosen = self.job.chosen(dc.replace(request, only=only), self.ids)
+        sizes, samples = chosen.sizes, chosen.samples
         over = request.over if isinstance(request, Average) else "samples"
         picked = None if over == "samples" else self._some(over, sizes)
         counts = sizes if picked is None else picked[1]
         # longest first, so that a slice reads only the clients that reach so far
         order = np.argsort(-counts, kind="stable")
-        index = torch.from_numpy(order).to(self.device)
-        n = torch.from_numpy(counts[order]).to(self.device)[:, None]
-        offset = torch.from_numpy(offsets[order]).to(self.device)[:, None]
-        inputs = (self._pack(request.at), self.buffers, args)
-        ordered = bool((order == np.arange(len(order))).all())
-        if not ordered:
+        index, n, offset, own = to_device(self.device, order, counts[order], chosen.offsets[order], chosen.own[order])
+        n = n[:, None]
+        average = request if isinstance(request, Average) else None
+        rows, same = ({}, {}) if average is None else (_own(average.rows), _common(average)["rows"])
+        if average is not None:
+            check_rows(average, chosen, {**{name: value[0] for name, value in rows.items()}, **same})
+        args = {} if average is None else tensor_args(_own(average.args))
+        at = self._model(request.at)
+        inputs: Any = (at, self.buffers, args, rows, only if only is not None and only.dim() > 1 else {})
+        if not bool((order == np.arange(len(order))).all()):
             inputs = tree_map(lambda t: t[index], inputs)
         a, longest, total = 0, int(counts.max()), None
         while a < longest:
             reach = int((counts > a).sum())
-            b = min(longest, a + max(1, (16384 if self.device.type == "cuda" else 4096) // reach))
+            b = min(longest, a + max(1, self._at_once // reach))
             place = torch.arange(a, b, device=self.device)
             real = place < n[:reach]
-            own = torch.where(real, place, 0) if picked is None else picked[0][index[:reach], a:b]
-            rows = offset[:reach] + own
-            vector, buffers, some = tree_map(lambda t, r=reach: t[:r], inputs)
-            x, y, weight = taken(columns.x, rows), taken(columns.y, rows), real.to(self.dtype) / n[:reach]
-            part = one(vector, buffers, x, y, weight, some)
+            mine = torch.where(real, place, 0) if picked is None else picked[0][index[:reach], a:b]
+            vector, buffers, some, given, each = tree_map(lambda t, r=reach: t[:r], inputs)
+            there = chosen.find(mine, offset[:reach], own[:reach], each if isinstance(each, Tensor) else only)
+            x, y, weight = taken(samples.x, there), taken(samples.y, there), real.to(self.dtype) / n[:reach]
+            known = _known(samples, mine, own[:reach], given, same)
+            part = one(vector, buffers, x, y, weight, known, some)
             if total is None:
                 total = part
             else:
                 tree_map(lambda whole, more, r=reach: whole[:r].add_(more), total, part)
             a = b
+        if (order == np.arange(len(order))).all():
+            return total
         back = torch.from_numpy(np.argsort(order, kind="stable")).to(self.device)
-        return total if ordered else tree_map(lambda t: t[back], total)
+        return tree_map(lambda t: t[back], total)
 
     def _some(self, over: str, sizes: np.ndarray) -> tuple[Tensor, np.ndarray]:
         """[c, n] numbers of the samples of one mini-batch, or of one pass, real ones first, and how many are real."""
@@ -366,9 +474,48 @@ class StackedMe(Me):
 
 _STACKED = object()  # marks where a stacked tensor belongs
 
+# the parts of a request in which a tensor of the message may stay one for all clients, instead of a copy for each
+COMMON = {"args", "rows", "only"}
+
+
+@dc.dataclass(frozen=True, eq=False)
+class Same:
+    """A tensor that is the same for all clients: one of the message's own."""
+
+    value: Tensor
+
+
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs between clients, and plain values."""
+    return {name: value for name, value in values.items() if not isinstance(value, Same)}
+
+
+def _common(request: Train | Average | Outputs) -> Common:
+    """The tensors of a request that are the same for all clients."""
+    parts = {"args": request.args, "rows": getattr(request, "rows", {})}
+    return {part: {n: v.value for n, v in given.items() if isinstance(v, Same)} for part, given in parts.items()}
+
+
+def _one_or_each(only: Any) -> Tensor | None:
+    """The chosen rows: [r] for all, or [c, r]."""
+    return only.value if isinstance(only, Same) else only
+
+
+def _known(
+    samples: Samples, index: Tensor, own: Tensor, rows: dict[str, Tensor], same: dict[str, Tensor]
+) -> dict[str, Any]:
+    """What a batch of an average knows beside x and y."""
+    ahead = own if samples.own is not None and samples.public else None
+    given = {name: row_values(value, index, ahead, shared=False) for name, value in rows.items()}
+    given |= {name: row_values(value, index, ahead, shared=True) for name, value in same.items()}
+    source = {"source": (index >= own[:, None]).to(torch.int64)} if samples.public else {}
+    return {"index": index, "rows": given, **source}
+
+
 PERFORM: dict[type[Request], Callable[..., Any]] = {
     Train: Stack._train,
     Average: Stack._average,
+    Outputs: Stack._outputs,
     Gradient: Stack._gradient,
     Measure: Stack._measure,
 }

@@ -13,8 +13,10 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from unalike import draws
+from unalike.client.calls import ModelCalls
+from unalike.client.plan import part_mask, stepped
+from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import Batch, Train, plain_args
-from unalike.data.columns import Columns
 from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.task import FunctionalModule, Task
@@ -35,19 +37,31 @@ def _bare(local: LocalTraining) -> LocalTraining:
 
 @dc.dataclass(frozen=True)
 class StepKind:
-    """What a step is built from; equal settings share one compiled step."""
+    """What a step is built from; equal settings share one compiled step.
+
+    laid: whether the vectors are the model's, laid out as its stack wants them; union: whether samples are own and
+    public ones.
+    """
 
     local: LocalTraining
     loss: Callable[..., Tensor] | None
-    step: Callable[..., Tensor] | None
+    step: Callable[..., Any] | None
     batches: int
     unclipped: tuple[str, ...]
     args: tuple[tuple[str, Any], ...]
+    own: float = 1.0
+    net: str = "model"
+    part: str | None = None
+    laid: bool = True
+    union: bool = False
 
     @classmethod
-    def of(cls, local: LocalTraining, request: Train) -> StepKind:
+    def of(cls, local: LocalTraining, request: Train, laid: bool = True, union: bool = False) -> StepKind:
         args = tuple(sorted(plain_args(request.args).items()))
-        kind = cls(_bare(local), request.loss, request.step, request.batches, request.unclipped, args)
+        kind = cls(
+            _bare(local), request.loss, request.step, request.batches, request.unclipped, args,
+            request.own, request.net, request.part, laid, union,
+        )  # fmt: skip
         try:
             hash(kind)
         except TypeError as error:
@@ -55,17 +69,27 @@ class StepKind:
         return kind
 
 
+Common = dict[str, dict[str, Tensor]]  # tensors that are the same for all clients: "args", and "rows" of samples
+
+
 @dc.dataclass(frozen=True)
 class Course:
-    """All steps of a stack. On the device: where each client's samples begin, its steps, and how many clients take each
-    step (`at_work`)."""
+    """All steps of a stack. On the device: where each client's own samples begin, its steps, how many clients take each
+    step (`at_work`), how many samples are its own, and which rows of the public set it reads."""
 
-    data: Columns
+    chosen: Chosen
     order: Order
     steps: np.ndarray
     offset: Tensor
     count: Tensor
     alive: Tensor
+    own: Tensor
+    only: Tensor | None
+    common: Common
+
+    @property
+    def data(self) -> Samples:
+        return self.chosen.samples
 
 
 class Step:
@@ -90,43 +114,88 @@ class Step:
                 self.compiled_at = torch.compile(self._step_at, dynamic=False)
                 self.compiled_few = torch.compile(self._steps_at, dynamic=False)
         self.static: StaticBuffers | None = None
+        self.mask = part_mask(task, kind.net, kind.part, pure.layout)
+        self.asked: frozenset[str] | None = frozenset() if kind.loss is None and kind.step is None else None
+        self.trying: set[str] | None = None
+        self.public = False
 
     # ---- one step of every client of a prefix, in place on `moving`
 
     def _step(
-        self, moving: dict[str, Any], x: Tensor, y: Tensor, weight: Tensor, keys: Tensor, live: Tensor | None
+        self,
+        moving: dict[str, Any],
+        common: Common,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        keys: Tensor,
+        live: Tensor | None,
+        index: Tensor | None = None,
+        drawn: Tensor | None = None,
     ) -> Tensor:
+        """index: numbers of the samples within their client's data, where they are asked for; drawn: the keys of what
+        batches draw, likewise."""
         theta, buffers, lr, args = moving["theta"], moving["buffers"], moving["lr"], moving["args"]
         if live is not None:
             lr = torch.where(live, lr, 0.0)
+        known = self._known(moving, common, index, drawn)
         if self.kind.step is not None:
-            new, loss = vmap(self._replaced)(theta, buffers, x, y, weight, keys, lr[:, 0], args)
-            theta.copy_(new if live is None else torch.where(live, new, theta))
+            state, given = moving["state"], common["args"]
+            new, after, loss = vmap(lambda *one: self._replaced(given, *one))(
+                theta, buffers, x, y, weight, keys, args, known, lr[:, 0], state
+            )
+            kept = lambda after, before: after if live is None else torch.where(_like(live, after), after, before)  # noqa: E731
+            theta.copy_(kept(new, theta))
+            for name, value in after.items():
+                state[name].copy_(kept(value, state[name]))
             return loss
-        g, (loss, new_buffers) = vmap(grad(self._objective, has_aux=True))(
-            theta, buffers, x[:, 0], y[:, 0], weight[:, 0], keys, args
+        objective = self._objective if self.kind.net == "model" else self._net_objective
+        g, (loss, new_buffers) = vmap(grad(lambda *one: objective(common["args"], *one), has_aux=True))(
+            theta, buffers, x[:, 0], y[:, 0], weight[:, 0], keys, args, known
         )
         pull, push = moving.get("pull", 0.0), moving.get("push", 0.0)
-        update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live)
-        if self.task.buffer_layout.size:
+        update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live, self.mask)
+        if self.kind.net != "model":  # what it gives back are the network's own statistics
+            buffers = theta[:, self.task.nets[self.kind.net].weights :]
+        if new_buffers.shape[-1]:
             # a client that has finished keeps its own (blended: a `where` here trips the compiler on a CPU)
             buffers.add_(new_buffers - buffers if live is None else live.to(buffers.dtype) * (new_buffers - buffers))
         return loss
 
+    def _known(
+        self, moving: dict[str, Any], common: Common, index: Tensor | None, drawn: Tensor | None
+    ) -> dict[str, Any]:
+        """What batches know beside x and y, [c, b, B, ...] each; empty where nothing of it is asked for."""
+        known: dict[str, Any] = {}
+        if index is not None:
+            own = moving["own"] if self.kind.union else None
+            given = [(value, name, False) for name, value in moving["rows"].items()]
+            given += [(value, name, True) for name, value in common["rows"].items()]
+            known["rows"] = {name: row_values(value, index, own, shared) for value, name, shared in given}
+            known["index"] = index
+            if own is not None:
+                known["source"] = (index >= own[:, None, None]).to(torch.int64)
+        if drawn is not None:
+            known["draws"] = drawn
+        return known
+
     def _step_at(
         self,
         moving: dict[str, Any],
+        common: Common,
         data: tuple[Tensor, Tensor],
         block: tuple[Tensor, ...],
         keys: Tensor,
+        drawn: Tensor | None,
         total: Tensor,
     ) -> None:
         """A step that finds its batch by itself: `at` is its number within a block and is counted up. One piece, so
         that reading the batch and adding up the loss cost a small model no kernels of their own."""
-        (x, y), (rows, weight, alive, at) = data, block
-        rows, weight = (t.index_select(0, at)[0, : len(keys)] for t in (rows, weight))
+        (x, y), (alive, at, *found) = data, block
+        rows, weight, *numbers = (t.index_select(0, at)[0, : len(keys)] for t in found)
+        index = numbers[0] if numbers else None
         live = torch.arange(len(keys), device=at.device)[:, None] < alive.index_select(0, at)
-        loss = self._step(moving, x[rows], y[rows], weight, keys, live)
+        loss = self._step(moving, common, x[rows], y[rows], weight, keys, live, index, drawn)
         total.add_(torch.where(live[:, 0], loss, 0.0))
         at.add_(1)
 
@@ -134,41 +203,136 @@ class Step:
         for _ in range(UNROLLED):
             self._step_at(*static)
 
-    def _batch(self, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, **known: Any) -> Batch:
-        def call(vector: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-            vector = self.task.layout.repack(vector, self.pure.layout)
-            out, features, _ = self.pure(vector, buffers, other, key, weight, want_features=True)
-            return out, features  # type: ignore[return-value]
+    def _batch(
+        self,
+        buffers: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor,
+        known: dict[str, Any],
+        which: int = 0,
+        train: bool = True,
+        at: dict[str, Any] | None = None,
+    ) -> tuple[Batch, ModelCalls]:
+        """The batch of one client, number `which` of its step, and the calls that it makes; at: what is known at the
+        current vector."""
+        drawn = self._asking("draws", known.get("draws"))
+        calls = ModelCalls(
+            self.task, lambda: self.pure, self.task.nets, buffers, weight, key, train, drawn, self.kind.net
+        )
+        index = self._asking("index", known["index"][which] if "index" in known else None)
+        source = known["source"][which] if "source" in known else None
+        if self.public:
+            source = torch.ones_like(y, dtype=torch.int64)
+        rows = {name: value[which] for name, value in known.get("rows", {}).items()}
+        return Batch(x, y, weight, calls, index=index, source=source, rows=rows, **(at or {})), calls
 
-        return Batch(x, y, weight, self.task.losses, call, layout=self.task.layout, **known)
+    def _asking(self, what: str, value: Tensor | None) -> Callable[[], Tensor] | None:
+        """What gives a batch this value when it asks for it; while the step is tried, that is noted."""
+        if value is None:
+            return None
+
+        def give() -> Tensor:
+            if self.trying is not None:
+                self.trying.add(what)
+            return value
+
+        return give
 
     def _objective(
-        self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, args: dict
+        self,
+        common: dict[str, Tensor],
+        theta: Tensor,
+        buffers: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor,
+        args: dict[str, Tensor],
+        known: dict[str, Any],
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        extra = self.kind.loss
+        extra, own = self.kind.loss, self.kind.own
         output, features, new_buffers = self.pure(theta, buffers, x, key, weight, want_features=extra is not None)
-        data_loss = (self.task.losses(output, y) * weight).sum()
-        loss = data_loss
+        loss = data_loss = (self.task.losses(output, y) * weight).sum() if own else output.new_zeros(())
+        if own != 1:
+            loss = own * data_loss
         if extra is not None:
             vector = lambda: self.pure.layout.repack(theta, self.task.layout)  # noqa: E731
-            batch = self._batch(buffers, x, y, weight, key, output=output, features=features, vector=vector)
-            loss = data_loss + extra(batch, **args, **self.args)
-        return loss, (data_loss.detach(), new_buffers.detach())
+            at = {"output": output, "features": features, "vector": vector}
+            batch, _ = self._batch(buffers, x, y, weight, key, known, at=at)
+            loss = loss + extra(batch, **args, **common, **self.args)
+        return loss, ((data_loss if own else loss).detach(), new_buffers.detach())
+
+    def _net_objective(
+        self,
+        common: dict[str, Tensor],
+        theta: Tensor,
+        buffers: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor,
+        args: dict[str, Tensor],
+        known: dict[str, Any],
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The method's loss alone, on one of its further networks; with the statistics of that network."""
+        assert self.kind.loss is not None
+        batch, calls = self._batch(buffers, x, y, weight, key, known, train=False, at={"vector": lambda: theta})
+        loss = self.kind.loss(batch, **args, **common, **self.args)
+        weights = self.task.nets[self.kind.net].weights
+        statistics = theta[weights:] if calls.statistics is None else calls.statistics
+        return loss, (loss.detach(), statistics.detach())
 
     def _replaced(
-        self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, lr: Tensor, args: dict
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        common: dict[str, Tensor],
+        theta: Tensor,
+        buffers: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        key: Tensor,
+        args: dict[str, Tensor],
+        known: dict[str, Any],
+        lr: Tensor,
+        state: dict[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         assert self.kind.step is not None
-        batches = [self._batch(buffers, x[b], y[b], weight[b], key) for b in range(self.kind.batches)]
+        some = range(self.kind.batches)
+        batches = [self._batch(buffers, x[b], y[b], weight[b], key, known, b)[0] for b in some]
         own, packed = self.task.layout, self.pure.layout
-        new = self.kind.step(packed.repack(theta, own), batches, lr, **args, **self.args)
-        return own.repack(new, packed), lr.new_full((), float("nan"))
+        vector = packed.repack(theta, own) if self.kind.laid else theta
+        new, after = stepped(vector, state, self.kind.step(vector, batches, lr, **state, **args, **common, **self.args))
+        return own.repack(new, packed) if self.kind.laid else new, after, lr.new_full((), float("nan"))
+
+    def _try(self, moving: dict[str, Any], course: Course) -> None:
+        """Find out, on one client, whether the loss or the step draws or asks for samples' numbers: what is not asked
+        for is not computed."""
+        self.trying, self.asked = set(), frozenset(("draws", "index"))
+        part = tree_map(lambda t: t[:1].clone(), moving)
+        with torch.no_grad():
+            _, rows, weight, index = next(self._blocks(course))
+            at, keys = rows[0, :1], self.step_keys(course.order.keys[:1], 0, 0)
+            x, y = self.samples(course.data, at, keys), taken(course.data.y, at)
+            self._step(part, course.common, x, y, weight[0, :1], keys, None, index[0, :1], part["draws"])
+        found, self.trying = set(self.trying), None
+        if self.kind.union or moving["rows"] or course.common["rows"]:
+            found.add("index")
+        self.asked = frozenset(found)
+        if "draws" in found and self.mode == "compiled":
+            # compiled on a CPU, a draw that becomes an index reads outside of its tensor (torch 2.13)
+            self.mode = "eager"
+            self.notes.append("the steps were not compiled: they draw random numbers")
 
     # ---- all steps
 
     def run(self, moving: dict[str, Any], course: Course) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         """Return (vectors, buffers, optimizer state, mean loss) after all steps of each client."""
         total: Tensor | None = None
+        self.public = course.data.own is None
+        if self.asked is None:
+            self._try(moving, course)
         while total is None and self.mode != "eager":
             try:
                 total = self._replay(moving, course)
@@ -184,38 +348,52 @@ class Step:
             total = self._drive(moving, course)
         return moving["theta"], moving["buffers"], moving["slots"], total / course.count
 
-    def _blocks(self, course: Course) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield (first step, rows [K, c, b, B], weights), a block at a time."""
+    @property
+    def numbered(self) -> bool:
+        """Whether steps ask for the numbers of samples."""
+        return self.asked is not None and "index" in self.asked
+
+    def _blocks(self, course: Course) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Yield (first step, rows [K, c, b, B], weights, numbers within the clients' data), a block at a time."""
         b = self.kind.batches
         longest, size = int(course.steps.max()), course.order.block_steps()
         for first in range(0, longest, size):
             last = min(first + size, longest)
             index, real = course.order.block(first * b, last * b)
-            rows = index + course.offset[:, None]
+            rows = course.chosen.find(index, course.offset, course.own, course.only)
             weight = real.to(self.task.dtype) / real.sum(-1, keepdim=True).clamp(min=1)
             shape = (last - first, b, *rows.shape[1:])
-            yield first, rows.reshape(shape).transpose(1, 2), weight.reshape(shape).transpose(1, 2)
+            rows, weight, index = (t.reshape(shape).transpose(1, 2) for t in (rows, weight, index))
+            yield first, rows, weight, index
 
     def _drive(self, moving: dict[str, Any], course: Course) -> Tensor:
         """Take all steps eagerly, one by one, of exactly the clients still at work."""
         c, alive, key, data = len(course.steps), at_work(course.steps), course.order.keys, course.data
         total = torch.zeros(c, dtype=moving["theta"].dtype, device=key.device)
         with torch.no_grad():
-            for first, rows, weight in self._blocks(course):
+            for first, rows, weight, index in self._blocks(course):
                 for k in range(rows.shape[0]):
                     w = int(alive[first + k])
                     part = moving if w == c else tree_map(lambda t, w=w: t[:w], moving)
                     at, keys = rows[k, :w], self.step_keys(key[:w], first, k)
                     x = self.samples(data, at, keys)
-                    total[:w] += self._step(part, x, taken(data.y, at), weight[k, :w], keys, None)
+                    asked = index[k, :w] if self.numbered else None, self.drawn_keys(part, first, k)
+                    total[:w] += self._step(
+                        part, course.common, x, taken(data.y, at), weight[k, :w], keys, None, *asked
+                    )
         return total
+
+    def drawn_keys(self, moving: dict[str, Any], first: Tensor | int, at: Tensor | int) -> Tensor | None:
+        """Each client's key for what its batch draws in this step; None where nothing is drawn."""
+        drawn = self.asked is not None and "draws" in self.asked
+        return draws.fold(moving["draws"], first + at) if drawn else None
 
     def step_keys(self, key: Tensor, first: Tensor | int, at: Tensor | int) -> Tensor:
         """Each client's key for what a step draws; the keys as they are where nothing is drawn."""
         drawn = self.pure.keyed or self.moved is not None
         return draws.fold(key, (first + at) * self.kind.batches) if drawn else key
 
-    def samples(self, data: Columns, rows: Tensor, keys: Tensor) -> Tensor:
+    def samples(self, data: Samples, rows: Tensor, keys: Tensor) -> Tensor:
         """The samples of a step [c, b, B, ...], augmented where asked. Never compiled: Inductor on a CPU reads outside
         of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
         x = taken(data.x, rows)
@@ -227,14 +405,20 @@ class Step:
     def _replay(self, moving: dict[str, Any], course: Course) -> Tensor:
         """Take all steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
         longest, width = min(int(course.steps.max()), course.order.block_steps()), course.order.width
-        if self.static is None or not self.static.fits(course.data, moving, longest, width):
-            self.static = StaticBuffers(self, course.data, moving, longest, width)
+        if self.static is None or not self.static.fits(course, moving, longest, width):
+            self.static = StaticBuffers(self, course, moving, longest, width)
         c, static, alive = len(course.steps), self.static, at_work(course.steps)
-        static.load(moving, course.order.keys)
+        static.load(moving, course.common, course.order.keys)
         with torch.no_grad():
-            for first, rows, weight in self._blocks(course):
-                static.load_block(first, rows, weight, course.alive[first : first + len(rows)])
+            for first, rows, weight, index in self._blocks(course):
+                numbers = (index,) if self.numbered else ()
+                static.load_block(first, (rows, weight, *numbers), course.alive[first : first + len(rows)])
                 for part, count in prefixes(alive[first : first + len(rows)], self.width):
                     static.steps(part, count)
         static.unload(moving, c)
         return static.total[:c].clone()
+
+
+def _like(live: Tensor, value: Tensor) -> Tensor:
+    """`live` [c, 1] with as many dimensions as the value has."""
+    return live.reshape(len(live), *([1] * (value.dim() - 1)))

@@ -1,0 +1,69 @@
+"""Calls of the model, its head and a method's further networks with any vector: what a batch asks its engine for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from unalike.errors import UnalikeError, did_you_mean
+from unalike.nn.networks import Network
+from unalike.nn.task import FunctionalModule, Task
+
+
+class ModelCalls:
+    """The calls of one batch.
+
+    nets: the method's further networks; buffers: BatchNorm's statistics of the model; key, weight, train: as
+    `FunctionalModule` takes them; drawn: gives the key of what the batch draws; trains: the network that is trained
+    (its new statistics are left in `statistics`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        pure: Callable[[], FunctionalModule],
+        nets: Mapping[str, Network],
+        buffers: Tensor,
+        weight: Tensor,
+        key: Tensor | None = None,
+        train: bool = True,
+        drawn: Callable[[], Tensor] | None = None,
+        trains: str | None = None,
+    ):
+        self.layout, self.classes, self.losses = task.layout, task.outputs, task.losses
+        self._pure, self._nets, self._buffers, self._weight = pure, nets, buffers, weight
+        self._model_key, self._train, self._drawn, self._trains = key, train, drawn, trains
+        self.statistics: Tensor | None = None
+
+    def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(output, features) of the model."""
+        pure, weight = self._pure(), self._weight
+        if len(x) != len(weight):
+            weight = weight.new_full((len(x),), 1 / len(x))
+        vector = self.layout.repack(vector, pure.layout)
+        out, features, _ = pure(vector, self._buffers, x, self._model_key, weight, self._train, want_features=True)
+        assert features is not None  # `Task.check` has seen that the head is called
+        return out, features
+
+    def head(self, vector: Tensor, features: Tensor) -> Tensor:
+        """The head's output."""
+        return self._pure().head(vector, features)
+
+    def net(self, name: str, vector: Tensor, inputs: tuple[Tensor, ...], train: bool) -> Tensor:
+        """The output of one of the method's networks."""
+        if name not in self._nets:
+            raise UnalikeError(f"The method has no network {name!r} in `nets`.{did_you_mean(name, self._nets)}")
+        net, weight = self._nets[name], self._weight
+        if train and len(inputs[0]) != len(weight):
+            weight = weight.new_full((len(inputs[0]),), 1 / len(inputs[0]))
+        out, statistics = net(vector, inputs, weight, self.key() if train and net.keyed else None, train)
+        if train and name == self._trains:
+            self.statistics = statistics.detach()
+        return out
+
+    def key(self) -> Tensor:
+        """The key of what this batch draws."""
+        if self._drawn is None:
+            raise UnalikeError("There are draws in a training's loss and step; elsewhere use me.uniform and its kin.")
+        return self._drawn()

@@ -1,0 +1,112 @@
+"""The samples that a request names: a client's own, rows of the public set, or both."""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.contract.requests import PUBLIC, DataName
+from unalike.data import Columns
+from unalike.errors import UnalikeError
+
+
+@dc.dataclass(frozen=True, eq=False)
+class Samples:
+    """All that a request's `data` names, of every client: rows of `x` and `y`.
+
+    own: the clients' own samples among them; public: how many rows the public set has, which begin at `base`; labelled:
+    whether all have labels (where not, y is -1, or NaN).
+    """
+
+    x: Tensor
+    y: Tensor
+    own: Columns | None
+    public: int = 0
+    base: int = 0
+    labelled: bool = True
+
+    @classmethod
+    def of(cls, data: DataName, splits: Mapping[str, Columns], public: tuple[Tensor, Tensor | None] | None) -> Samples:
+        """Return the samples of this name: a split, "public", or a split and "public"."""
+        names = (data,) if isinstance(data, str) else tuple(data)
+        own = splits[names[0]] if names[0] != PUBLIC else None
+        if own is not None and len(names) == 1:
+            return cls(own.x, own.y, own)
+        if public is None:
+            raise UnalikeError(
+                "The method works on a public set, and the federation has none: give Federation(public=(x, y)), or "
+                "[data] public in a config file."
+            )
+        px, py = public
+        labels = _no_labels(len(px), splits["train"].y) if py is None else py
+        if own is None:
+            return cls(px, labels, None, len(px), 0, py is not None)
+        return cls(torch.cat([own.x, px]), torch.cat([own.y, labels]), own, len(px), len(own.x), py is not None)
+
+
+def _no_labels(rows: int, like: Tensor) -> Tensor:
+    """Labels that cannot be taken for any: -1, or NaN where labels are numbers."""
+    return like.new_full((rows, *like.shape[1:]), float("nan") if like.is_floating_point() else -1)
+
+
+class Chosen:
+    """The samples of one request, of some clients: how many each has (`sizes`), of which so many are its `own`, which
+    begin at `offsets`; the others are rows of the public set."""
+
+    def __init__(self, samples: Samples, ids: np.ndarray, only: Tensor | None = None):
+        """only: rows of the public set, the same [r] for all or [c, r]."""
+        none, own = np.zeros(len(ids), dtype=np.int64), samples.own
+        self.samples = samples
+        self.own: np.ndarray = none if own is None else own.sizes[ids]
+        self.offsets: np.ndarray = none if own is None else own.offsets[ids]
+        rows = samples.public
+        if only is not None:
+            rows = _checked(only, samples.public)
+        self.sizes = self.own + rows
+
+    def find(self, index: Tensor, offset: Tensor, own: Tensor, only: Tensor | None) -> Tensor:
+        """Return where samples lie in `samples.x`. index [..., c, B]: numbers within each client's data; offset, own,
+        only: `offsets` and `own` on the device, and the chosen rows, in the order of the index."""
+        samples = self.samples
+        if not samples.public:
+            return index + offset[:, None]
+        place = index if samples.own is None else (index - own[:, None]).clamp(min=0)
+        if only is not None:
+            place = (
+                only[place] if only.dim() == 1 else only[torch.arange(len(only), device=only.device)[:, None], place]
+            )
+        if samples.own is None:
+            return place
+        return torch.where(index < own[:, None], index + offset[:, None], samples.base + place)
+
+
+def row_values(values: Tensor, index: Tensor, own: Tensor | None, shared: bool) -> Tensor:
+    """Return the rows of a tensor that has one for each sample. index: [c, ..., B]; values: [c, rows, ...], or
+    [rows, ...] where all clients have the same (`shared`); own: [c], in a union: so many samples come before the public
+    ones, and have zeros."""
+    lead = (len(index), *([1] * (index.dim() - 1)))
+    place = index if own is None else (index - own.reshape(lead)).clamp(min=0)
+    clients = torch.arange(len(index), device=index.device).reshape(lead)
+    found = values[place] if shared else values[clients, place]
+    if own is None:
+        return found
+    public = index >= own.reshape(lead)
+    return found * public.reshape(*index.shape, *([1] * (found.dim() - index.dim()))).to(found.dtype)
+
+
+def _checked(only: Tensor, rows: int) -> int:
+    """Return how many rows are chosen, after a look at them: one too far kills the process on a GPU."""
+    if not rows:
+        raise UnalikeError("only= chooses rows of the public set: name data='public', or ('train', 'public').")
+    if only.dtype != torch.int64 or only.dim() < 1 or not only.shape[-1]:
+        raise UnalikeError(
+            f"only= must be whole numbers [r], rows of the public set; got {only.dtype} {list(only.shape)}."
+        )
+    low, high = (int(v) for v in only.aminmax())
+    if low < 0 or high >= rows:
+        raise UnalikeError(f"only= asks for row {low if low < 0 else high} of a public set that has {rows}.")
+    return only.shape[-1]
