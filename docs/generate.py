@@ -40,7 +40,7 @@ READS = {
     "sum": "the sum over clients only",
     "each": "every client's own value",
     "peers": "every client's own value; other clients see it too",
-    "sealed": "nothing: one other client can open it",
+    "sealed": "nothing: it is sealed for one other client",
 }
 WEIGHTS = {"samples": "its samples n_k", "one": "one"}
 LIVES = {"run": "the whole run", "round": "one exchange to the next"}
@@ -198,8 +198,8 @@ def measured(name: str, facts: dict[str, str]) -> str:
         ["down", f"{line['bytes_down']:,} bytes", vectors(facts["down"])],
         ["up", f"{line['bytes_up']:,} bytes", vectors(facts["up"])],
     ]
-    if "bytes_peer" in line:
-        rows.append(["from peer to peer", f"{line['bytes_peer']:,} bytes", "of these"])
+    if "between clients" in facts:
+        rows.append(["between clients", f"{line['bytes_peer']:,} bytes", vectors(facts["between clients"])])
     before = [line.get("setup_bytes_down", 0), line.get("setup_bytes_up", 0)]
     if any(before):
         rows.append(["before round 1", f"{before[0]:,} bytes down, {before[1]:,} up", "all clients together"])

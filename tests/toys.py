@@ -200,4 +200,47 @@ class FullGradient(Method):
         return me.train(theta, epochs=1).then(self.done)
 
 
+@dc.dataclass(frozen=True)
+class Ring(Method):
+    """No server: everybody trains its own model and passes it to the next in the ring, which takes the mean of both.
+    The ring's order is the server's draw."""
+
+    share: float = 0.5  # of the other's model
+
+    serverless = True
+    keeps = {"theta": Field()}
+    sends = {"theta": Field(read="sealed")}
+
+    def personal(self, me, s, m):
+        return torch.where(me.first, me.start, s.theta)
+
+    def train(self, me, s, m):
+        return me.train(self.personal(me, s, m)).then(self.trained)
+
+    def trained(self, me, s, m, theta):
+        return {"theta": theta}, {"theta": theta}
+
+    def meet(self, me, s, m):
+        return {"theta": (1 - m.share) * s.theta + m.share * m.theirs}, {}
+
+    def round(self, server, cohort):
+        order = cohort.ids[server.shuffled("ring", len(cohort))]
+        sent = cohort.only(order).call(self.train)
+        cohort.call(self.meet, share=self.share, theirs=sent.pass_on("theta", to=[*order[1:], order[0]]))
+
+
+@dc.dataclass(frozen=True)
+class OpenRing(Ring):
+    """The same where the server may read what it passes on."""
+
+    serverless = False
+    sends = {"theta": Field(read="peers")}
+
+    def published(self, server):
+        return {}
+
+    def models(self, server):
+        return {}
+
+
 TOYS = [FeatureMean(), Clustered(), SharedBody(), SecondOrder(), ScalarsFirst(), PeerTable(), FullGradient()]

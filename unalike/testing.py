@@ -109,10 +109,17 @@ def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> 
             raise AssertionError(f"{method}: a resumed run differs by {difference(whole, resumed):.1e}")
 
 
+def apart(a: Run, b: Run) -> float:
+    """How far two methods' models are apart: the servers' or, where one has no server, the losses of clients' own."""
+    if a.method.serverless or b.method.serverless:
+        return float(abs(a.client_values["loss"] - b.client_values["loss"]).max())
+    return float((a.server.w - b.server.w).abs().max())
+
+
 def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
     """With its knob off the method is `like` (FedAvg)."""
     a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (off, like))
-    distance = float((a.server.w - b.server.w).abs().max())
+    distance = apart(a, b)
     if not distance <= 1e-12:
         raise AssertionError(f"{off} should be {like}, and is {distance:.1e} away")
 
@@ -120,7 +127,7 @@ def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any)
 def check_bites(on: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
     """With its knob on the method is not `like`: a correction that never reaches the model is found here."""
     a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (on, like))
-    distance = float((a.server.w - b.server.w).abs().max())
+    distance = apart(a, b)
     if not distance >= 1e-6:
         raise AssertionError(f"{on} should differ from {like}, and is only {distance:.1e} away")
 

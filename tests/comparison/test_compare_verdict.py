@@ -7,6 +7,7 @@ import random
 
 import pytest
 import scipy.stats
+from toys import Ring
 
 from unalike.comparison import results, tune, verdict
 from unalike.comparison.jobs import Arm, Tuned
@@ -224,6 +225,8 @@ def test_what_methods_ask_for_comes_from_their_declarations():
     assert kinds["fedfa"].each == ("accuracy", "taken") and kinds["fedfa"].state == ("taken",)
     assert kinds["rfedavg"].peers == ("mean",) and "shown to all" in kinds["rfedavg"].words
     assert kinds["rfedavg-plus"].state == ()  # carried from one exchange to the next only
+    assert evidence.traits(Ring()).words == "not theta, sealed from client to client"
+    assert kinds["fedavg"].words == "sums"
 
 
 # ---------------------------------------------------------------- the verdict, branch by branch

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import CASES, UNIFORM
-from toys import TOYS, FeatureMean, PeerTable, ScalarsFirst, SecondOrder
+from toys import TOYS, FeatureMean, OpenRing, PeerTable, Ring, ScalarsFirst, SecondOrder
 
 import unalike as ua
 from unalike import testing
@@ -41,7 +41,7 @@ def test_is_not_fedavg_in_disguise(name):
     testing.check_bites(CASES[name][0], UNIFORM, rounds=2)
 
 
-@pytest.mark.parametrize("toy", TOYS, ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("toy", [*TOYS, Ring()], ids=lambda t: type(t).__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_toys_agree_on_all_engines(toy, kind):
     testing.check_engines(toy, kind, "float64")
@@ -53,6 +53,26 @@ def test_toys_bite_and_resume(toy):
     testing.check_bites(toy, ua.FedAvg())
     for engine in testing.ENGINES:
         testing.check_resume(toy, engine=engine)
+
+
+def test_a_method_without_a_server_resumes():
+    for engine in testing.ENGINES:
+        testing.check_resume(Ring(), engine=engine)
+
+
+def test_a_method_without_a_server_vanishes_and_bites():
+    """Where nobody takes anything of the other's model, everybody trains alone."""
+    testing.check_vanishes(Ring(0.0), ua.LocalOnly())
+    testing.check_bites(Ring(), ua.LocalOnly())
+    testing.check_bites(Ring(), ua.FedAvg())
+
+
+def test_what_the_server_may_read_changes_nothing():
+    """A ring whose rows are sealed and one whose rows the server may read; alone, everybody keeps its own model."""
+    runs = [testing.run(m, "mlp", engine="sequential", dtype="float64") for m in (Ring(), OpenRing(), Ring(0.0))]
+    sealed, seen, alone = ([run.clients[k]["theta"] for k in range(6)] for run in runs)
+    assert all(torch.equal(a, b) for a, b in zip(sealed, seen, strict=True))
+    assert all((a - b).abs().max() > 1e-6 for a, b in zip(sealed, alone, strict=True))
 
 
 def test_toys_vanish():

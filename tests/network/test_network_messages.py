@@ -22,7 +22,7 @@ from unalike.network.client import Client, Rules
 from unalike.network.link import Lost
 
 KEYS = {f"site-{k}": f"ecdsa-sha2-nistp384 {k} somebody".encode() for k in range(4)}
-METHODS = [name for name, method in ua.METHODS.items() if not method.pooled]
+METHODS = [name for name, method in ua.METHODS.items() if not method.pooled and not method.serverless]
 
 
 class Direct:

@@ -15,7 +15,8 @@ MAX_SCRATCH = 64 << 20  # bytes of float64 in use while a stack of replies is su
 
 
 class Sums:
-    """The replies to one call: a weighted sum per field, and rows of the fields that declare `read="each"/"peers"`.
+    """The replies to one call: a weighted sum per field, and rows of the fields that declare `read="each"/"peers"`. Of
+    fields that declare `read="sealed"` there is no sum: their rows are for other clients.
 
     Sums are float64, of whole numbers int64. With `ordered` replies come in client order. Without, they come as clients
     answer, and are added with their rounding errors kept apart, so that the order of arrival does not show.
@@ -35,7 +36,10 @@ class Sums:
     def add(self, outcome: Outcome) -> None:
         """Take in some clients' replies; their losses follow by `add_losses`, which may wait for a device."""
         self._ids.append(outcome.ids)
-        for name, values in outcome.up.items():
+        for name, values in outcome.up.items() if not outcome.sealed else {**outcome.up, **outcome.sealed}.items():
+            if self.fields[name].read == "sealed":
+                self._rows.setdefault(name, []).append(values)
+                continue
             weights = self._weigh(name, outcome)
             self.weights[name] = self.weights.get(name, 0.0) + float(weights.sum())
             for part in _partial_sums(values, weights):
@@ -85,7 +89,7 @@ class Sums:
 
     @property
     def names(self) -> list[str]:
-        return list(self._totals)
+        return list({**self._totals, **self._rows})
 
     def total(self, name: str) -> Tensor:
         """Return Σ weight · value, float64 or int64."""

@@ -5,7 +5,8 @@
 
 The server's folder gets ca.key and server.key, which stay there, server.crt,
 and ca.crt, which every client needs. A client's private key stays with it; its
-.pub file goes to clients/ in the server's folder, under the client's name.
+.pub file goes to clients/ in the server's folder, under the client's name, and
+to the other clients where these seal rows for each other (join --peers).
 """
 
 from __future__ import annotations

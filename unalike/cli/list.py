@@ -31,7 +31,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 NOTE = (
     "down, up: vectors of the model's size that a client receives and sends in a round. "
-    "The server sees every message: this deployment has no secure aggregation."
+    "The server sees every message: this deployment has no secure aggregation. What clients seal for each other it "
+    "cannot open."
 )
 
 
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     if list(kinds) == ["methods"]:
         columns = ["method", "down", "up", "server sees", "method reads"]
         facts = {name: method_facts(name) for name in METHODS}
-        rows = [[n, f["down"], f["up"], "every message", f["reads"]] for n, f in facts.items()]
+        rows = [[n, f["down"], f["up"], f["the server sees"].split(":")[0], f["reads"]] for n, f in facts.items()]
         print("\n" + show.table(columns, rows) + "\n\n" + show.prose(NOTE))
     return 0
 
@@ -94,7 +95,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
         for n, s in hints.items()
         if n != "name"
     }
-    facts = method_facts(name) if kind == "methods" else {}
+    facts: dict[str, str] = method_facts(name) if kind == "methods" else {}
     if as_json:
         show.document({"name": name, "summary": summary(thing), "settings": settings, **facts})
         return 0
@@ -106,8 +107,9 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
         rows = [[n, "" if s["default"] is None else str(s["default"]), texts[n]] for n, s in settings.items()]
         print("\n" + show.table(["setting", "default", "what it is"], rows))
     if facts:
-        each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ("down", "up")}
-        words = {**facts, **{k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}}
+        ways = [k for k in ("down", "up", "between clients") if k in facts]
+        each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ways}
+        words = facts | {k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}
         print("\n" + show.table([], [[k, str(v)] for k, v in words.items()], "in a round"))
     return 0
 
@@ -119,14 +121,17 @@ def method_facts(name: str) -> dict[str, str]:
     method = METHODS[name]()
     words = {"sum": "sums of", "each": "every client's", "peers": "every client's, shown to others,"}
     read = {how: [n for n, f in method.sends.items() if f.read == how] for how in words}
+    sealed = [n for n, f in method.sends.items() if f.read == "sealed"]
+    seen = f"every message but {', '.join(sealed)}" if sealed else "every message"
     run = testing.run(method, "mlp", rounds=1, engine="sequential")
     line = run.history[0]
     vector = 4 * run.task.layout.size * line["clients"]
     return {
         "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
-        "the server sees": "every message: this deployment has no secure aggregation",
+        "the server sees": f"{seen}: this deployment has no secure aggregation",
         "down": f"{line['bytes_down'] / vector:.3g}",
         "up": f"{line['bytes_up'] / vector:.3g}",
+        **({"between clients": f"{line['bytes_peer'] / vector:.3g}"} if "bytes_peer" in line else {}),
         "exchanges": str(run.exchanges),
         "clients keep": ", ".join(method.keeps) or "nothing",
         "server keeps of each": ", ".join(method.tables) or "nothing",

@@ -200,7 +200,8 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     if score := score_in(chosen, run.numbers):
         name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"
         rows.append([name, f"{chosen[score.key]:.4f}"])
-    rows += [[f"bytes {way}", size(summary[f"bytes_{way}"])] for way in ("down", "up")]
+    ways = [way for way in ("down", "up", "peer") if f"bytes_{way}" in summary]
+    rows += [[f"bytes {way}", size(summary[f"bytes_{way}"])] for way in ways]
     rows.append(["time", span(summary["seconds"])])
     count = summary["rounds"]
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))

@@ -49,6 +49,11 @@ class Job:
         if self.local.augment is not None:
             augment.check(self.data.train.x)
 
+    @property
+    def start(self) -> Tensor:
+        """The run's first vector (`me.start`)."""
+        return self.task.start
+
     def split(self, name: str) -> Columns:
         columns = self.data.splits.get(name)
         if columns is None:

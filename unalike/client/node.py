@@ -15,22 +15,27 @@ from unalike.client.job import Job
 from unalike.client.one_client import OneClient
 from unalike.client.state_on_disk import REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
+from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import asked_call, check_fields
 from unalike.messages.request import united
+from unalike.messages.sealed import Sealer, asked_wraps, bytes_of, deliveries, key_about, row_about, row_of, text_of
 
 
 class Node:
     """Answers requests for one client."""
 
-    def __init__(self, job: Job, client: int, state: StateFolder, one_client: OneClient):
+    def __init__(self, job: Job, client: int, state: StateFolder, one_client: OneClient, sealer: Sealer | None = None):
+        """sealer: with which rows for other clients are sealed; without one they are sent as they are (`loopback`)."""
         self.job, self.client, self.state, self.one_client = job, client, state, one_client
+        self.sealer = sealer
 
     def handle(self, *parts: bytes) -> bytes:
         """Answer a request, which may come in parts: what all clients get, and what is this client's own. A request
         that came before gets the answer it got then."""
         header, tensors = united(parts)
         call = asked_call(header, self.job.method)
+        tensors = self._opened(header, call, tensors)
         check_fields(tensors, self.job.task)
         if isinstance(call.function, Evaluate):
             return self._evaluate(header, call, call.function.split, tensors)
@@ -45,11 +50,55 @@ class Node:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
         kept, sent, loss = self._run(call, tensors)
+        sent, keys = self._sealed(header, call, sent)
+        kept |= keys
         reply = self._reply(header, sent, int(self.job.data.train.sizes[self.client]), loss, self.one_client.trained)
         if kept or networked:
             kept |= {REQUEST: _as_tensor(sha.digest()), REPLY: _as_tensor(reply), ROUND: torch.tensor(call.round)}
             self.state.stage(kept)
         return reply
+
+    def wrap(self, header: dict[str, Any]) -> bytes:
+        """Answer a request for the keys of rows that this client has sealed, each wrapped for its receiver."""
+        out = []
+        for row in asked_wraps(header):
+            key = self.state.pending(_key_name(row.exchange, row.field), header["round"])
+            if key is None or self.sealer is None:
+                raise UnalikeError(f"This client has sealed no {row.field!r} in round {header['round'] + 1}.")
+            about = row_about(header["run"], header["round"], row.exchange, row.field, self.client)
+            about = key_about(about, row.receiver, row.part, header["at"])
+            out.append(text_of(self.sealer.wrap(key, row.key, about)))
+        answer = {name: header[name] for name in ("run", "round", "at")}
+        return wire.encode({"kind": "reply", **answer, "wrapped": out}, {})
+
+    def _sealed(
+        self, header: dict[str, Any], call: Call, sent: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Seal what the method declares so: (the reply, keys that stay here until the round is over)."""
+        if self.sealer is None:
+            return sent, {}
+        sent, keys = dict(sent), {}
+        for name in [n for n in sent if n in self.job.method.sends and self.job.method.sends[n].read == "sealed"]:
+            about = row_about(header["run"], call.round, call.exchange, name, self.client)
+            row, key = self.sealer.seal(bytes_of(name, sent[name], self.job.task.dtype), about)
+            sent[name], keys[_key_name(call.exchange, name)] = _as_tensor(row), _as_tensor(key)
+        return sent, keys
+
+    def _opened(self, header: dict[str, Any], call: Call, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the message with the rows that other clients have sealed for this one opened."""
+        parts = deliveries(header, tensors)
+        if not parts:
+            return tensors
+        if self.sealer is None:
+            raise UnalikeError("The request brings a sealed row, and this client was given no key.")
+        tensors, method = dict(tensors), self.job.method
+        for part, given in parts.items():
+            about = row_about(header["run"], call.round, given.exchange, given.field, given.sender)
+            where = key_about(about, self.client, part, call.exchange)
+            key = self.sealer.unwrap(given.wrapped_key, given.key, where)
+            row = self.sealer.open(bytes(tensors[part].numpy()), key, about)
+            tensors[part] = row_of(row, part, method.sends.get(given.field), self.job.task, method)
+        return tensors
 
     def _evaluate(self, header: dict[str, Any], call: Call, split: str, tensors: dict[str, Tensor]) -> bytes:
         """Answer the loss and metrics of this client's own model on its own data; nothing is kept."""
@@ -74,6 +123,11 @@ class Node:
         if loss == loss:
             sent = {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}
         return wire.encode(answer, sent)
+
+
+def _key_name(exchange: int, field: str) -> str:
+    """The name under which the key of a sealed row is pending."""
+    return f"__key__ {exchange} {field}"
 
 
 def _as_tensor(data: bytes) -> Tensor:

@@ -113,7 +113,7 @@ class OneClient:
         numbers = {
             k: torch.tensor(v[0], dtype=task.dtype, device=task.device) for k, v in job.numbers(ids, call.round).items()
         }
-        numbers["first"] = first
+        numbers["first"], numbers["start"] = first, job.start
         numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=task.device)
         self.me = me = Me(numbers, call.round, job.local, task.layout)
         s = Fields(state)

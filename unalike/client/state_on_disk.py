@@ -49,6 +49,12 @@ class StateFolder:
             return None
         return bytes(pending[REPLY].numpy())
 
+    def pending(self, name: str, round: int) -> bytes | None:
+        """Return bytes that an answer of this round has left behind under this name."""
+        pending = self._load("pending") or {}
+        there = name in pending and ROUND in pending and int(pending[ROUND]) == round
+        return bytes(pending[name].numpy()) if there else None
+
     def begin(self, round: int, exchange: int) -> None:
         """Forget what another round left pending, or this round when it starts anew: that reply was lost."""
         pending = self._load("pending")

@@ -10,14 +10,16 @@ The server half, `round(server, cohort)`, calls client functions on a cohort and
 from unalike.contract.call import EVALUATION, Call, Evaluate, LazyOutcome, Outcome
 from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import BUFFERS, LOSS, OPTIMIZER, Field, Fields, PerClient
-from unalike.contract.method import Method, client_functions, fingerprint, function_name, settings
+from unalike.contract.method import Method, check_serverless, client_functions, fingerprint, function_name, settings
+from unalike.contract.peers import Parcels, Sealed
 from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Cohort, Message, Replies, Server
+from unalike.contract.server_draws import ServerDraws
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
     "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Average", "Batch", "Call", "Cohort", "Evaluate", "Field",
-    "Fields", "Gradient", "Knob", "LazyOutcome", "Me", "Message", "Method", "Outcome", "Outputs", "PerClient",
-    "Replies", "Request", "Server", "Train", "client_functions", "fingerprint", "function_name", "knob", "plain_args",
-    "settings", "tensor_args",
+    "Fields", "Gradient", "Knob", "LazyOutcome", "Me", "Message", "Method", "Outcome", "Outputs", "Parcels",
+    "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train", "check_serverless",
+    "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings", "tensor_args",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from unalike.contract.fields import Fields
+from unalike.contract.peers import Parcels
 
 EVALUATION = 1 << 20  # the exchange of every evaluation: no round has as many, so its draws are its own
 
@@ -25,7 +26,7 @@ class Call:
     """One exchange: which client function, the message to all, the rows that differ, and when.
 
     function: the name of a function of the method, or `Evaluate(split)`; trained: how many trainings the earlier
-    exchanges of the round had (batch orders are drawn from it).
+    exchanges of the round had (batch orders are drawn from it); parcels: what of the rows is sealed from other clients.
     """
 
     function: str | Evaluate
@@ -34,6 +35,7 @@ class Call:
     round: int
     exchange: int
     trained: int = 0
+    parcels: dict[str, Parcels] = dc.field(default_factory=dict)
 
     def message(self, position: int) -> Fields:
         """Return the message to the client at this position of the cohort."""
@@ -50,6 +52,7 @@ class Outcome:
     loss: np.ndarray
     trained: int = 0  # how many times these clients trained in this exchange
     finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
+    sealed: dict[str, Tensor] | None = None  # fields whose bytes only another client can open
 
 
 class LazyOutcome(Outcome):

@@ -41,7 +41,8 @@ class Me:
     round's learning rate; steps: the steps of local training it does this round (after a training with settings of its
     own, steps and lr are what was done); mean_steps: those of a client of mean size; first: whether it has kept no
     state yet. Numbers are 0-dimensional tensors. round: the round, from 0 (an exchange whose function reads it is never
-    replayed as a captured graph); local: the run's LocalTraining; layout: the model's layout (`body`, `head`, `join`).
+    replayed as a captured graph); local: the run's LocalTraining; layout: the model's layout (`body`, `head`, `join`);
+    start: the run's first vector, a function of the seed that every client has without a message.
     """
 
     n: Tensor
@@ -54,6 +55,7 @@ class Me:
     round: int
     local: LocalTraining
     layout: Layout
+    start: Tensor
 
     def __init__(self, numbers: dict[str, Tensor], round: int, local: LocalTraining, layout: Layout):
         self.__dict__.update(numbers)

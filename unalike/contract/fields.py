@@ -13,7 +13,7 @@ BUFFERS = "buffers"  # the reserved field in which BatchNorm's statistics travel
 LOSS = "training_loss"  # the reserved field in which a client's mean training loss travels
 OPTIMIZER = "optimizer."  # prefix of the client state that a kept optimizer lives in
 
-READS = ("sum", "each", "peers")
+READS = ("sum", "each", "peers", "sealed")
 
 
 @dc.dataclass(frozen=True)
@@ -26,8 +26,9 @@ class Field:
       "public" (rows of the public set), "scalar", or a tuple of numbers and names (a name that is none of these is an
       attribute of the method: `("clusters", "model")`). What a client keeps may have the shape "samples", one for each
       of its training samples: in a simulation with zeros behind, as many as the largest client has.
-    read: "sum" (the server needs only the weighted sum), "each" (it reads every client's own value) or "peers" (other
-      clients see it too). What is not declared "each" or "peers" cannot be read client by client.
+    read: who may see a single client's value. "sum": nobody, the server gets the weighted sum; "each": the server;
+      "peers": the server and other clients, to whom it sends values, or what it makes of them; "sealed": one other
+      client, and not the server, which can only hand it on (`replies.pass_on`).
     weight: what the value is weighted by in sums and means: "samples", "one", or the name of an option of the method
       that is "samples" or "uniform"; fixed before anything is sent.
     life: for client state: "run", or "round" for what is only carried from one exchange to the next.

@@ -36,6 +36,7 @@ class Method:
     buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
+    serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -68,8 +69,8 @@ class Method:
         server.w = server.w + cohort.call(self.client, w=server.w).mean("delta")
 
     def published(self, server: Server) -> Message:
-        """The message with which a client finds its own model (see `personal`)."""
-        return {"w": server.w}
+        """The message with which a client finds its own model (see `personal`); of a serverless method none."""
+        return {} if self.serverless else {"w": server.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         """The vector (or a request that ends in one) that is evaluated on this client's own data."""
@@ -84,7 +85,24 @@ class Method:
         """The vectors evaluated on the global test set by name: the first is the one that is reported (`test_*`), the
         others are logged as `test_<name>_*`. With pairs (vector, weight) the reported numbers are the weighted mean of
         the models' numbers, and every model is logged under its name. Empty: there is no global model."""
-        return {"global": server.w}
+        return {} if self.serverless else {"global": server.w}
+
+
+def check_serverless(method: Method) -> None:
+    """Refuse a method that is declared serverless and declares something that needs a server."""
+    kind = type(method)
+    if not method.serverless:
+        return
+    for name, field in method.sends.items():
+        if field.read != "sealed":
+            raise UnalikeError(
+                f"{kind.__name__} is serverless, and declares that it sends {name!r} with read={field.read!r}: it must "
+                "be 'sealed', which other clients can read and the server cannot."
+            )
+    if method.tables:
+        raise UnalikeError(f"{kind.__name__} is serverless, and declares a table: keep it at the clients (`keeps`).")
+    if kind.personal is Method.personal:
+        raise UnalikeError(f"{kind.__name__} is serverless: `personal` must say which vector is a client's own.")
 
 
 def settings(method: Method) -> dict[str, Any]:

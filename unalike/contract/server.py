@@ -11,6 +11,8 @@ from torch import Tensor
 
 from unalike.contract.client import Answer
 from unalike.contract.fields import Field, PerClient
+from unalike.contract.peers import Sealed, addressed, has_tensor
+from unalike.contract.server_draws import ServerDraws
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 
@@ -21,7 +23,11 @@ class Server:
     """The server's state: `w`, and whatever a method assigns (tensors, numbers, text, lists of these).
 
     `buffers` holds BatchNorm's statistics where a model has any; `table(name)` is a declared table with one row per
-    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name.
+    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name. A
+    serverless method's server holds no tensors: no `w`, and numbers and text only.
+
+    Draws are functions of (seed, round, purpose): `uniform`, `normal`, `integers`, `coin`, `shuffled`, and `draw`, rows
+    of the public set.
     """
 
     w: Tensor
@@ -34,18 +40,27 @@ class Server:
         layout: Layout,
         tables: Mapping[str, Rows],
         fresh: Callable[[int], Tensor],
+        draws: ServerDraws,
+        serverless: str = "",
         nets: Mapping[str, Tensor] | None = None,
+        /,
         **values: Tensor,
     ):
-        """fresh: gives model number k of the run's seed, for `init`; nets: the first vectors of the method's further
-        networks."""
-        self.__dict__.update(values={}, layout=layout, _tables=tables, _fresh=fresh, _nets=nets or {})
+        """fresh: gives model number k of the run's seed, for `init`; serverless: the name of a method without a
+        server, which may assign no tensors; nets: the first vectors of the method's further networks."""
+        own = {"_tables": tables, "_fresh": fresh, "_draws": draws, "_serverless": serverless, "_nets": nets or {}}
+        self.__dict__.update(values={}, layout=layout, **own)
         for name, value in values.items():
             setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__ or hasattr(Server, name):
             raise UnalikeError(f"server.{name} is the server's own: give the method's state another name.")
+        if self._serverless and has_tensor(value):
+            raise UnalikeError(
+                f"{self._serverless} is serverless, and assigns server.{name}, a tensor: the server of such a method "
+                "holds numbers and text; models are kept by clients."
+            )
         self.values[name] = value.detach() if isinstance(value, Tensor) else value
 
     def __getattr__(self, name: str) -> Any:
@@ -54,6 +69,10 @@ class Server:
         except KeyError:
             if name.startswith("__"):
                 raise AttributeError(name) from None
+            if name == "w" and self.__dict__.get("_serverless"):
+                raise UnalikeError(
+                    f"{self._serverless} is serverless: there is no server.w. A client's first model is me.start."
+                ) from None
             public = [known for known in self.values if not known.startswith("_")]
             raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, public)}") from None
 
@@ -71,6 +90,33 @@ class Server:
     def init(self, count: int) -> Tensor:
         """Return `count` models, each with its own weights, drawn from the run's seed; the first is the given one."""
         return torch.stack([self._fresh(k) for k in range(count)])
+
+    # ---- draws: functions of (seed, round, purpose)
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform numbers in [0, 1)."""
+        return self._draws.uniform(purpose, shape)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal numbers."""
+        return self._draws.normal(purpose, shape)
+
+    def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
+        """Whole numbers from 0 to high - 1."""
+        return self._draws.integers(purpose, shape, high)
+
+    def coin(self, purpose: str, p: float) -> bool:
+        """True with probability p."""
+        return self._draws.coin(purpose, p)
+
+    def shuffled(self, purpose: str, n: int) -> np.ndarray:
+        """The numbers from 0 to n - 1 in a random order: `cohort.ids[server.shuffled("pairs", len(cohort))]`."""
+        return self._draws.shuffled(purpose, n)
+
+    def draw(self, purpose: str, n: int, stratify: bool = False) -> Tensor:
+        """n different rows of the public set, in ascending order; stratify: each class as often as its share of the
+        set, to a row."""
+        return self._draws.draw(purpose, n, stratify)
 
 
 class Rows(Protocol):
@@ -120,11 +166,16 @@ class Received(Protocol):
 
 
 class Replies:
-    """What came back from a call, as far as it was declared: sums and means of every field, single values only of
-    fields declared `read="each"` or `"peers"`."""
+    """What came back from a call, as far as it was declared: sums and means of fields, single values only of fields
+    declared `read="each"` or `"peers"`; fields declared `read="sealed"` can only be passed on to other clients."""
 
-    def __init__(self, received: Received, dtype: torch.dtype):
+    def __init__(
+        self, received: Received, dtype: torch.dtype, asked: np.ndarray, when: tuple[int, int], serverless: str = ""
+    ):
+        """asked: the clients that were called; when: round and exchange; serverless: the name of a method without a
+        server, which may read nothing."""
         self._received, self._dtype = received, dtype
+        self._asked, self._when, self._serverless = asked, when, serverless
 
     @property
     def ids(self) -> np.ndarray:
@@ -146,23 +197,55 @@ class Replies:
 
     def each(self, name: str) -> Tensor:
         """Return one row per client, in the order of `ids`."""
-        self._check(name)
+        self._readable(name)
         if self._received.fields[name].read == "sum":
             raise UnalikeError(
                 f"The reply field {name!r} is declared read='sum': reading it client by client needs read='each'."
             )
         return self._received.rows(name)
 
+    def pass_on(self, name: str, to: Iterable[int]) -> Sealed:
+        """Return the rows of a field declared `read="sealed"` or `"peers"` as a part of a message to other clients.
+
+        `to` has a receiver for each client that was *called*, in their order: the row of the j-th goes to `to[j]`. Each
+        receiver has one row. Where a client did not answer, its receiver is left out of the call that it had a row in.
+        """
+        self._check(name)
+        read = self._received.fields[name].read
+        if read not in ("peers", "sealed"):
+            raise UnalikeError(
+                f"The reply field {name!r} is declared read={read!r}: passing it on to other clients needs "
+                "read='sealed', or 'peers' where the server may see it."
+            )
+        to = np.asarray(to, dtype=np.int64)
+        return addressed(name, self._when, self._received.rows(name), self._asked, self._received.ids, to)
+
     def losses(self) -> np.ndarray:
         """Return the mean training loss per client, NaN where it did not train."""
+        self._open()
         return self._received.losses
 
     def _check(self, name: str) -> None:
         if name not in self._received.names:
             raise UnalikeError(f"The replies have no field {name!r}.{did_you_mean(name, self._received.names)}")
 
-    def _total(self, name: str) -> Tensor:
+    def _open(self) -> None:
+        if self._serverless:
+            raise UnalikeError(
+                f"{self._serverless} is serverless, and reads replies: its server half may only pass them on."
+            )
+
+    def _readable(self, name: str) -> None:
         self._check(name)
+        self._open()
+        if self._received.fields[name].read == "sealed":
+            raise UnalikeError(
+                f"The reply field {name!r} is declared read='sealed': the server cannot read it; pass_on({name!r}, "
+                "to=...) hands it to other clients."
+            )
+
+    def _total(self, name: str) -> Tensor:
+        self._readable(name)
         return self._received.total(name)
 
 

@@ -30,6 +30,9 @@ class Engine:
         """Run a call on these clients and yield their outcomes."""
         raise NotImplementedError
 
+    def leave_out(self, client: int, reason: str) -> None:
+        """Hear that a client is not called, and why; in a simulation this does not happen."""
+
     @property
     def remark(self) -> str:
         """What belongs beside the reason for its choice, once that is known."""

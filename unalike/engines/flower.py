@@ -4,13 +4,15 @@ never leave it.
 The server has a `RemoteFederation` and sends the same bytes as `loopback`. A client that does not answer in time,
 or not properly, is left out of the round. Its state is its own: with every request the server says which of the
 client's rounds counted last, and the client keeps or forgets what is pending. A reply is checked and handed on when it
-comes: the server holds one at a time.
+comes: the server holds one at a time. Rows that clients seal for each other wait here, and are handed on with a key
+that their sender has wrapped for the receiver: the server cannot open them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+import dataclasses as dc
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_evaluation, check_reply, received_outcome, reply_fields
 from unalike.messages.request import request_header
+from unalike.messages.sealed import take_sealed, unsealed, wrapped_keys
 
 # What the server keeps of each client: the last of its rounds that counted, plus 2 (0: none; 1: the setting-up, -1).
 ACKNOWLEDGED: Shapes = {"acknowledged": ((), torch.int64, "run")}
@@ -31,8 +34,9 @@ class Remote(Protocol):
     """The clients as the engine needs them (`unalike.network.server.Clients`)."""
 
     run: str
+    public: list[str]  # the clients' public keys, by number
 
-    def ask(self, requests: Mapping[int, tuple[bytes, bytes]]) -> Iterable[tuple[int, bytes]]:
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterable[tuple[int, bytes]]:
         """Yield the answers that come in time, as they come."""
         ...
 
@@ -61,7 +65,12 @@ class Flower(Engine):
             yield from self._exchange(call, ids, frozenset(), self.job.split(call.function.split).sizes)
             return
         answered: list[int] = []
-        for outcome in self._exchange(call, ids, self.rehearsal.sends(call), self.job.data.train.sizes):
+        rehearsed = unsealed(call, self.fields, self.job.task, self.job.method)
+        ids, call, sealed = self._wrapped(call, ids) if call.parcels else (ids, call, {})
+        if not len(ids):  # nobody's row has come, and everybody was told
+            return
+        sends = self.rehearsal.sends(rehearsed)
+        for outcome in self._exchange(call, ids, sends, self.job.data.train.sizes, sealed):
             answered.append(int(outcome.ids[0]))
             yield outcome
         counts = np.array(sorted(answered), dtype=np.int64)
@@ -75,8 +84,45 @@ class Flower(Engine):
                 "there, then go on from the last checkpoint (--resume)."
             )
 
-    def _exchange(self, call: Call, ids: np.ndarray, sends: frozenset[str], sizes: np.ndarray) -> Iterator[Outcome]:
-        """Ask these clients and yield the answers of use, as they come."""
+    def leave_out(self, client: int, reason: str) -> None:
+        self.remote.refuse(client, reason)
+
+    def _wrapped(self, call: Call, ids: np.ndarray) -> tuple[np.ndarray, Call, dict[int, dict[str, Any]]]:
+        """Ask the senders of sealed rows to wrap their keys for the receivers: (the clients that can be called, their
+        call, what each is told about its sealed parts). A receiver whose sender is silent is left out."""
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for part, some in call.parcels.items():
+            for sender, receiver in zip(some.senders.tolist(), some.receivers.tolist(), strict=True):
+                key = {"receiver": receiver, "key": self.remote.public[receiver], "part": part}
+                rows.setdefault(sender, []).append({"field": some.field, "exchange": some.exchange, **key})
+        told: dict[int, dict[str, Any]] = {int(client): {} for client in ids}
+        header = {"run": self.remote.run, "round": call.round, "at": call.exchange}
+        requests = {sender: (wire.encode({"kind": "wrap", **header, "rows": of}, {}),) for sender, of in rows.items()}
+        for sender, answer in self.remote.ask(requests):
+            try:
+                found = wrapped_keys(answer, header, len(rows[sender]))
+            except UnalikeError as error:
+                self.remote.refuse(sender, str(error))
+                continue
+            for row, wrapped in zip(rows[sender], found, strict=True):
+                whose = {"sender": sender, "key": self.remote.public[sender], "wrapped": wrapped}
+                about = {"field": row["field"], "exchange": row["exchange"], **whose}
+                told[row["receiver"]][row["part"]] = about
+        there = np.array([told[int(client)].keys() == call.parcels.keys() for client in ids])
+        for client in ids[~there]:
+            self.leave_out(int(client), "the client that sends it a row did not give the key.")
+        index = torch.from_numpy(there).to(self.job.task.device)
+        return ids[there], dc.replace(call, rows={name: t[index] for name, t in call.rows.items()}), told
+
+    def _exchange(
+        self,
+        call: Call,
+        ids: np.ndarray,
+        sends: frozenset[str],
+        sizes: np.ndarray,
+        sealed: Mapping[int, dict[str, Any]] | None = None,
+    ) -> Iterator[Outcome]:
+        """Ask these clients and yield the answers of use, as they come; sealed: what each is told of sealed parts."""
         header = request_header(self.job.method, call)
         shared = wire.encode(header, call.shared)
         counted = self._counted(ids).tolist()
@@ -84,26 +130,31 @@ class Flower(Engine):
         for position, client in enumerate(ids):
             last = counted[position] - 2 if counted[position] else None
             rows = {name: t[position] for name, t in call.rows.items()}
-            requests[int(client)] = (shared, wire.encode({"run": self.remote.run, "acknowledged": last}, rows))
+            own = {"run": self.remote.run, "acknowledged": last}
+            if sealed:
+                own["sealed"] = sealed[int(client)]
+            requests[int(client)] = (shared, wire.encode(own, rows))
         asked = {**header, "run": self.remote.run}
         for client, answer in self.remote.ask(requests):
             try:
                 outcome = received_outcome(client, answer, asked, int(sizes[client]), self.job.task)
-                self._check(outcome.up, sends, call)
+                names = outcome.up.keys() | ()
+                if isinstance(call.function, str):
+                    outcome.sealed = take_sealed(outcome.up, self.fields, self.job.task, self.job.method)
+                self._check(outcome.up, names, sends, call)
             except UnalikeError as error:
                 self.remote.refuse(client, str(error))
             else:
                 yield outcome
 
-    def _check(self, up: dict[str, torch.Tensor], sends: frozenset[str], call: Call) -> None:
+    def _check(self, up: dict[str, torch.Tensor], names: Set[str], sends: frozenset[str], call: Call) -> None:
         if isinstance(call.function, Evaluate):
             check_evaluation(up, self.job.task, self.job.data.train.y)
             return
         check_reply(up, self.fields, self.job.task, self.job.method, call.function)
-        if up.keys() != sends:
-            raise UnalikeError(
-                f"it sent {', '.join(sorted(up)) or 'nothing'}, and {call.function} sends {', '.join(sorted(sends))}."
-            )
+        if names != sends:
+            sent = ", ".join(sorted(names)) or "nothing"
+            raise UnalikeError(f"it sent {sent}, and {call.function} sends {', '.join(sorted(sends))}.")
 
     def _counted(self, ids: np.ndarray) -> torch.Tensor:
         """Return what is acknowledged to these clients, before this round; 0 for none."""

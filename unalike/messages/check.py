@@ -113,6 +113,8 @@ def check_reply(up: Mapping[str, Tensor], fields: Mapping[str, Field], task: Tas
             raise UnalikeError(
                 f"{kind}.{name} sends {key!r} with shape {list(value.shape[1:])}; `sends` declares {list(want)}."
             )
+        if fields[key].read == "sealed" and value.dtype != task.dtype:
+            raise UnalikeError(f"{kind}.{name} sends {key!r} as {value.dtype}: a sealed field is {task.dtype}.")
 
 
 def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples: int, task: Task) -> Outcome:

@@ -24,8 +24,8 @@ def is_finite(value: Any) -> TypeGuard[float]:
 
 
 def traffic(line: Mapping[str, Any]) -> int:
-    """Return all bytes of a round, both ways, and those before round 1."""
-    return sum(int(line.get(f"{when}bytes_{way}") or 0) for when in ("", "setup_") for way in ("down", "up"))
+    """Return all bytes of a round, both ways and between clients, and those before round 1."""
+    return sum(int(line.get(f"{when}bytes_{way}") or 0) for when in ("", "setup_") for way in ("down", "up", "peer"))
 
 
 def choose(lines: Sequence[Line], *scores: Number) -> Line | None:

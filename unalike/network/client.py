@@ -33,6 +33,7 @@ from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
 from unalike.messages import wire
 from unalike.messages.request import united
+from unalike.messages.sealed import Sealer
 from unalike.methods import METHODS
 from unalike.network.link import Away, ClientLink, Parts
 from unalike.nn.numerics import DTYPES, find_device
@@ -115,12 +116,14 @@ class Client:
         rules: Rules | None = None,
         device: str = "auto",
         say: Callable[[str], None] = lambda text: None,
+        sealer: Sealer | None = None,
     ):
+        """sealer: this client's keys, for methods whose clients seal rows for each other (`network.seal.Keyring`)."""
         if len(data) != 1:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
         data.check(gaps=True)
         self.data, self.folder, self.rules, self.device = data, folder, rules or Rules(), find_device(device)
-        self.say, self.ended = say, False
+        self.say, self.ended, self.sealer = say, False, sealer
         self._nodes: dict[str, Node] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.close = weakref.finalize(self, release, _locked(folder / "lock"))
@@ -175,6 +178,13 @@ class Client:
         self.say(f"round {header['round'] + 1}: {header['function']}, {time.perf_counter() - began:.1f} s")
         return reply
 
+    def _wrap(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """Keys of rows that this client has sealed, for the clients that they are passed on to."""
+        reply = self._node(header).wrap(header)
+        named = ", ".join(f"{row['field']} for client {row['receiver']}" for row in header["rows"][:5])
+        self.say(f"round {header['round'] + 1}: keys of {named}")
+        return reply
+
     def _evaluate(self, header: dict[str, Any], parts: Parts) -> bytes:
         return self._node(header).handle(*parts)
 
@@ -218,8 +228,15 @@ class Client:
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
         if method.pooled:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
+        sealed = [name for name, field in method.sends.items() if field.read == "sealed"]
+        if sealed and self.sealer is None:
+            raise UnalikeError(
+                f"{type(method).__name__} seals {sealed[0]!r} for other clients: this needs a key (--key)."
+            )
         module = config.make_model(tables.get("model", {}), data, seed)
         loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
+        if method.serverless and buffers == "average":
+            buffers = "local"  # as at the server: there is nobody to average statistics
         loss.setdefault("loss", default_loss(data.train.y))
         unit = None if own.preparation is None else own.preparation.target
         task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
@@ -234,7 +251,7 @@ class Client:
         job.check_steps(int(local.counts(np.array([client]), np.array([len(y)]), 0)[0]))
         state = StateFolder(self.folder / run, shapes, real=True)
         state.path.mkdir(exist_ok=True)
-        self._nodes[run] = Node(job, client, state, OneClient(job))
+        self._nodes[run] = Node(job, client, state, OneClient(job), self.sealer)
         return self._nodes[run]
 
 
@@ -287,7 +304,7 @@ def _locked(file: Path) -> int | None:
 
 ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {
     "hello": Client._hello, "prepare": Client._prepare, "plan": Client._plan, "request": Client._request,
-    "evaluate": Client._evaluate, "end": Client._end,
+    "wrap": Client._wrap, "evaluate": Client._evaluate, "end": Client._end,
 }  # fmt: skip
 
 

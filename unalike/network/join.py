@@ -8,7 +8,10 @@ The data stay here; so does what a method keeps of this client (--state). The
 server is told how many samples there are, their shape and the number of
 classes, and is sent what the method sends. Nothing that it sends is run: this
 client has its own copy of every method. --methods and --max-steps say what it
-is willing to do; a method, model or loss of somebody's own needs --file.
+is willing to do; a method, model or loss of somebody's own needs --file. What a
+method sends from client to client is sealed for the receiver's key. --peers
+FOLDER, with the other clients' .pub files, accepts no other keys; without it
+the server says which key is whose, and must be honest about that.
 
 It waits for a server that is away, joins again after either was started anew,
 and goes on where it was. Ctrl-C leaves.
@@ -48,6 +51,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validation", metavar="X", type=float, default=0.0, help="share to choose a round by")
     parser.add_argument("--methods", metavar="NAMES", help="methods this client runs, as a,b; default all built in")
     parser.add_argument("--file", metavar="FILE.py", action="append", default=[], help="code that may be run, if asked")
+    parser.add_argument(
+        "--peers", metavar="FOLDER", help="the other clients' .pub files: rows are sealed for these keys and no others"
+    )
     parser.add_argument("--max-steps", metavar="N", type=int, help="mini-batch steps a round at most")
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--wait", metavar="SECONDS", type=float, default=float("inf"), help="for a server that is away")
@@ -58,12 +64,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     lifeline()
     from unalike.network.one_machine import flower
+    from unalike.network.seal import Keyring
 
     data = read_client(Path(args.data), args.test, args.validation, args.schema and Path(args.schema))
     methods = tuple(args.methods.split(",")) if args.methods else None
     rules = Rules(methods, tuple(map(Path, args.file)), args.max_steps, args.repeatable)
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
-    client = Client(data, Path(args.state), rules, args.device, say)
+    keyring = Keyring(Path(args.key), args.peers and Path(args.peers))
+    client = Client(data, Path(args.state), rules, args.device, say, keyring)
     try:
         ca = Path(args.ca).read_bytes()
     except OSError as error:

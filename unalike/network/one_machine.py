@@ -172,7 +172,7 @@ class Local:
         words = [
             "unalike.network.join", self.address, "--ca", folder / "outer" / "ca.crt", "--key", home / "key",
             "--data", folder / f"{name}.safetensors", "--state", home / "state",
-            "--device", "cpu", "--wait", "60", "--repeatable",
+            "--peers", folder / "outer" / "clients", "--device", "cpu", "--wait", "60", "--repeatable",
         ]  # fmt: skip
         self.processes.start(name, [*map(str, words)], OMP_NUM_THREADS="1")
 

@@ -39,9 +39,14 @@ class Clients:
     run = ""
 
     def __init__(
-        self, link: ServerLink, names: Sequence[str], deadline: float, say: Callable[[str], None] = lambda text: None
+        self,
+        link: ServerLink,
+        keys: Mapping[str, bytes],
+        deadline: float,
+        say: Callable[[str], None] = lambda text: None,
     ):
-        self.link, self.names, self.deadline, self.say = link, list(names), deadline, say
+        self.link, self.names, self.deadline, self.say = link, list(keys), deadline, say
+        self.public = [b" ".join(key.split()[:2]).decode("ascii", "replace") for key in keys.values()]
 
     def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, bytes]]:
         """Yield the answers that come in time, as they come."""
@@ -197,7 +202,7 @@ def run(
         raise UnalikeError(
             "checkpoint_every must be 1: clients' state goes on round by round, and so must the server's."
         )
-    clients = Clients(link, list(keys), deadline, say)
+    clients = Clients(link, keys, deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
     data = clients.federation(marks, test, classes, schema)

@@ -46,20 +46,24 @@ class Traits:
     each: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
+    sealed: tuple[str, ...] = ()
+    sums: bool = True
 
     @property
     def words(self) -> str:
         """For a table."""
-        parts = ["sums"]
+        parts = ["sums"] if self.sums else []
         parts += [f"each client's {', '.join(self.each)}"] if self.each else []
         parts += [f"{', '.join(self.peers)}, shown to all"] if self.peers else []
+        parts += [f"not {', '.join(self.sealed)}, sealed from client to client"] if self.sealed else []
         return "; ".join(parts)
 
 
 def traits(method: Method) -> Traits:
     sends = method.sends.items()
-    each, peers = (tuple(n for n, f in sends if f.read == how) for how in ("each", "peers"))
-    return Traits(each, peers, tuple(n for n, f in method.keeps.items() if f.life == "run"))
+    each, peers, sealed = (tuple(n for n, f in sends if f.read == how) for how in ("each", "peers", "sealed"))
+    state = tuple(n for n, f in method.keeps.items() if f.life == "run")
+    return Traits(each, peers, state, sealed, sums=len(sealed) < len(sends) or not sends)
 
 
 @dc.dataclass

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.client.evaluation import predicts
-from unalike.contract import EVALUATION, Call, Evaluate, Method, Outcome, Server
+from unalike.contract import EVALUATION, Call, Evaluate, Message, Method, Outcome, Server
+from unalike.contract.peers import check_message
 from unalike.data.columns import Columns
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
@@ -42,7 +43,8 @@ def choose_clients(asked: str | int, population: int, seed: int) -> np.ndarray:
 def shares_one_model(method: Method) -> bool:
     """Return whether every client's own model is the global one."""
     kind = type(method)
-    return kind.personal is Method.personal and kind.published is Method.published and not predicts(method)
+    one = kind.personal is Method.personal and kind.published is Method.published
+    return one and not method.serverless and not predicts(method)
 
 
 def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -105,14 +107,21 @@ def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.nd
     task, columns = run.task, run.data.splits[split]
     if _one_model_here(run):
         return ids, evaluate_columns(task, run.bound(run.server.w), columns, ids)
-    message = run.method.published(run.server)
-    shared, rows = message_parts(message, run.population, run.server.values, task)
+    shared, rows = message_parts(published(run), run.population, run.server.values, task)
     rows = {name: values[torch.from_numpy(ids).to(task.device)] for name, values in rows.items()}
     found = _Answers(run, columns)
     for outcome in run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids):
         found.add(outcome)
     run.clients.discard()  # a personal model that is trained here leaves nothing behind
     return found.scores()
+
+
+def published(run: Run) -> Message:
+    """Return the message with which clients find their own models; a serverless method has no tensors in it."""
+    message = run.method.published(run.server)
+    if run.method.serverless:
+        check_message(type(run.method).__name__, message)
+    return message
 
 
 def by_class(run: Run) -> list[dict[str, Any]]:

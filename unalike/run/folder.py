@@ -229,11 +229,10 @@ class RunFolder:
         plain = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
         replace(self.checkpoints / file, safetensors.torch.save(plain))
 
-    def load(self, server: Server, stores: dict[str, Any]) -> int:
+    def load(self, server: Server, stores: dict[str, Any], device: torch.device) -> int:
         """Put the last checkpoint back; the number of rounds done (0: none)."""
         if self.manifest is None:
             return 0
-        device = server.w.device
         tensors = {n: t.to(device) for n, t in self._read(self.manifest["server"]).items()}
         server.values.update(join_values(tensors), **self.manifest["numbers"])
         for name, parts in self.manifest["segments"].items():

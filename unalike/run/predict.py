@@ -24,7 +24,7 @@ from unalike.messages.request import message_parts
 from unalike.nn.metrics import two_sided
 from unalike.nn.numerics import numerics
 from unalike.nn.output import Output, picker
-from unalike.run.evaluate import shares_one_model
+from unalike.run.evaluate import published, shares_one_model
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -218,7 +218,7 @@ def _own_module(run: Run, client: int) -> nn.Module:
         return run.model
     if isinstance(run.data, RemoteFederation):
         raise UnalikeError("The clients' own models stay with them in a real federation: only the global one is here.")
-    shared, rows = message_parts(run.method.published(run.server), run.population, run.server.values, task)
+    shared, rows = message_parts(published(run), run.population, run.server.values, task)
     rows = {name: values[[client]] for name, values in rows.items()}
     call = Call("personal", shared, rows, run.rounds_done - 1, EVALUATION)
     state, first = run.clients.read(np.array([client]))

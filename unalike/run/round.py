@@ -10,11 +10,13 @@ from torch import Tensor
 
 from unalike.channel import Sums
 from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, function_name
+from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
 from unalike.engines.engine import Engine
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
 from unalike.messages.request import message_parts
+from unalike.messages.sealed import peer_payload
 
 
 class Round:
@@ -24,10 +26,12 @@ class Round:
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
-        self.bytes_down = self.bytes_up = 0
+        self.bytes_down = self.bytes_up = self.bytes_peer = 0
         self.losses: list[np.ndarray] = []
         self._buffers: list[tuple[np.ndarray, Tensor, float]] = []  # of each exchange: who trained, sum, weight
         self.fields = reply_fields(self.method, engine.job.task)
+        self._serverless = type(self.method).__name__ if self.method.serverless else ""
+        self._sealed = {name for name, field in self.fields.items() if field.read == "sealed"}
 
     # ---- what a cohort asks
 
@@ -45,14 +49,25 @@ class Round:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
         task = self.engine.job.task
-        shared, rows = message_parts(message, len(ids), self.server.values, task)
+        if self._serverless:
+            check_message(self._serverless, message)
+        asked, when = ids, (self.round, self.exchange)
+        sealed = {part: parcels_of(value) for part, value in message.items() if isinstance(value, Sealed)}
+        plain = {part: value for part, value in message.items() if part not in sealed}
+        shared, rows = message_parts(plain, len(ids), self.server.values, task)
+        parcels: dict[str, Parcels] = {}
+        if sealed:
+            ids, rows, parcels = self._delivered(sealed, ids, rows)
         self.bytes_down += wire.payload(shared) * len(ids) + wire.payload(rows)
-        call = Call(name, shared, rows, self.round, self.exchange, self.trained)
+        if parcels:
+            rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
+            parcels = {part: some for part, some in parcels.items() if self.fields[some.field].read == "sealed"}
+        call = Call(name, shared, rows, self.round, self.exchange, self.trained, parcels)
         self.exchange += 1
         sums, trained = Sums(self.fields, self.method, self.engine.ordered), 0
-        for outcome in self.engine.call(call, ids):
+        for outcome in self.engine.call(call, ids) if len(ids) else ():
             check_reply(outcome.up, self.fields, task, self.method, name)
-            self.bytes_up += wire.payload(outcome.up)
+            self.bytes_up += wire.payload(self._to_server(outcome.up))
             trained = max(trained, outcome.trained)
             sums.add(outcome)
             sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
@@ -60,13 +75,41 @@ class Round:
                 listener(outcome)
         sums.close(ids)
         self.trained += trained
-        self.lost = max(self.lost, len(ids) - len(sums.ids))
+        self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
         if BUFFERS in sums.names:
             # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
             self._buffers = [part for part in self._buffers if not np.isin(part[0], ids).any()]
             self._buffers.append((ids, sums.total(BUFFERS), sums.weights[BUFFERS]))
-        return Replies(sums, task.dtype)
+        return Replies(sums, task.dtype, asked, when, self._serverless)
+
+    def _delivered(
+        self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]
+    ) -> tuple[np.ndarray, dict[str, Tensor], dict[str, Parcels]]:
+        """Bring rows from clients into the order of their receivers: (clients that have all their rows, the server's
+        own rows for these, the clients' rows for these). Those whose sender did not answer are left out."""
+        there = np.ones(len(ids), dtype=bool)
+        for part, some in sealed.items():
+            if some.round != self.round:
+                raise UnalikeError(
+                    f"The rows of {some.field!r} came in round {some.round + 1} and are passed on in round "
+                    f"{self.round + 1}: pass them on in the round they came in."
+                )
+            found, _ = some.at(ids, part)
+            for client in ids[there & ~found]:
+                self.engine.leave_out(int(client), f"the client that was to send it {some.field!r} did not answer.")
+            there &= found
+        mask = torch.from_numpy(there)
+        parcels = {part: some.at(ids[there], part)[1] for part, some in sealed.items()}
+        for some in parcels.values():
+            self.bytes_peer += peer_payload(some.rows, self.fields[some.field])
+        return ids[there], {name: t[mask.to(t.device)] for name, t in rows.items()}, parcels
+
+    def _to_server(self, up: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the fields that the server can read; sealed ones count where they are passed on."""
+        if not self._sealed.intersection(up):
+            return up
+        return {name: value for name, value in up.items() if name not in self._sealed}
 
     def finish(self) -> None:
         """End the round: buffers averaged over all clients that trained become the server's."""

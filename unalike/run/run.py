@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
-from unalike.contract import BUFFERS, Cohort, Method, Outcome, Server
+from unalike.contract import BUFFERS, Cohort, Method, Outcome, Server, ServerDraws, check_serverless
 from unalike.data import Federation, RemoteFederation
 from unalike.engines import choose_engine
 from unalike.engines.flower import ACKNOWLEDGED
@@ -35,7 +35,8 @@ from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
-SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down and up before round 1
+SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down, up and between clients before round 1
+WAYS = ("down", "up", "peer")  # of bytes
 
 
 class Run:
@@ -66,6 +67,9 @@ class Run:
         self.data = self._training = federation.to(task.device, task.dtype)
         if getattr(method, "pooled", False):
             self._pool()
+        check_serverless(method)
+        if method.serverless and task.buffer_policy == "average":
+            task.buffer_policy = "local"  # there is nobody to average statistics
         self.population = len(self._training)
         x, y = self.data.train.x[:2], self.data.train.y[:2]
         plain = task.loss is cross_entropy and not y.is_floating_point()
@@ -142,8 +146,12 @@ class Run:
             for name, f in method.tables.items()
         }
         values = {"w": task.start.clone()} | ({BUFFERS: task.start_buffers.clone()} if task.averages_buffers else {})
+        fresh, alone = functools.partial(task.fresh, self.seed), ""
+        if method.serverless:
+            alone, values = type(method).__name__, {}
+        self.server_draws = ServerDraws(self.seed, task.start, self.data.public)
         nets = {name: net.start for name, net in task.nets.items()}
-        self.server = Server(task.layout, self.tables, functools.partial(task.fresh, self.seed), nets, **values)
+        self.server = Server(task.layout, self.tables, fresh, self.server_draws, alone, nets, **values)
         mean = float(self._training.train.sizes.mean())
         job = Job(method, task, self._training, local, self.seed, self.clients, mean)
         # a stopwatch must not change a run half-way
@@ -167,7 +175,8 @@ class Run:
     def go(self, callbacks: Sequence[Callback]) -> None:
         """From the last checkpoint, or from the start, to the last round."""
         if self.folder and self.folder.manifest is not None:
-            self.rounds_done = self.folder.load(self.server, self._stores)
+            self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
+            self.server_draws.round = self.rounds_done - 1
             self.history = self.folder.history()
             self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
         else:
@@ -199,11 +208,13 @@ class Run:
         exchanges.finish()
         self._commit()
         if exchanges.exchange:  # kept with the server's state: the first round may be run by another process
-            self.server.values[SETUP_BYTES] = [exchanges.bytes_down, exchanges.bytes_up]
+            peer = [exchanges.bytes_peer] if exchanges.bytes_peer else []
+            self.server.values[SETUP_BYTES] = [exchanges.bytes_down, exchanges.bytes_up, *peer]
 
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
+        self.server_draws.round = t
         exchanges = Round(self.engine, self.server, t, self._listeners)
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
@@ -219,10 +230,12 @@ class Run:
             "bytes_down": exchanges.bytes_down,
             "bytes_up": exchanges.bytes_up,
         }
+        if exchanges.bytes_peer:
+            line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
             line["lost"] = exchanges.lost
         if t == 0 and SETUP_BYTES in self.server.values:
-            line["setup_bytes_down"], line["setup_bytes_up"] = self.server.values[SETUP_BYTES]
+            line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
         if self.evaluated(t + 1):
             line |= evaluated(self, t)
         line["seconds"] = round(trained, 6)
@@ -232,6 +245,10 @@ class Run:
         if self.folder:
             self.folder.log(line)
         return line
+
+    def _setup_bytes(self) -> dict[str, int]:
+        """The bytes before round 1: down, up, and between clients where there are any."""
+        return dict(zip(WAYS, self.server.values.get(SETUP_BYTES, ()), strict=False))
 
     def _commit(self) -> None:
         for store in self._stores.values():
@@ -347,13 +364,13 @@ class Run:
         """The final numbers, and those of the round that validation data would have chosen. Never the best round on
         test data."""
         final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
-        setup_down, setup_up = self.server.values.get(SETUP_BYTES, (0, 0))
+        before = self._setup_bytes()
+        sent = {way: before.get(way, 0) + sum(line.get(f"bytes_{way}", 0) for line in self.history) for way in WAYS}
         return {
             "final": final,
             "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
-            "bytes_down": setup_down + sum(line["bytes_down"] for line in self.history),
-            "bytes_up": setup_up + sum(line["bytes_up"] for line in self.history),
+            **{f"bytes_{way}": count for way, count in sent.items() if count or way != "peer"},
             "seconds": self.seconds_total,
             "engine": self.reason,
         }

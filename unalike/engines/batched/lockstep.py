@@ -31,7 +31,7 @@ from unalike.data.columns import offsets_of
 from unalike.data.federation import as_arguments
 from unalike.engines.batched.engine import Batched
 from unalike.engines.engine import Engine
-from unalike.errors import Diverged
+from unalike.errors import Diverged, EngineRefused
 from unalike.nn.numerics import numerics
 from unalike.nn.task import Task
 from unalike.training.settings import LocalTraining, amount
@@ -291,6 +291,13 @@ class Joint(Job):
         first = jobs[0]
         data, local = _side_by_side([job.data for job in jobs]), self._local()
         super().__init__(first.method, first.task, data, local, first.seed, self.rows, first.mean_samples)
+
+    @property
+    def start(self) -> Tensor:
+        """The first vector, where all runs have one; else each run is answered by itself."""
+        if all(torch.equal(job.task.start, self.jobs[0].task.start) for job in self.jobs):
+            return self.jobs[0].task.start
+        raise EngineRefused("me.start differs between these runs: they are answered one after another.")
 
     def parts(self, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For every run among these clients: its number, the places of its clients, and their own numbers."""
