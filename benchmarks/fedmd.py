@@ -152,7 +152,10 @@ def main():
             fast += [line["seconds"] for line in run.history[2:]]
         slow, quick = statistics.median(bare), statistics.median(fast)
         best = max(best, slow / quick)
-        print(f"{precision:<8} loop {1000 * slow:9.1f} ms a round, ours {1000 * quick:9.1f}: {slow / quick:.2f}x", flush=True)
+        print(
+            f"{precision:<8} loop {1000 * slow:9.1f} ms a round, ours {1000 * quick:9.1f}: {slow / quick:.2f}x",
+            flush=True,
+        )
     if args.goal:
         raise SystemExit(0 if best >= args.goal else f"the goal of {args.goal:g}x is not reached")
 

@@ -240,7 +240,9 @@ def places(module, fed, training, participants):
         for k in clients:
             method = Places()
             cohorts = [[k]] * (t + 1)
-            ua.simulate(module, fed, method, rounds=t + 1, local=training, engine="sequential", clients_per_round=cohorts)
+            ua.simulate(
+                module, fed, method, rounds=t + 1, local=training, engine="sequential", clients_per_round=cohorts
+            )
             steps = int(training.counts(np.array([k]), sizes[[k]], 0)[0])
             found[t, k] = method.seen[-steps:]
     return found
@@ -301,10 +303,10 @@ def test_fedmix_gradient(engine, dtype):
             def chosen(self, batch, count, number=check["mean_number"]):
                 return torch.tensor([number])
 
+        method = Given(lam=case["hyper"]["lambda"], group=case["hyper"]["M"])
         run = ua.simulate(
-            network(NETS["a"], case["w0"]), federation(case), Given(lam=case["hyper"]["lambda"], group=case["hyper"]["M"]),
-            rounds=1, local=local(lr=1.0, batch_size=None), engine=engine, dtype=dtype,
-            clients_per_round=[[check["client"]]],
+            network(NETS["a"], case["w0"]), federation(case), method, rounds=1,
+            local=local(lr=1.0, batch_size=None), engine=engine, dtype=dtype, clients_per_round=[[check["client"]]],
         )  # fmt: skip
         near(tensor(case["w0"], dtype) - run.server.w, check["fedmix_gradient"], dtype)
         near(run.history[0]["train_loss"], check["fedmix_loss"], dtype)

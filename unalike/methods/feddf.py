@@ -36,9 +36,7 @@ class FedDF(Method):
     clip: float = knob(5.0, "the gradient's norm is cut to this on the server", above=0)
     schedule: str = knob("cosine", "of the rate over the N steps (to zero, or none)", choices=("cosine", "constant"))
     temperature: float = knob(1.0, "of both softmaxes", above=0)
-    targets: str = knob(
-        "logits", "what is averaged over the teachers", choices=("logits", "probabilities", "losses")
-    )
+    targets: str = knob("logits", "what is averaged over the teachers", choices=("logits", "probabilities", "losses"))
     weights: str = knob(
         "samples", "of clients in the mean (n_k, as published, or equal)", choices=("samples", "uniform")
     )

@@ -14,7 +14,7 @@ the model; heads and label counts go up, which the server reads client by client
 The paper's objective has no β term; the program has. In the program the weights a_k are lost by broadcasting (losses
 [B] times weights [B, 1], so that only mean loss times mean weight is left): `weights="broadcast"`; the default is what
 the paper says. `counts="met"` is the program's too: labels met in this round's training, from 1 up. Its student term
-(weight 0 in every setting it ships) is left out. Its clients' rates decay by the last round they took part in: give
+has weight 0 in every setting and is left out. Its clients' rates decay by the last round they took part in: give
 `LocalTraining(lr=...)` a function.
 
 Practical truth: it teaches the head only, and only as well as the heads agree. BatchNorm's statistics of the generator
@@ -29,7 +29,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
 
 
 class Generator(nn.Module):
@@ -87,8 +87,8 @@ class FedGen(Method):
         return me.train(m.w, loss=self.guided, args=args).then(self.count)
 
     def guided(self, batch: Batch, generator: Tensor, labels: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-        vector, classes = batch.vector, batch.onehot.shape[-1]
-        wanted = onehot(self.labels(batch, "made", labels), classes, vector)
+        vector = batch.vector
+        wanted = onehot(self.labels(batch, "made", labels), batch.onehot.shape[-1], vector)
         made = batch.call("generator", generator, self.noises(batch, "made", self.generated), wanted)
         teach = -(wanted * batch.head(vector, made).log_softmax(-1)).sum(-1).mean()
         like = batch.call("generator", generator, self.noises(batch, "like", len(batch.y)), batch.onehot)
@@ -104,30 +104,27 @@ class FedGen(Method):
         return batch.uniform(purpose, (count, self.noise))
 
     def count(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        return me.average(_onehot, theta, over="epoch" if self.counts == "met" else "samples").then(self.end, theta=theta)
+        return me.average(label, theta, over="epoch" if self.counts == "met" else "samples").then(self.end, theta=theta)
 
     def end(self, me: Me, s: Fields, m: Fields, share: Tensor, theta: Tensor) -> Answer:
         counts = me.n * share if self.counts == "all" else 1 + me.steps * (me.local.batch_size or me.n) * share
         return {}, {"delta": theta - m.w, "head": me.layout.head(theta), "counts": counts}
 
     def fool(self, batch: Batch, heads: Tensor, weights: Tensor, known: Tensor) -> Tensor:
-        """The generator's loss on the server: no data, only draws. heads [clients, head], weights [clients, classes]."""
+        """The generator's loss on the server, of draws alone. heads [clients, head], weights [clients, classes]."""
         y, noise = self.labels(batch, "taught", known), self.noises(batch, "taught", self.generated)
         wanted = onehot(y, weights.shape[-1], weights)
         made = batch.call("generator", batch.vector, noise, wanted, train=True)
         losses = torch.vmap(lambda head: -(wanted * batch.head(head, made).log_softmax(-1)).sum(-1))(heads)
-        if self.weights == "intended":
-            taught = (weights[:, y] * losses).mean(1).sum()
-        else:
-            taught = (weights[:, y].mean(1) * losses.mean(1)).sum()
+        shares = weights[:, y] if self.weights == "intended" else weights[:, y].mean(1, keepdim=True)
         far = (noise[:, None] - noise).square().mean(-1) * (made[:, None] - made).abs().mean(-1)
-        return taught + torch.exp(-far.mean())
+        return (shares * losses).mean(1).sum() + torch.exp(-far.mean())
 
     def faded(self, strength: float, round: int) -> float:
         return max(min(strength, self.floor), strength * self.decay**round)
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        message = {"w": server.w}
+        message: Message = {"w": server.w}
         if cohort.round > 0:
             strengths = {name: self.faded(getattr(self, name), cohort.round) for name in ("alpha", "beta")}
             message |= {"generator": server.generator, "labels": server.labels, **strengths}
@@ -148,5 +145,5 @@ def onehot(labels: Tensor, classes: int, like: Tensor) -> Tensor:
     return (labels[:, None] == torch.arange(classes, device=labels.device)).to(like.dtype)
 
 
-def _onehot(batch: Batch) -> Tensor:
+def label(batch: Batch) -> Tensor:
     return batch.onehot

@@ -28,7 +28,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
@@ -119,7 +119,7 @@ class FedMD(Method):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return self.own(me, s)
 
-    def published(self, server: Server) -> dict[str, Tensor]:
+    def published(self, server: Server) -> Message:
         return {}
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:

@@ -43,12 +43,12 @@ class FedMix(Method):
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         groups = -(-everyone.samples // self.group)  # of each client, the short last one too
-        found = []
+        found: list[tuple[int, Tensor, Tensor]] = []
         for number in range(int(groups.max())):
             replies = everyone.only(everyone.ids[groups > number]).call(self.mean, number=float(number))
             found += zip(replies.ids.tolist(), replies.each("x"), replies.each("y"), strict=True)
         found.sort(key=lambda each: each[0])  # by client; a client's own stay in order
-        server.x, server.y = (torch.stack([each[part] for each in found]) for part in (1, 2))
+        server.x, server.y = torch.stack([x for _, x, _ in found]), torch.stack([y for _, _, y in found])
 
     def mean(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.sum(self.members, number=m.number).then(self.sent)

@@ -27,7 +27,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
 from unalike.errors import UnalikeError
 
 
@@ -37,7 +37,9 @@ class FedProto(Method):
         1.0, "λ, strength of the pull", values="1 MNIST and FEMNIST, 0.1 CIFAR-10", least=0, tune=(0.01, 10.0)
     )
     weights: str = knob(
-        "uniform", "of clients in a class's prototype (equal, or by their samples of it)", choices=("uniform", "samples")
+        "uniform",
+        "of clients in a class's prototype (equal, or by their samples of it)",
+        choices=("uniform", "samples"),
     )
     collect: str = knob(
         "after", "features of the trained model, or as met while training", choices=("after", "training")
@@ -122,7 +124,7 @@ class FedProto(Method):
         server.prototypes = torch.where((share > 0)[:, None], total / share.clamp(min=1e-12)[:, None], old)
         server.known = torch.maximum((share > 0).to(share.dtype), before.get("known", torch.zeros_like(share)))
 
-    def published(self, server: Server) -> dict[str, Tensor]:
+    def published(self, server: Server) -> Message:
         return {}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
