@@ -63,3 +63,12 @@ class Contrast(nn.Module):
 def test_the_stand_in_has_as_many_samples_as_every_model_has_been_tried_on():
     job = rehearsal(ua.FedAvg(), Contrast())
     assert job.sends(message(job)) == {"delta"}
+
+
+def test_the_stand_in_has_the_public_set_and_further_splits():
+    method, local, task = ua.FedAvg(), ua.LocalTraining(), Task(small.model())
+    data = small.federation().with_public(torch.zeros(9, 5)).named_splits(support=0.5)
+    task.check(data.train.x, data.train.y)
+    job = Job(method, task, data, local, 0, ClientStore(state_shapes(method, task, local), len(data)), 8.0)
+    found = Rehearsal(job).data
+    assert found.public_rows == 9 and found.public[1] is None and found.splits["support"].sizes.tolist() == [2]

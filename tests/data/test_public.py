@@ -120,7 +120,7 @@ def test_named_splits_divide_the_training_samples():
 @pytest.mark.parametrize(
     "shares, line",
     [
-        ({}, ("sum to 0", "at most 1")),
+        ({}, ("no splits to make",)),
         ({"a": 0.6, "b": 0.6}, ("sum to 1.2", "at most 1")),
         ({"a": 0.0}, ("a=0.0 must be a share",)),
         ({"a": True}, ("a=True must be a share",)),

@@ -35,8 +35,8 @@ def start(seed):
     return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
 
 
-def one(method, seed, member=None, callbacks=(), sizes=None, **changes):
-    data = small.federation(seed, sizes or SIZES[seed])
+def one(method, seed, member=None, callbacks=(), sizes=None, public=None, **changes):
+    data = small.federation(seed, sizes or SIZES[seed]).replace(public=public)
     given = {"rounds": 4, "engine": "batched", "clients_per_round": 0.7, "seed": seed, "dtype": "float64", **changes}
     return small.run(method, module=start(seed), data=data, callbacks=callbacks, member=member, **given)
 
@@ -81,6 +81,14 @@ def test_runs_in_one_stack_are_the_runs_alone(name, stacked):
         assert_near(run, one(METHODS[name], seed))
         assert "3 runs in one stack" in run.reason
     assert not torch.equal(runs[0].server.w, runs[2].server.w)
+
+
+def test_runs_with_public_sets_stand_alone(stacked):
+    """Each run draws its own public batches, the same for all its clients."""
+    public = torch.zeros(4, 5, dtype=torch.float64), None
+    for seed, run in zip(SEEDS, all_of(ua.FedAvg(), public=public), strict=True):
+        assert_near(run, one(ua.FedAvg(), seed))
+    assert 3 not in stacked and 2 not in stacked
 
 
 def test_in_float32_and_in_chunks(stacked):

@@ -297,11 +297,12 @@ def unalike(*arguments, **options):
 
 
 RUN = ("--data", "digits", "--partition", "dirichlet:0.5", "--method", "scaffold", "--batch-size", "50")
+EXTRAS = ("--public", "0.1", "--splits", "support=0.5,query=0.5")
 
 
 def test_a_local_federation_by_command(tmp_path):
     command = unalike(
-        "local-federation", 2, *RUN, "--rounds", 2, "--folder", tmp_path / "run", "--json", "-q",
+        "local-federation", 2, *RUN, *EXTRAS, "--rounds", 2, "--folder", tmp_path / "run", "--json", "-q",
         env={**os.environ, "HTTPS_PROXY": "http://127.0.0.1:9"},  # which would take nothing
     )  # fmt: skip
     out, _ = command.communicate(timeout=SECONDS)
@@ -309,12 +310,14 @@ def test_a_local_federation_by_command(tmp_path):
     result = json.loads(out.strip().splitlines()[-1])
     simulation = config.run(
         {
-            "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 2},
+            "data": {"name": "digits", "partition": "dirichlet:0.5", "clients": 2, "public": 0.1},
             "method": {"name": "scaffold"},
             "local": {"batch_size": 50},
             "run": {"rounds": 2, "engine": "sequential"},
         }
     )
+    facts = config.load_toml(tmp_path / "run" / "config.toml")["facts"]["data"]
+    assert (facts["public_samples"], facts["public_fingerprint"]) == (144, simulation.data.public_fingerprint())
     assert result["rounds"] == 2 and result["final"]["test_accuracy"] == simulation.summary()["final"]["test_accuracy"]
 
 
@@ -378,6 +381,8 @@ def test_serve_and_join_by_command(tmp_path):
     for k, name in enumerate(("a", "b")):
         (tmp_path / "keys" / "clients" / f"{name}.pub").write_bytes((tmp_path / name / "key.pub").read_bytes())
         one_machine.write_client(fed, k, tmp_path / name / "data.safetensors")
+    public = tmp_path / "public.safetensors"
+    one_machine.write_public((fed.train.x[:3], None), public)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -385,7 +390,7 @@ def test_serve_and_join_by_command(tmp_path):
 
     def join(home):
         own = ("--key", home / "key", "--data", home / "data.safetensors", "--state", home / "state")
-        return unalike("join", f"localhost:{port}", "--ca", ca, *own, "--device", "cpu")
+        return unalike("join", f"localhost:{port}", "--ca", ca, *own, "--device", "cpu", "--public", public)
 
     joined = [join(tmp_path / name) for name in ("a", "b")]
     folder = tmp_path / "run"
@@ -395,6 +400,7 @@ def test_serve_and_join_by_command(tmp_path):
         f'[local]\nbatch_size = 4\n[run]\nrounds = 2\nfolder = "{folder}"\n'
     )
     flags = ("--keys", tmp_path / "keys", "--port", port, "--deadline", 30, "--wait", SECONDS, "-q", "--json")
+    flags += ("--public", public)
     try:
         first = unalike("serve", config_file, *flags)
         out, _ = first.communicate(timeout=SECONDS)

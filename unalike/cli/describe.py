@@ -109,6 +109,10 @@ def _clients(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
         "classes": fed.classes,
         "samples a client": {"least": int(sizes.min()), "median": float(np.median(sizes)), "most": int(sizes.max())},
     }
+    if fed.public is not None:
+        facts["public samples"] = len(fed.public[0])
+        facts["public labels"] = "none" if fed.public[1] is None else "yes"
+    facts |= {f"{name} samples": len(columns.y) for name, columns in fed.further.items()}
     if fed.classes is not None:
         facts["classes a client"] = float((fed.label_counts() > 0).sum(1).mean())
     if "name" not in data and fed.label_names is not None:

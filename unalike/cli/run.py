@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ from unalike.text import size, span
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
+    """Declare all settings; own: flags that mean something else to the command."""
     parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--dry-run]"
     file = parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; flags override it")
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
@@ -53,6 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             others = [t for t in config.TABLES if t != table and name in tables[t]]
             if others and (table, name) not in flags.SHORT.values():  # a bare name would not say which
                 flag = f"--{table}.{name.replace('_', '-')}"
+            if flag in own:
+                continue
             text = knobs[name].text or typed.words(hint)
             if not knobs[name].words or (table == "method" and name != "name"):
                 text += f" ({', '.join(owners)})"

@@ -11,7 +11,8 @@ looked at: the clients' data are their own. The model's numbers of classes and
 features are found from what they tell, or set under [model]. Features in units
 of their own (raw tables) are prepared first with --prepare standard: the clients
 send sums, and missing cells are filled. Tables of words need --schema FILE, here
-and at every client.
+and at every client. Methods that need a public set: --public FILE, here and at
+every client, the same file.
 
 Clients reach the outer port, over TLS and with their key, and nothing else of
 Flower's SuperLink. Settings and --resume are those of `unalike run`.
@@ -29,17 +30,19 @@ from typing import Any
 
 from unalike import config
 from unalike.cli import run
+from unalike.config import flags
+from unalike.data.extras import read_public
 from unalike.data.preparation import SCALES
 from unalike.errors import UnalikeError
 
 DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1", "port": 8443, "deadline": 600.0, "wait": 3600.0, "test_set": None,
-    "prepare": None, "schema": None,
+    "prepare": None, "schema": None, "public": None,
 }  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    run.arguments(parser)
+    run.arguments(parser, flags.OWN_OF["serve"])
     parser.usage = "unalike serve [FILE] --keys FOLDER [--host NAME] [--port N] [--SETTING VALUE ...] [--resume FOLDER]"
     parser.add_argument("--keys", metavar="FOLDER", required=True, help="certificates and clients' keys (unalike keys)")
     parser.add_argument("--host", help="the address to listen on; 0.0.0.0 is every one [127.0.0.1]")
@@ -52,6 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=SCALES,
         help="features in comparable units, from sums over all clients [standard with --schema]",
     )
+    parser.add_argument("--public", metavar="FILE", help="x, and y or none, of a public set that every client has too")
     parser.add_argument("--schema", metavar="FILE", help="what the columns of the clients' tables mean")
     parser.set_defaults(**DEFAULTS)
 
@@ -91,6 +95,7 @@ def main(args: argparse.Namespace) -> int:
     test = (
         join.read_client(Path(args.test_set), schema=args.schema and Path(args.schema)).train if args.test_set else None
     )
+    shared = read_public(Path(args.public)) if args.public else None
     scale = args.prepare or ("standard" if schema else None)
     answer_signals()
 
@@ -100,7 +105,7 @@ def main(args: argparse.Namespace) -> int:
         with one_machine.scratch() as folder, one_machine.serving(folder, own, public, door) as (link, processes):
             return server.run(
                 {**settings, "data": {}}, link, public, deadline=args.deadline, wait=args.wait,
-                test=None if test is None else (test.x, test.y), schema=schema,
+                test=None if test is None else (test.x, test.y), schema=schema, public=shared,
                 recipe=scale, callbacks=[live], resume=resume, say=live.say,
                 check=processes.check,
             )  # fmt: skip

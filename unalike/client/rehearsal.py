@@ -14,7 +14,7 @@ from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
 from unalike.client.state_in_memory import ClientStore
 from unalike.contract import Call, Train
-from unalike.data import SPLITS, Columns, Federation
+from unalike.data import Columns, Federation
 from unalike.training.settings import LocalTraining
 
 SAMPLES = 2  # of the stand-in: as many as every model has been tried on
@@ -26,9 +26,9 @@ class Rehearsal(Job):
     def __init__(self, job: Job):
         x, y = (t[:1].expand(SAMPLES, *t.shape[1:]).contiguous() for t in (job.data.train.x, job.data.train.y))
         columns = Columns(x, y, np.array([0, SAMPLES]))
-        further = {name: columns for name in job.data.splits if name not in SPLITS}
+        further = dict.fromkeys(job.data.further, columns)
         data = Federation(
-            columns, validation=columns, test=columns, classes=job.data.classes, public=job.data.public, splits=further
+            columns, validation=columns, test=columns, splits=further, public=job.data.public, classes=job.data.classes
         )
         self.largest = job.largest  # type: ignore[method-assign]  # shapes are declared for the real clients
         states = ClientStore(state_shapes(job.method, job.task, job.local), 1, job.task.device)

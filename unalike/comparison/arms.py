@@ -98,7 +98,7 @@ def chooses(name: str) -> bool:
 
 def pieces(text: str) -> list[str]:
     """Parts between commas that are in no bracket and no quotes."""
-    found = re.findall(r"""(?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,])+""", text)
+    found = re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text)
     return [part.strip() for part in found]
 
 
@@ -115,8 +115,8 @@ def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> d
         except UnalikeError:
             continue  # no list of values: what is wrong with it is said when it is read as one
         values = [value for *_, value in placed]
-        if any(isinstance(v, list) and not part.startswith("[") for v, part in zip(values, parts, strict=True)):
-            continue  # one value that is a list, such as --hidden 32,16
+        if any(isinstance(v, list | dict) and part[0] not in "[{" for v, part in zip(values, parts, strict=True)):
+            continue  # one value that is a list, such as --hidden 32,16, or a table
         if len(set(parts)) < len(parts):
             raise UnalikeError(f"unalike run: --{name} {','.join(parts)} has a value twice.")
         axes[name] = placed[0][0], parts

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from unalike import draws
-from unalike.config.tables import MODEL, SPLIT
+from unalike.config.tables import EXTRAS, MODEL, SPLIT
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
 from unalike.data import Dataset, Federation, load, load_federation
+from unalike.data.extras import with_extras
 from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
@@ -41,22 +42,35 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
     name = options.pop("name", None)
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
-        seed = options.get("seed", 0)
+        seed, extras = options.get("seed", 0), _extras(options)
         if dealt == "natural":
-            return load_federation(name, **options).split_clients(validation=share, seed=seed)
+            return _extended(load_federation(name, **options).split_clients(validation=share, seed=seed), extras, seed)
         test = options.pop("test", 0.0)
         made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
         pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
-        return pool.split(dealt, len(made), seed=seed, test=test, validation=share)
+        return pool.split(dealt, len(made), seed=seed, test=test, validation=share, **extras)
     split = {key: options.pop(key) for key in SPLIT if key in options}
     if name is None and "folder" in options and layout(options["folder"]):
         return picture_dataset(**options).split(**split)
     if name is None and "folder" in options:
         fractions = {f"{k}_fraction": split.pop(k) for k in ("test", "validation") if k in split}
-        return Federation.from_folder(options.pop("folder"), raw=raw, **fractions, **split, **options)
+        extras = _extras(split)
+        fed = Federation.from_folder(options.pop("folder"), raw=True, **fractions, **split, **options)
+        fed = _extended(fed, extras, split.get("seed", 0))
+        return fed if raw or fed.recipe is None else fed.prepared()
     if name is None:
         return _table(options, split, raw)
     return load(name, **options).split(**split)
+
+
+def _extras(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the public set and further splits out of the options."""
+    return {key: options.pop(key) for key in EXTRAS if key in options}
+
+
+def _extended(fed: Federation, extras: dict[str, Any], seed: int) -> Federation:
+    """The federation of clients that bring their own samples, with a public set and further splits."""
+    return with_extras(fed, extras.get("public"), extras.get("public_labels", True), extras.get("splits"), seed)
 
 
 def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federation:

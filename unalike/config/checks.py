@@ -10,6 +10,8 @@ from unalike.config.build import make_local, make_loss, make_method, make_sampli
 from unalike.config.tables import FACTS, NAMES, SECTIONS, SETTINGS, TABLES, data_settings
 from unalike.config.user_files import absolute_file
 from unalike.data.dataset import CLIENTS
+from unalike.data.extras import parse_public
+from unalike.data.federation import check_shares
 from unalike.data.partition import parse as parse_partition
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.nn.numerics import DEVICES
@@ -98,6 +100,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
         raise UnalikeError(f'[data] test must be a share such as 0.2, or "same"; got {share!r}.')
     if (0 if isinstance(share, str) else share) + data.get("validation", 0) >= 1:
         raise UnalikeError("[data] test and validation must leave something to train on: together less than 1.")
+    _check_extras(data)
     if device.split(":")[0] not in DEVICES:
         raise unknown("device", device, DEVICES)
     if isinstance(whom, str) and whom not in ("auto", "all", "none"):
@@ -113,6 +116,19 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     clients = population(data)
     if clients is not None:
         participants.check(clients)
+
+
+def _check_extras(data: dict[str, Any]) -> None:
+    """The public set and further splits, as far as they can be checked without the samples."""
+    public, splits = data.get("public", 0), data.get("splits", {})
+    try:
+        if isinstance(public, str):
+            parse_public(public)
+        elif isinstance(public, float) and not public < 1:
+            raise UnalikeError(f"public={public!r} must be a share in [0, 1) or a whole number of samples.")
+        check_shares(splits)
+    except UnalikeError as error:
+        raise UnalikeError(f"[data] {error}") from None
 
 
 def population(data: dict[str, Any]) -> int | None:
@@ -136,4 +152,7 @@ def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
             values[name] = [*map(absolute_file, given)] if isinstance(given, list) else absolute_file(given)
     if "table" in out["data"] and isinstance(out["data"].get("test"), str) and out["data"]["test"] != "same":
         out["data"]["test"] = str(Path(out["data"]["test"]).resolve())
+    public = out["data"].get("public")
+    if isinstance(public, str) and isinstance(path := parse_public(public), Path):
+        out["data"]["public"] = str(path.resolve())
     return out

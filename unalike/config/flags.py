@@ -7,6 +7,7 @@ are taken out before argparse sees the rest; `run.arguments` declares the known 
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from typing import Any
 
@@ -19,6 +20,7 @@ COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "des
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema"}
 OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
+OWN_OF = {"serve": {"--public"}}  # of one command
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),
@@ -50,6 +52,8 @@ def taken(words: list[str]) -> bool:
 def split(words: list[str]) -> tuple[list[str], list[Given]]:
     """What argparse reads, and the settings."""
     switches = _switches()
+    command = next((word for word in words if not word.startswith("-")), "")
+    own = OWN | OWN_OF.get(command, set())
     plain: list[str] = []
     settings: list[Given] = []
     k = 0
@@ -57,7 +61,7 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
         name, equals, value = words[k].removeprefix("--").partition("=")
         word = words[k]
         k += 1
-        if not word.startswith("--") or not name or f"--{name}" in OWN:
+        if not word.startswith("--") or not name or f"--{name}" in own:
             plain.append(word)
         elif equals:
             settings.append((name, value))
@@ -186,6 +190,9 @@ def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
         value = text
     if not typed.fits(value, hint) and typed.fits(text, hint):
         value = text
+    if not typed.fits(value, hint) and typed.fits({}, hint):  # a table as a=1,b=2
+        with contextlib.suppress(ValueError, RecursionError):
+            value = tomllib.loads(f"v = {{{text}}}")["v"] if "\n" not in text else value
     if not typed.fits(value, hint):  # a list as a,b or one thing alone
         parts = [_value(name, part.strip(), False, Any) for part in text.split(",")]
         value = parts if typed.fits(parts, hint) else value

@@ -32,6 +32,7 @@ NATURAL: Known = SPLIT | {  # of data that come with their clients
     "partition": _split["partition"]._replace(default="natural"),
     "clients": _split["clients"],
 }
+EXTRAS = ("public", "public_labels", "splits")  # that any data may have
 TABLE: Known = {
     "table": Setting(str, None, Knob("a CSV or parquet file of your own, with a label and a client column")),
     "client": _table["client"],
@@ -75,10 +76,10 @@ def data_settings(table: dict[str, Any]) -> Known:
         if depth := layout(table["folder"]):
             return {**PICTURES, **(NATURAL if depth == "clients" else SPLIT)}
         own = {"folder": FOLDER, "scale": SCALE, "test": SPLIT["test"]._replace(hint=float)}
-        return own | {name: SPLIT[name] for name in ("seed", "validation")}
+        return own | {name: SPLIT[name] for name in ("seed", "validation", *EXTRAS)}
     if name in FEDERATIONS:
         more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}
-        return {"name": DATA, **hints(FEDERATIONS[name]), **more}
+        return {"name": DATA, **hints(FEDERATIONS[name]), **more, **{name: SPLIT[name] for name in EXTRAS}}
     options = hints(SOURCES[name]) if name in SOURCES else {}
     return {"name": DATA, **options, **(NATURAL if name in SETS and SETS[name].clients else SPLIT)}
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 
+from unalike import draws
 from unalike.data import options
 from unalike.data import partition as partitions
 from unalike.data.columns import Columns, Pair, as_pair
+from unalike.data.extras import rows_aside, with_extras
 from unalike.data.federation import Federation
 from unalike.data.preparation import Recipe
 from unalike.data.schema import Schema
@@ -98,6 +101,9 @@ class Dataset:
         validation: options.Validation = 0.0,
         *,
         drop_empty: Annotated[bool, Knob("leave clients without a sample out")] = False,
+        public: Annotated[Any, options.PUBLIC] = 0,
+        public_labels: Annotated[bool, options.LABELS] = True,
+        splits: Annotated[dict[str, float] | None, options.SPLITS] = None,
         raw: bool = False,
     ) -> Federation:
         """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits.
@@ -107,7 +113,15 @@ class Dataset:
         set's test rows instead, in the same way as the training rows ('similarity' and 'natural' can do that). All
         test rows stay the global test set. Clients without a sample (a partition of your own,
         'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later.
+
+        `public` is a public set: a share or a number of the samples, set aside before clients get theirs; a pair
+        (x, y or None) or another data set; a file; or 'noise:1000'. Without `public_labels` it has no labels. `splits`,
+        as {"support": 0.5, "query": 0.5}, divides every client's training samples (`Federation.named_splits`).
         """
+        if isinstance(public, int | float) and public:
+            rest, aside = self._set_aside(rows_aside(public, len(self)), seed)
+            more: dict[str, Any] = {"drop_empty": drop_empty, "public": aside, "public_labels": public_labels}
+            return rest.split(partition, clients, seed, test, validation, **more, splits=splits, raw=raw)
         if partition is None:
             partition = "iid" if self.natural is None else "natural"
         if isinstance(partition, str):
@@ -149,7 +163,30 @@ class Dataset:
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)
+        fed = with_extras(fed, public, public_labels, splits, seed)
         return fed if raw or self.scale is None else fed.prepared()
+
+    def _set_aside(self, rows: int, seed: int) -> tuple[Dataset, Pair]:
+        """Return the data set without so many rows that the seed draws, and these."""
+        draws.check_seed(seed)
+        aside = np.zeros(len(self), bool)
+        aside[draws.generator(seed, "public").choice(len(self), rows, replace=False)] = True
+        kept, drawn = torch.from_numpy(~aside), torch.from_numpy(aside)
+        rest = Dataset(
+            self.x[kept],
+            self.y[kept],
+            self.test,
+            self.classes,
+            self.name,
+            columns={key: values[~aside] for key, values in self.columns.items()},
+            test_columns=self.test_columns,
+            natural=self.natural,
+            label_names=self.label_names,
+            schema=self.schema,
+            scale=self.scale,
+            notes=self.notes,
+        )
+        return rest, (self.x[drawn], self.y[drawn])
 
     def _recipe(self) -> Recipe | None:
         if self.scale is None:

@@ -165,6 +165,20 @@ class Federation:
         return len(self.train)
 
     @property
+    def public_rows(self) -> int:
+        """How many samples the public set has, 0 where there is none."""
+        return 0 if self.public is None else len(self.public[0])
+
+    def public_fingerprint(self) -> str | None:
+        """Return 16 hex digits that stand for the public set, None where there is none."""
+        return None if self.public is None else public_hash(self.public)
+
+    def shipped_bytes(self) -> int:
+        """Return the bytes of sending the public set to every client once; 0 where it is not shipped."""
+        tensors = self.public if self.shipped and self.public is not None else ()
+        return len(self) * sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+    @property
     def sizes(self) -> np.ndarray:
         """Training samples per client, int64 [N]."""
         return self.train.sizes
@@ -187,6 +201,14 @@ class Federation:
 
     # ---- building
 
+    @staticmethod
+    def joined(parts: Mapping[str, Federation]) -> Federation:
+        """Return federations by name as one, whose samples may have different shapes: pictures at some clients,
+        signals at others. Clients are numbered part after part, and each has the architecture of its part's name."""
+        from unalike.data.joined import JoinedFederation  # here: it is a kind of federation
+
+        return JoinedFederation(parts)
+
     @classmethod
     def from_arrays(
         cls,
@@ -195,12 +217,14 @@ class Federation:
         test: tuple[Any, Any] | None = None,
         client_tests: Iterable[tuple[Any, Any] | None] | None = None,
         client_validations: Iterable[tuple[Any, Any] | None] | None = None,
+        client_splits: Mapping[str, Iterable[tuple[Any, Any] | None]] | None = None,
         classes: int | None = None,
         names: Sequence[str] | None = None,
     ) -> Federation:
         """Build a federation of one (x, y) per client, in RAM.
 
-        `test` is the global test set; in `client_tests` and `client_validations`, None is a client without one.
+        `test` is the global test set; in `client_tests`, `client_validations` and the further `client_splits` by name,
+        None is a client without one.
         """
         pairs = list(clients)
         if not pairs:
@@ -209,7 +233,7 @@ class Federation:
         called += [f"client {k}" for k in range(len(called), len(pairs))]
         train = stack(pairs, called, None)
         splits: dict[str, Any] = {"train": train}
-        for given, word in ((client_validations, "validation"), (client_tests, "test")):
+        for word, given in {"validation": client_validations, "test": client_tests, **(client_splits or {})}.items():
             if given is None:
                 continue
             parts = list(given)
@@ -219,7 +243,7 @@ class Federation:
                     "None for a client without."
                 )
             splits[word] = stack(parts, [f"the {word} set of {name}" for name in called], train)
-        return cls(**splits, global_test=test, classes=classes, names=names)
+        return cls(**as_arguments(splits), global_test=test, classes=classes, names=names)
 
     @classmethod
     def from_folder(
@@ -234,7 +258,8 @@ class Federation:
     ) -> Federation:
         """Read one .npz or .safetensors file per client, in the order of the file names; the stems become the names.
 
-        Keys: x, y, optionally x_test, y_test, x_validation, y_validation, the same in every file. A file
+        Keys: x, y, optionally x_test, y_test, x_validation, y_validation, and x_NAME, y_NAME of further splits, the
+        same in every file. A file
         `_test.npz` or `_test.safetensors` with x and y is the global test set. Other kinds of files are
         passed over. The fractions and the seed are those of `split_clients`. `scale` prepares the features
         (`prepared`), and a NaN in x is then a missing cell; `raw` leaves that for later.
@@ -303,14 +328,9 @@ class Federation:
         as many as there are splits. Which samples go where depends on (seed, client) only; all keep their order.
         """
         draws.check_seed(seed)
-        for name, share in shares.items():
-            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-                raise UnalikeError(f"{name}={share!r} must be a share of a client's training samples in (0, 1].")
-        if not shares or sum(shares.values()) > 1 + 1e-9:
-            raise UnalikeError(
-                f"The shares of the splits ({', '.join(shares) or 'none'}) sum to {sum(shares.values()):g}: give one "
-                "or more whose sum is at most 1, such as support=0.5, query=0.5."
-            )
+        check_shares(shares)
+        if not shares:
+            raise UnalikeError("There are no splits to make: give their shares, such as support=0.5, query=0.5.")
         counts = _shared_out(self.train.sizes, list(shares.values()))
         part = _parts(self.train, counts, seed, "named splits")
         splits = {name: self.train.take(np.flatnonzero(part == i + 1), counts[i]) for i, name in enumerate(shares)}
@@ -498,14 +518,32 @@ def as_arguments(splits: Mapping[str, Columns | None]) -> dict[str, Any]:
     return {**own, "splits": {name: c for name, c in splits.items() if name not in SPLITS and c is not None}}
 
 
+def check_name(name: Any) -> None:
+    """Raise where this is no name for a further split, or taken."""
+    if not isinstance(name, str) or not name.isidentifier() or name in (*SPLITS, "public"):
+        raise UnalikeError(
+            f"A further split is named {name!r}: it needs a name of letters, digits and _ that is none of "
+            f"{', '.join(SPLITS)}, public."
+        )
+
+
+def check_shares(shares: Mapping[str, Any]) -> None:
+    """Raise where these are no names and shares of further splits."""
+    for name, share in shares.items():
+        check_name(name)
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise UnalikeError(f"{name}={share!r} must be a share of a client's training samples in (0, 1].")
+    if sum(shares.values()) > 1 + 1e-9:
+        raise UnalikeError(
+            f"The shares of the splits ({', '.join(shares)}) sum to {sum(shares.values()):g}: it must be at most 1, "
+            "as in support=0.5, query=0.5."
+        )
+
+
 def _named(splits: Mapping[str, Columns]) -> dict[str, Columns]:
     """Return further splits; raise where a name is none, or taken."""
     for name, columns in splits.items():
-        if not isinstance(name, str) or not name.isidentifier() or name in (*SPLITS, "public"):
-            raise UnalikeError(
-                f"A further split is named {name!r}: it needs a name of letters, digits and _ that is none of "
-                f"{', '.join(SPLITS)}, public."
-            )
+        check_name(name)
         if not isinstance(columns, Columns):
             raise UnalikeError(f"The split {name!r} is a {type(columns).__name__}: it must be Columns.")
     return dict(splits)

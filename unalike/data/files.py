@@ -6,11 +6,12 @@ These functions read and write a federation's parts; the public entry points are
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
 INDEX = "columns.json"
-KEYS = ("x", "y", "x_test", "y_test", "x_validation", "y_validation")
+OWN = ("test", "validation")  # splits beside the training samples that most files have
+KEYS = ("x", "y", *(f"{letter}_{name}" for name in OWN for letter in "xy"))
 SUFFIXES = (".npz", ".safetensors")
 KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation}  # facts that are objects
 STEMS = {"train": "training", "validation": "validation", "test": "test"}  # of a split's mapped files
@@ -48,9 +50,11 @@ def read_folder(folder: Path, gaps: bool = False) -> dict[str, Any]:
     called = [str(file) for file in files]
     train = stack([(c["x"], c["y"]) for c in contents], called, None)
     parts: dict[str, Any] = {"train": train, "names": [file.stem for file in files]}
-    for name in ("validation", "test"):
-        if f"x_{name}" in keys:
-            parts[name] = stack([(c[f"x_{name}"], c[f"y_{name}"]) for c in contents], called, train)
+    found = {
+        name: stack([(c[f"x_{name}"], c[f"y_{name}"]) for c in contents], called, train) for name in split_names(keys)
+    }
+    parts |= {name: columns for name, columns in found.items() if name in OWN}
+    parts["splits"] = {name: columns for name, columns in found.items() if name not in OWN}
     if test is not None:
         parts["global_test"] = _read_global_test(test, train, gaps)
     return parts
@@ -87,14 +91,14 @@ def _read_global_test(file: Path, train: Columns, gaps: bool) -> Pair:
 
 
 def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
-    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, x always with its y. With
-    `gaps`, x may have missing cells (NaN)."""
-    raw = _load(file)
+    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, or x_NAME and y_NAME of a
+    further split, x always with its y. With `gaps`, x may have missing cells (NaN)."""
+    raw = load_arrays(file)
     for key in raw:
-        if key not in KEYS:
+        if key not in KEYS and not _further(key, raw):
             raise UnalikeError(f"{file} has an unknown key {key!r}.{did_you_mean(key, KEYS)}")
     content = {}
-    for suffix in ("", "_test", "_validation"):
+    for suffix in ("", *(f"_{name}" for name in (*OWN, *(n for n in split_names(raw) if n not in OWN)))):
         missing = [letter + suffix for letter in "xy" if letter + suffix not in raw]
         if len(missing) == 1 or (missing and not suffix):
             raise UnalikeError(
@@ -116,7 +120,20 @@ def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
     return content
 
 
-def _load(file: Path) -> dict[str, Any]:
+def split_names(keys: Iterable[str]) -> list[str]:
+    """Return the splits of a client's file beside the training samples, from its keys, in the order of their names."""
+    return sorted(key[2:] for key in keys if key.startswith("x_"))
+
+
+def _further(key: str, keys: Iterable[str]) -> bool:
+    """Whether a key is of a further split: x_NAME with y_NAME, which is not a slip for one that most files have."""
+    name = key[2:]
+    slip = bool(difflib.get_close_matches(name, ("train", "public", *OWN)))
+    return key[:2] in ("x_", "y_") and {f"x_{name}", f"y_{name}"} <= set(keys) and name.isidentifier() and not slip
+
+
+def load_arrays(file: Path) -> dict[str, Any]:
+    """Read all arrays of an .npz or .safetensors file; pickled objects are refused."""
     try:
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as archive:

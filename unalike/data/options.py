@@ -9,6 +9,14 @@ PARTITION = Knob("how samples are dealt to clients: iid, dirichlet:0.1, natural 
 CLIENTS = Knob("how many clients; of data that come with their clients, the largest", least=1)
 TEST = Knob('share of every client\'s samples held out for its own test; "same": the test set, dealt alike', least=0)
 
+PUBLIC = Knob(
+    "samples that everybody has: a share or a number set aside, an .npz or .safetensors file, or noise:1000",
+    least=0,
+    written=float | str,
+)
+LABELS = Knob("the public set keeps its labels")
+SPLITS = Knob("further splits of a client's training samples, by share", written=dict[str, float])
+
 Clients = Annotated[int, CLIENTS]
 Seed = Annotated[int, Knob("of the split, apart from the run's", least=0)]
 Test = Annotated[float, TEST]

@@ -105,6 +105,7 @@ def server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         from unalike import config
+        from unalike.data.extras import read_public
         from unalike.network import server
 
         settings: Any = context.run_config
@@ -117,7 +118,8 @@ def server_app() -> ServerApp:
             time.sleep(0.3)
         keys = {f"node-{node}": str(node).encode() for node in nodes}
         tables = config.read_tables(str(settings["config"]))
-        server.run(tables, GridLink(grid, nodes), keys, deadline=deadline, say=print)
+        public = read_public(Path(settings["public"])) if settings.get("public") else None
+        server.run(tables, GridLink(grid, nodes), keys, deadline=deadline, public=public, say=print)
 
     return app
 
@@ -129,11 +131,13 @@ def client_app() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         from unalike.network.client import Client, Rules
-        from unalike.network.join import read_client
+        from unalike.network.join import read_client, with_public
 
         settings: Any = context.node_config
         rules = Rules(repeatable=bool(settings.get("repeatable", False)))
-        client = Client(read_client(Path(settings["data"])), Path(settings["state"]), rules, "cpu", print)
+        data = read_client(Path(settings["data"]))
+        data = with_public(data, Path(settings["public"])) if settings.get("public") else data
+        client = Client(data, Path(settings["state"]), rules, "cpu", print)
         try:
             return Message(content([client.answer(parts_of(message.content))]), reply_to=message)
         finally:

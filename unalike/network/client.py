@@ -28,6 +28,7 @@ from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_s
 from unalike.client.preparing import sums_for
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
+from unalike.data.public import Public
 from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
@@ -40,6 +41,8 @@ from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task, default_loss
 
 PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
+LACKS_PUBLIC = "The run has a public set, and this client has none: give it the server's file (--public)."
+OTHER_PUBLIC = "The run's public set is not this client's: give both the same file (--public)."
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -151,8 +154,14 @@ class Client:
         _same_version(header)
         data = self.data
         kind = lambda t: [t.is_floating_point(), list(t.shape[1:])]  # noqa: E731
-        sizes = {name: len(data.splits[name].y) if name in data.splits else 0 for name in SPLITS}
-        facts = {"sizes": sizes, "classes": data.classes, "x": kind(data.train.x), "y": kind(data.train.y)}
+        sizes = dict.fromkeys(SPLITS, 0) | {name: len(columns.y) for name, columns in data.splits.items()}
+        facts = {
+            "sizes": sizes,
+            "classes": data.classes,
+            "x": kind(data.train.x),
+            "y": kind(data.train.y),
+            "public": data.public_fingerprint(),
+        }
         self.ended = False
         return wire.encode({"kind": "reply", "version": unalike.__version__, "facts": facts}, {})
 
@@ -211,6 +220,14 @@ class Client:
             self._build(run, plan)
         return self._nodes[run]
 
+    def _public(self, wanted: str | None) -> Public | None:
+        """Return this client's copy of the run's public set; refuse where it has none, or another."""
+        if wanted is not None and self.data.public is None:
+            raise UnalikeError(LACKS_PUBLIC)
+        if wanted is not None and self.data.public_fingerprint() != wanted:
+            raise UnalikeError(OTHER_PUBLIC)
+        return None if wanted is None else self.data.public
+
     def _build(self, run: str, plan: Any) -> Node:
         """The node of a plan, after every part of it was checked."""
         _check_plan(plan)
@@ -220,7 +237,8 @@ class Client:
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
         # the run may have more classes than this client has names for
-        own = self.data.replace(classes=plan["classes"], label_names=None, global_test=None)
+        public = self._public(plan.get("public"))
+        own = self.data.replace(classes=plan["classes"], label_names=None, global_test=None, public=public)
         if plan["preparation"] is not None:
             own = own.prepared_by(Preparation.from_plain(plan["preparation"]))
         own.check()  # its labels are among the run's classes
@@ -285,6 +303,7 @@ def _check_plan(plan: Any) -> None:
         "run": table,
         "files": table,
         "preparation": lambda v: v is None or table(v),
+        "public": lambda v: v is None or (isinstance(v, str) and bool(RUN_ID.fullmatch(v))),
     }
     for name, right in wanted.items():
         if not isinstance(plan, dict) or not right(plan.get(name)):

@@ -3,6 +3,7 @@
   unalike join server.example.org:8443 --ca ca.crt --key hospital-a \\
                --data mine.npz --state state/
   unalike join ... --data mine.csv --schema schema.json
+  unalike join ... --public public.npz        for methods that need a public set
 
 The data stay here; so does what a method keeps of this client (--state). The
 server is told how many samples there are, their shape and the number of
@@ -26,8 +27,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from unalike.data.federation import Federation
-from unalike.data.files import SUFFIXES, read_arrays
+from unalike.data.extras import read_public
+from unalike.data.federation import SPLITS, Federation
+from unalike.data.files import SUFFIXES, read_arrays, split_names
 from unalike.data.schema import Schema
 from unalike.data.tables import encoded
 from unalike.errors import UnalikeError, complain
@@ -49,6 +51,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--test", metavar="X", type=float, default=0.0, help="share of the samples held out for testing"
     )
     parser.add_argument("--validation", metavar="X", type=float, default=0.0, help="share to choose a round by")
+    parser.add_argument(
+        "--public", metavar="FILE", help="the federation's public set: x and perhaps y, as the server has"
+    )
+    parser.add_argument(
+        "--splits", metavar="TEXT", help="further splits of the training samples, as support=0.5,query=0.5"
+    )
     parser.add_argument("--methods", metavar="NAMES", help="methods this client runs, as a,b; default all built in")
     parser.add_argument("--file", metavar="FILE.py", action="append", default=[], help="code that may be run, if asked")
     parser.add_argument(
@@ -67,6 +75,8 @@ def main(args: argparse.Namespace) -> int:
     from unalike.network.seal import Keyring
 
     data = read_client(Path(args.data), args.test, args.validation, args.schema and Path(args.schema))
+    data = data.named_splits(seed=0, **read_shares(args.splits)) if args.splits else data
+    data = with_public(data, Path(args.public)) if args.public else data
     methods = tuple(args.methods.split(",")) if args.methods else None
     rules = Rules(methods, tuple(map(Path, args.file)), args.max_steps, args.repeatable)
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
@@ -83,8 +93,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def read_client(file: Path, test: float = 0.0, validation: float = 0.0, schema: Path | None = None) -> Federation:
-    """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation; or a table,
-    by the schema that all clients share."""
+    """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation or x_NAME,
+    y_NAME of further splits; or a table, by the schema that all clients share."""
     if schema is not None:
         return _read_table(file, read_schema(schema)).split_clients(test=test, validation=validation)
     if file.suffix not in SUFFIXES or not file.is_file():
@@ -92,8 +102,29 @@ def read_client(file: Path, test: float = 0.0, validation: float = 0.0, schema: 
         raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.{table}")
     content = read_arrays(file, gaps=True)  # filled before training, or refused then
     pair: Any = lambda suffix: [(content[f"x{suffix}"], content[f"y{suffix}"])] if f"x{suffix}" in content else None  # noqa: E731
-    data = Federation.from_arrays(pair(""), client_tests=pair("_test"), client_validations=pair("_validation"))
+    splits = {name: pair(f"_{name}") for name in split_names(content) if name not in SPLITS}
+    data = Federation.from_arrays(
+        pair(""), client_tests=pair("_test"), client_validations=pair("_validation"), client_splits=splits
+    )
     return data.split_clients(test=test, validation=validation)
+
+
+def with_public(data: Federation, file: Path) -> Federation:
+    """Return a client's data with the public set from a file, whose labels may be of more classes than its own."""
+    x, y = read_public(file)
+    classes = data.classes
+    if y is not None and classes is not None and not y.is_floating_point() and len(y):
+        classes = max(classes, int(y.max()) + 1)
+    return data.replace(public=(x, y), classes=classes)
+
+
+def read_shares(text: str) -> dict[str, float]:
+    """Read the shares of further splits: support=0.5,query=0.5."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(share) for name, _, share in pairs}
+    except ValueError:
+        raise UnalikeError(f"--splits {text}: give shares by name, as support=0.5,query=0.5.") from None
 
 
 def read_schema(file: Path) -> Schema:

@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 
 from unalike.data.federation import Federation
+from unalike.data.public import Public
 from unalike.errors import UnalikeError
 from unalike.files import replacing
 from unalike.network import keys, server
@@ -28,6 +29,7 @@ from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 
 LOCAL = "127.0.0.1"
+PUBLIC = "public.safetensors"  # the public set, for all clients
 KEPT = "federation"  # in a run's folder: the clients' keys and state
 
 
@@ -131,6 +133,8 @@ class Local:
         for k, name in enumerate(self.names):
             shutil.copy(self.homes / name / "key.pub", folder / "outer" / "clients" / f"{name}.pub")
             write_client(data, k, folder / f"{name}.safetensors")
+        if data.public is not None:
+            write_public(data.public, folder / PUBLIC)
         self.public = keys.roster(folder / "outer")
         outer = listen(LOCAL, 0)
         self.address = f"{LOCAL}:{outer.getsockname()[1]}"
@@ -174,6 +178,7 @@ class Local:
             "--data", folder / f"{name}.safetensors", "--state", home / "state",
             "--peers", folder / "outer" / "clients", "--device", "cpu", "--wait", "60", "--repeatable",
         ]  # fmt: skip
+        words += [] if self.data.public is None else ["--public", folder / PUBLIC]
         self.processes.start(name, [*map(str, words)], OMP_NUM_THREADS="1")
 
 
@@ -223,9 +228,17 @@ def run(
     with federation(data, kept) as (local, link):
         return server.run(
             tables, link, local.public, deadline=deadline, wait=60.0, test=data.global_test, classes=data.classes,
-            recipe=data.recipe, schema=data.schema, callbacks=callbacks if begun else [Keep(local), *callbacks],
+            recipe=data.recipe, schema=data.schema, public=data.public, shipped=data.shipped,
+            callbacks=callbacks if begun else [Keep(local), *callbacks],
             resume=resume, say=say, check=local.processes.check,
         )  # fmt: skip
+
+
+def write_public(public: Public, file: Path) -> None:
+    """Write a public set as the file that server and clients are given."""
+    tensors = zip("xy", public, strict=True)
+    out = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors if tensor is not None}
+    file.write_bytes(safetensors.torch.save(out))
 
 
 def write_client(data: Federation, client: int, file: Path) -> None:

@@ -23,20 +23,24 @@ from unalike import config
 from unalike.client.preparing import prepared_together
 from unalike.data import SPLITS, RemoteFederation
 from unalike.data.preparation import Recipe
+from unalike.data.public import Public, public_hash
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.network.client import PLANNED, digest, with_files
+from unalike.network.client import LACKS_PUBLIC, OTHER_PUBLIC, PLANNED, digest, with_files
 from unalike.network.link import Lost, ServerLink
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import DEPLOYABLE
 from unalike.run.run import Run
+
+MOST_SPLITS = 64  # of a client's samples: more are a mistake, or worse
 
 
 class Clients:
     """The clients of a run, as its engine asks them. Whoever does not answer by the deadline is left out."""
 
     run = ""
+    public_set: str | None = None  # stands for the public set as it was read, before any preparation
 
     def __init__(
         self,
@@ -87,7 +91,12 @@ class Clients:
         return out
 
     def federation(
-        self, keys: list[str], test: tuple[Any, Any] | None, classes: int | None = None, schema: Schema | None = None
+        self,
+        keys: list[str],
+        test: tuple[Any, Any] | None,
+        classes: int | None = None,
+        schema: Schema | None = None,
+        public: Public | None = None,
     ) -> RemoteFederation:
         """Ask all clients for the size and kind of their data; the result has at least `classes` classes, or those of
         the schema."""
@@ -100,22 +109,34 @@ class Clients:
                     f"{self.names[k]} has samples {_kind(fact)}, and {self.names[0]} {_kind(facts[0])}: prepare all in "
                     "the same way."
                 )
+        self._same_public(facts, public)
         like = _zeros(*facts[0]["x"]), _zeros(*facts[0]["y"])
         seen = [f["classes"] for f in facts if f["classes"] is not None]
-        sizes = {name: np.array([f["sizes"][name] for f in facts]) for name in SPLITS}
-        if test is not None and seen:
-            seen.append(int(torch.as_tensor(test[1]).max()) + 1)
+        splits = [*SPLITS, *sorted({name for f in facts for name in f["sizes"]} - {*SPLITS})]
+        sizes = {name: np.array([f["sizes"].get(name, 0) for f in facts]) for name in splits}
+        for labels in (test and test[1], public and public[1]):
+            if labels is not None and seen:
+                seen.append(int(torch.as_tensor(labels).max()) + 1)
         names = None if schema is None else schema.label_names
         most = max(*seen, classes or 0, len(names or ())) if seen else None
         names = names if names is not None and most == len(names) else None
         known: dict[str, Any] = {"classes": most, "names": self.names, "label_names": names, "schema": schema}
-        return RemoteFederation.from_sizes(sizes, like, keys=keys, global_test=test, **known)
+        return RemoteFederation.from_sizes(sizes, like, keys=keys, global_test=test, public=public, **known)
+
+    def _same_public(self, facts: list[dict[str, Any]], public: Public | None) -> None:
+        """Refuse a client that lacks the run's public set, or has another."""
+        self.public_set = wanted = None if public is None else public_hash(public)
+        for client, fact in enumerate(facts):
+            if wanted is not None and fact.get("public") != wanted:
+                raise UnalikeError(f"{self.names[client]}: {OTHER_PUBLIC if fact.get('public') else LACKS_PUBLIC}")
 
     def _facts(self, client: int, facts: Any) -> dict[str, Any]:
         ok = (
             isinstance(facts, dict)
             and isinstance(facts.get("sizes"), dict)
             and all(_whole(facts["sizes"].get(name)) for name in SPLITS)
+            and len(facts["sizes"]) <= MOST_SPLITS
+            and all(name.isidentifier() and name != "public" and _whole(n) for name, n in facts["sizes"].items())
             and facts["sizes"]["train"] > 0
             and all(_is_kind(facts.get(letter)) for letter in "xy")
             and (facts.get("classes") is None or (_whole(facts["classes"]) and facts["classes"] < 1 << 31))
@@ -157,6 +178,8 @@ class Clients:
             "preparation": data.preparation and data.preparation.plain(),
             "run": {k: tables["run"][k] for k in ("seed", "dtype", "buffers") if k in tables["run"]},
         }
+        if self.public_set is not None:  # only then: a plan without one is what it always was
+            plan["public"] = self.public_set
         self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
         self.tell({k: {"kind": "plan", "run": self.run, "plan": {**plan, "client": k}} for k in range(len(self.names))})
 
@@ -182,6 +205,8 @@ def run(
     classes: int | None = None,
     recipe: Recipe | str | None = None,
     schema: Schema | None = None,
+    public: Public | None = None,
+    shipped: bool = False,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -191,8 +216,9 @@ def run(
 
     keys: public keys by the clients' names; deadline: seconds for an exchange; wait: seconds until all are there; test:
     (x, y) of the server's own to evaluate the global model on; classes: at least so many; recipe: how features are
-    prepared before anything else, if they are, or just "standard" or "client"; schema: what the features are; check:
-    called while waiting, to raise what it knows.
+    prepared before anything else, if they are, or just "standard" or "client"; schema: what the features are; public:
+    (x, y or None) that every client has too, else it is refused; shipped: its bytes count; check: called while waiting,
+    to raise what it knows.
     """
     for name, value in (("deadline", deadline), ("wait", wait)):
         if not value > 0:
@@ -205,7 +231,8 @@ def run(
     clients = Clients(link, keys, deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
-    data = clients.federation(marks, test, classes, schema)
+    data = clients.federation(marks, test, classes, schema, public)
+    data = data.replace(shipped=shipped) if shipped else data
     if isinstance(recipe, str):
         recipe = Recipe.of(schema, data.train.x[:1].numel(), recipe, target=data.classes is None)
     data = data if recipe is None else clients.prepared(data, recipe)

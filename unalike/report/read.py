@@ -26,6 +26,8 @@ from unalike.results.evidence import REFERENCES
 from unalike.run.folder import FREE, read_rounds
 from unalike.settings.toml import flatten
 
+PRINTS = ("data.fingerprint", "data.public_fingerprint", "model.fingerprint")  # of facts: those of one run alone
+
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
 HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000
 MOST_CLASSES = 100
@@ -133,7 +135,7 @@ class RunFiles:
 
     def identity(self) -> str:
         """What runs that differ in their seed alone have in common."""
-        free = (*FREE, "run.seed", "data.seed", "data.fingerprint", "model.fingerprint", "data.samples")
+        free = (*FREE, "run.seed", "data.seed", *PRINTS, "data.samples")
         kept = {k: v for k, v in self.settings().items() if k not in free and not k.startswith("engine.")}
         return json.dumps([self.method, kept], sort_keys=True, default=str)
 
@@ -290,7 +292,7 @@ def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
         first: RunFiles = group["members"][0]  # type: ignore[assignment]
         namesakes = [g["members"][0].settings() for g in groups if g["members"][0].method == first.method]  # type: ignore
         own = first.settings()
-        skip = (*FREE, "run.seed", "data.fingerprint", "model.fingerprint")
+        skip = (*FREE, "run.seed", *PRINTS)
         differ = [k for k in own if k not in skip and any(other.get(k) != own[k] for other in namesakes)]
         words = [f"{k.partition('.')[2] or k} = {own[k]}" for k in differ]
         group["label"] = ", ".join([first.method, *words])

@@ -37,7 +37,8 @@ def fold(fed: Federation, k: int, folds: int, seed: int) -> Federation:
     def part(mask: np.ndarray) -> Any:
         return columns.take(np.flatnonzero(mask), np.bincount(owners[mask], minlength=len(columns)))
 
-    return fed.replace(train=part(~held), validation=part(held), test=None, global_test=None)
+    # further splits would have samples that are held out now
+    return fed.replace(train=part(~held), validation=part(held), test=None, global_test=None, splits={})
 
 
 def identity(paper: Paper, row: Row) -> str:

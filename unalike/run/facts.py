@@ -12,6 +12,7 @@ from torch import Tensor
 
 import unalike
 from unalike.contract.method import settings
+from unalike.data.federation import Federation
 from unalike.metrics.names import lower_ones
 from unalike.settings.knobs import knobs
 
@@ -47,8 +48,19 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             "lower_is_better": lower_ones(run.higher),
             "fingerprint": start.hexdigest()[:16],
         },
-        "data": {"clients": len(run.data), "samples": int(run.data.train.sizes.sum()), "fingerprint": fingerprint},
+        "data": {
+            "clients": len(run.data),
+            "samples": int(run.data.train.sizes.sum()),
+            "fingerprint": fingerprint,
+            **_public(run.data),
+        },
     }
+
+
+def _public(data: Federation) -> dict[str, Any]:
+    """The public set's size and hash, where there is one."""
+    rows = data.public_rows
+    return {"public_samples": rows, "public_fingerprint": data.public_fingerprint()} if rows else {}
 
 
 def _plain(value: Any) -> Any:

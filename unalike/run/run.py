@@ -207,9 +207,10 @@ class Run:
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
         self._commit()
-        if exchanges.exchange:  # kept with the server's state: the first round may be run by another process
+        shipped = self._training.shipped_bytes()
+        if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
             peer = [exchanges.bytes_peer] if exchanges.bytes_peer else []
-            self.server.values[SETUP_BYTES] = [exchanges.bytes_down, exchanges.bytes_up, *peer]
+            self.server.values[SETUP_BYTES] = [exchanges.bytes_down + shipped, exchanges.bytes_up, *peer]
 
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds

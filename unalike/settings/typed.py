@@ -89,6 +89,8 @@ def fits(value: Any, hint: Any) -> bool:
         return listed and all(fits(v, h) for v, h in zip(value, args, strict=True))
     if origin in (tuple, list, Sequence):
         return isinstance(value, list | tuple) and all(fits(v, args[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(k, args[0]) and fits(v, args[1]) for k, v in value.items())
     return False  # functions and objects cannot be written into a file
 
 
@@ -102,6 +104,8 @@ def words(hint: Any) -> str:
         return f"a list of {len(args)} {_many(args[0])}"
     if origin in (tuple, list, Sequence):
         return f"a list of {_many(args[0])}"
+    if origin is dict:
+        return f"a table of {_many(args[1])} by name"
     return WORDS.get(hint, "")
 
 
@@ -121,6 +125,8 @@ def schema(hint: Any) -> dict[str, Any]:
         return {"type": "array", "prefixItems": [schema(h) for h in args], "minItems": len(args), "maxItems": len(args)}
     if origin in (tuple, list, Sequence):
         return {"type": "array", "items": schema(args[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": schema(args[1])}
     return {"type": SCHEMA[hint]} if hint in SCHEMA else {}
 
 

@@ -390,6 +390,7 @@ def alike(a: Batched | None, b: Batched | None) -> bool:
         and str(settings(a.job.method)) == str(settings(b.job.method))
         and _kind(a.job.local) == _kind(b.job.local)
         and a.job.states.shapes == b.job.states.shapes
+        and a.job.data.public is b.job.data.public is None  # each run draws its own batches of it, for all its clients
         and _same_model(a, b)
     )
 

@@ -1,0 +1,219 @@
+"""Federations whose samples have different shapes, as one: pictures at some clients, signals at others.
+
+Clients are numbered part after part. Labels mean the same everywhere; samples are only to be had from a part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import numpy as np
+import torch
+
+from unalike.data.columns import Columns, Pair, offsets_of
+from unalike.data.federation import SPLITS, Federation
+from unalike.data.public import Public
+from unalike.errors import UnalikeError
+
+
+class JoinedColumns(Columns):
+    """One split of all parts: sizes, labels, and the rows of one client; there is no one array of samples."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Mapping[str, Columns]):
+        """parts: the columns of each part that has this split, all with N clients, those of others empty."""
+        self.parts = dict(parts)
+        self._sizes = np.sum([columns.sizes for columns in parts.values()], axis=0)
+        self.offsets = offsets_of(self._sizes)
+        self.offsets.flags.writeable = self._sizes.flags.writeable = False
+        self.y = torch.cat([columns.y for columns in parts.values()])
+
+    @property
+    def x(self) -> torch.Tensor:  # type: ignore[override]
+        """Refuse: the samples have different shapes."""
+        shapes = ", ".join(f"{name} {list(columns.x.shape[1:])}" for name, columns in self.parts.items())
+        raise UnalikeError(
+            f"The samples of joined federations have different shapes ({shapes}): ask one of its `parts` for them."
+        )
+
+    def of(self, k: int) -> Pair:
+        """Return client k's rows, as views."""
+        if not 0 <= k < len(self._sizes):
+            raise UnalikeError(f"There is no client {k}: there are {len(self)}, numbered from 0.")
+        own = next((columns for columns in self.parts.values() if columns.sizes[k]), None)
+        return (own or next(iter(self.parts.values()))).of(k)
+
+    def take(self, rows: np.ndarray, sizes: np.ndarray) -> NoReturn:
+        """Refuse: the samples have different shapes."""
+        _refuse()
+
+
+class JoinedFederation(Federation):
+    """Several federations as one (`Federation.joined`).
+
+    `parts`: by name, each with all N clients, of which those of other parts have no samples; a part has its own global
+    test set and public set. `architecture`: the name of every client's part. `own`: the parts as they were given.
+    """
+
+    def __init__(self, parts: Mapping[str, Federation]):
+        self.own = _checked(parts)
+        first = next(iter(self.own.values()))
+        sizes = {name: len(part) for name, part in self.own.items()}
+        self.architecture = [name for name, n in sizes.items() for _ in range(n)]
+        self.classes, self.names = first.classes, _names(self.own)
+        self.label_names = next((p.label_names for p in self.own.values() if p.label_names is not None), None)
+        self.schema = self.recipe = self.preparation = None  # each part has its own
+        self.notes = [f"{name}: {note}" for name, part in self.own.items() for note in part.notes]
+        self.shipped = any(part.shipped for part in self.own.values())
+        self.global_test = None
+        self.parts, before = dict[str, Federation](), 0
+        for name, part in self.own.items():
+            self.parts[name] = _padded(part, before, len(self.architecture), self.names)
+            before += len(part)
+        names = [s for part in self.own.values() for s in part.splits]
+        ordered = [*(s for s in SPLITS if s in names), *dict.fromkeys(s for s in names if s not in SPLITS)]
+        self.splits = {
+            split: JoinedColumns(
+                {name: part.splits[split] for name, part in self.parts.items() if split in part.splits}
+            )
+            for split in ordered
+        }
+
+    @property
+    def public(self) -> Public | None:  # type: ignore[override]
+        """None, or refuse: every part has its own form of the public samples."""
+        if self.public_rows:
+            raise UnalikeError("Joined federations have a public set each: ask one of the `parts` for its own.")
+        return None
+
+    @property
+    def public_rows(self) -> int:
+        """How many samples the parts' public sets have, 0 where there are none."""
+        return next(iter(self.own.values())).public_rows
+
+    def public_fingerprint(self) -> str | None:
+        """Return 16 hex digits that stand for the parts' public sets, None where there are none."""
+        if not self.public_rows:
+            return None
+        facts = [f"{name} {part.public_fingerprint()}" for name, part in self.own.items()]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+    def shipped_bytes(self) -> int:
+        """Return the bytes of sending every client its part's public set once; 0 where none is shipped."""
+        return sum(part.shipped_bytes() for part in self.own.values())
+
+    def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
+        """Yield every labelled set of samples of every part as (description, x, y, columns)."""
+        for name, part in self.parts.items():
+            yield from ((f"{what} of {name!r}", x, y, columns) for what, x, y, columns in part.sets())
+
+    def __repr__(self) -> str:
+        return f"Federation.joined({', '.join(f'{name}: {part!r}' for name, part in self.own.items())})"
+
+    def check(self, gaps: bool = False) -> None:
+        """Raise for the first fault of a part."""
+        for name, part in self.own.items():
+            try:
+                part.check(gaps)
+            except UnalikeError as error:
+                raise UnalikeError(f"{name}: {error}") from None
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits of a sha256 over the parts' names and fingerprints."""
+        facts = [f"{name} {part.fingerprint()}" for name, part in self.own.items()]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+    def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Federation:
+        """Move every tensor of every part, floats to `dtype` where given; may return self."""
+        moved = {name: part.to(device, dtype) for name, part in self.own.items()}
+        return self if all(moved[name] is part for name, part in self.own.items()) else JoinedFederation(moved)
+
+    def replace(self, **parts: Any) -> Self:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
+    def map(self, fn: Any, **parts: Any) -> Self:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
+    def split_clients(self, **shares: Any) -> NoReturn:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
+    def named_splits(self, seed: int = 0, **shares: float) -> NoReturn:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
+    def prepared(self, recipe: Any = None) -> NoReturn:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
+    def mapped(self, folder: str | Path) -> NoReturn:  # type: ignore[override]
+        """Refuse: the parts are written one by one."""
+        _refuse()
+
+    def pooled(self) -> NoReturn:
+        """Refuse: samples of different shapes cannot be pooled."""
+        raise UnalikeError("Samples of different shapes cannot be pooled: a method that pools them cannot run here.")
+
+
+def _refuse() -> NoReturn:
+    raise UnalikeError("Joined federations stay as they are: split, prepare or map the parts first, then join them.")
+
+
+def _checked(parts: Mapping[str, Federation]) -> dict[str, Federation]:
+    """Return the parts; raise where they cannot be one federation."""
+    if not isinstance(parts, Mapping) or not parts:
+        raise UnalikeError('Give federations by name to join them: Federation.joined({"pictures": a, "signals": b}).')
+    for name, part in parts.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise UnalikeError(f"A part is named {name!r}: it needs a name of letters, digits and _.")
+        if type(part) is not Federation:
+            raise UnalikeError(f"The part {name!r} is a {type(part).__name__}: it must be a Federation of its own.")
+    first_name, first = next(iter(parts.items()))
+    for name, part in parts.items():
+        both = f"{name!r} and {first_name!r}"
+        if part.classes != first.classes or part.train.y.shape[1:] != first.train.y.shape[1:]:
+            raise UnalikeError(
+                f"The labels of {both} differ ({part.classes} and {first.classes} classes): labels must mean the same "
+                "in every part; give both the same `classes`."
+            )
+        if part.label_names and first.label_names and part.label_names != first.label_names:
+            raise UnalikeError(f"The names of the labels of {both} differ: labels must mean the same in every part.")
+        if part.public_rows != first.public_rows:
+            raise UnalikeError(
+                f"The public sets of {both} have {part.public_rows} and {first.public_rows} samples: row i must be "
+                "the same thing in every part; give all parts as many, or none."
+            )
+        if part.public is not None and first.public is not None and not _same_labels(part.public, first.public):
+            raise UnalikeError(f"The public sets of {both} have different labels: row i must be the same thing.")
+    return dict(parts)
+
+
+def _same_labels(one: Public, other: Public) -> bool:
+    return one[1] is None or other[1] is None or torch.equal(one[1].cpu(), other[1].cpu())
+
+
+def _names(parts: Mapping[str, Federation]) -> list[str] | None:
+    """Return the clients' names, with their part's where two would have the same; None where no part has names."""
+    if all(part.names is None for part in parts.values()):
+        return None
+    bare = [n for name, part in parts.items() for n in part.names or [f"{name} {k}" for k in range(len(part))]]
+    if len(set(bare)) == len(bare):
+        return bare
+    return [f"{name} {n}" for name, part in parts.items() for n in part.names or range(len(part))]
+
+
+def _padded(part: Federation, before: int, clients: int, names: list[str] | None) -> Federation:
+    """Return a part with all clients: so many of other parts before its own, the rest after; those are empty."""
+
+    def place(columns: Columns) -> Columns:
+        sizes = np.zeros(clients, np.int64)
+        sizes[before : before + len(columns)] = columns.sizes
+        return Columns(columns.x, columns.y, offsets_of(sizes))
+
+    return part.map(place, names=names)
