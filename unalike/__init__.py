@@ -12,7 +12,7 @@ from typing import Any
 from unalike import data, draws, methods, metrics, models
 from unalike import draws as random
 from unalike import training as local
-from unalike.contract import Batch, Cohort, Field, Fields, Me, Method, PerClient, Replies, Request, Server
+from unalike.contract import Batch, Cohort, Field, Fields, Me, Method, PerClient, Replies, Request, Server, Vectors
 from unalike.data import Dataset, Federation, load, partition, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.methods import CLASSES, METHODS
@@ -30,9 +30,9 @@ from unalike.training import LocalTraining
 __all__ = [
     "JSONL", "METHODS", "Batch", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation", "Field",
     "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress", "Replies",
-    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "callbacks", "data", "draws", "knob", "layout",
-    "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random", "sampling",
-    "simulate", "synthetic", *CLASSES,
+    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "data", "draws",
+    "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random",
+    "sampling", "simulate", "synthetic", *CLASSES,
 ]  # fmt: skip
 
 

@@ -108,6 +108,11 @@ def valid(value, schema):
     """Whether a value satisfies a JSON Schema, for the words that ours uses; any other word is a failure."""
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
     is_object, is_list = isinstance(value, dict), isinstance(value, list)
+
+    def others(allowed):
+        rest = [v for k, v in value.items() if k not in schema.get("properties", {})]
+        return all(valid(v, allowed) for v in rest) if isinstance(allowed, dict) else allowed or not rest
+
     words = {
         "type": lambda t: isinstance(value, kinds[t]) and (t == "boolean" or not isinstance(value, bool)),
         "enum": lambda options: value in options,
@@ -115,7 +120,7 @@ def valid(value, schema):
         "minimum": lambda least: not isinstance(value, int | float) or value >= least,
         "properties": lambda p: not is_object or all(valid(value[k], s) for k, s in p.items() if k in value),
         "required": lambda names: not is_object or set(names) <= set(value),
-        "additionalProperties": lambda allowed: not is_object or allowed or set(value) <= set(schema["properties"]),
+        "additionalProperties": lambda allowed: not is_object or others(allowed),
         "propertyNames": lambda s: not is_object or all(valid(k, s) for k in value),
         "items": lambda s: not is_list or all(valid(v, s) for v in value),
         "prefixItems": lambda parts: not is_list or all(valid(v, s) for v, s in zip(value, parts, strict=False)),

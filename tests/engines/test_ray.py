@@ -163,6 +163,14 @@ def test_evaluation_leaves_nothing(crew):
     assert alone.history[-1]["clients_loss"] == dealt.history[-1]["clients_loss"]
 
 
+def test_several_networks_take_turns_on_the_same_cores(crew):
+    from test_families import several
+
+    alone, dealt = (several(ua.Scaffold(), engine=engine, dtype="float64") for engine in ("sequential", "ray"))
+    assert all(float((part - dealt.server.w[name]).abs().max()) < 1e-9 for name, part in alone.server.w.items())
+    assert {engine.part for engine in dealt.engine.parts.values()} == {0.5}
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 def test_stacks_agree(method, crew):
     """A tiny model is stacked by each worker."""

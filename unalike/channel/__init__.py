@@ -5,6 +5,7 @@ clip, compress, noise or mask a reply stand between the client's reply and `Sums
 be undone: docs/architecture.md says where.
 """
 
+from unalike.channel.by_architecture import SumsByArchitecture
 from unalike.channel.sums import Sums
 
-__all__ = ["Sums"]
+__all__ = ["Sums", "SumsByArchitecture"]

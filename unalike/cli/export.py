@@ -36,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for kind, text in KINDS.items():
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=text)
     parser.add_argument("--clients", action="store_true", help="a row a round and client instead of a row a round")
+    parser.add_argument("--architecture", metavar="NAME", help="whose model, where clients have different networks")
     out = parser.add_argument("--out", metavar="FILE", help="default: in the folder")
     folder.complete, out.complete = shtab.DIRECTORY, shtab.FILE  # type: ignore[attr-defined]
 
@@ -44,7 +45,8 @@ def main(args: argparse.Namespace) -> int:
     from unalike.report import export
 
     folder = Path(args.folder)
-    stem = "clients" if args.clients else "rounds" if args.kind in export.TABLES else "model"
+    model = f"model-{args.architecture}" if args.architecture else "model"
+    stem = "clients" if args.clients else "rounds" if args.kind in export.TABLES else model
     file = Path(args.out) if args.out else folder / f"{stem}.{ENDINGS.get(args.kind, args.kind)}"
     if args.clients and args.kind in export.MODELS:
         raise UnalikeError("unalike export: --clients is for tables: --csv or --parquet.")
@@ -53,5 +55,5 @@ def main(args: argparse.Namespace) -> int:
             table = (export.clients if args.clients else export.rounds)([folder])
             export.TABLES[args.kind](table, file)
         else:
-            export.MODELS[args.kind](folder, file)
+            export.MODELS[args.kind](folder, file, args.architecture)
     return show.written(args, "file", file)

@@ -114,6 +114,8 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
         branch = tree.add(name)
         for key, value in values.items():
             branch.add(Text(_pair(key, value)))
+        if name == config.MODELS_TABLE or (name == "model" and config.MODELS_TABLE in tables):
+            continue  # which defaults there are depends on the network
         defaults = {k: s.default for k, s in config.SETTINGS[name](values).items() if k not in (*values, "resume")}
         rest = [_pair(k, d).replace(" ", "") for k, d in defaults.items() if writable(d)]
         if rest:
@@ -134,6 +136,14 @@ def _pair(key: str, value: Any) -> str:
     return f"{key} = {text if len(text) <= 100 else text[:97] + '...'}"
 
 
+def _parameters(run: Run) -> str:
+    """The parameters of the model, or of each of several networks."""
+    if run.architectures is None:
+        return f"{run.task.layout.size:,} parameters"
+    counts = {name: len(run.architectures.clients(name)) for name in run.tasks}
+    return "; ".join(f"{n}: {t.layout.size:,} parameters, {counts[n]:,} clients" for n, t in run.tasks.items())
+
+
 def facts(run: Run) -> dict[str, str]:
     """What a run found out: data, model, engine, what compiles."""
     sizes = run.data.train.sizes
@@ -141,7 +151,7 @@ def facts(run: Run) -> dict[str, str]:
     step = "the training step, when first used: 10 to 40 s for each width of a stack"
     return {
         "data": f"{run.population:,} clients, {sizes.sum():,} samples ({sizes.min():,} to {sizes.max():,} each)",
-        "model": f"{run.task.layout.size:,} parameters",
+        "model": _parameters(run),
         "participants": f"{run.sampling.size(run.population):,} a round",
         "engine": f"{engine} on {run.task.device}",
         "because": why,

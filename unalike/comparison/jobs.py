@@ -232,7 +232,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
                 raise UnalikeError(f"{job.folder} is not empty and holds no run: choose another --folder.")
             continue
         here = tomllib.loads(folder.dump_toml(config.absolute(job.tables)))
-        for table in config.TABLES:
+        for table in (*config.TABLES, config.MODELS_TABLE):
             mine, yours = here.get(table, {}), there.get(table, {})
             for name in sorted(set(mine) | set(yours)):
                 if f"{table}.{name}" not in folder.FREE and mine.get(name) != yours.get(name):

@@ -23,15 +23,19 @@
 What a setting may be comes from the annotations of the functions it is given to, so a file, the command line and
 Python accept the same. Paths are read from where the program is started, as in Python. The config.toml of a run folder
 is such a file, with absolute paths and a table [facts] of what was found.
+
+Where clients have different networks, [models.small] and [models.large] take the place of the name in [model], which
+keeps loss and metrics, and [run] architecture = "small:10, large:40" (or a list of names) says which client has which.
 """
 
-from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling
+from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling, network_names
 from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
 from unalike.config.tables import (
     ENGINE,
     FACTS,
+    MODELS_TABLE,
     NAMES,
     SETTINGS,
     TABLES,
@@ -45,8 +49,8 @@ from unalike.config.tables import (
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [
-    "ENGINE", "FACTS", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described", "every",
-    "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
-    "make_sampling", "method_settings", "model_settings", "own_method", "population", "read", "read_tables", "run",
-    "schema", "uses",
+    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_settings", "described",
+    "every", "from_file", "is_file", "load_toml", "make_data", "make_local", "make_loss", "make_method", "make_model",
+    "make_sampling", "method_settings", "model_settings", "network_names", "own_method", "population",
+    "read", "read_tables", "run", "schema", "uses",
 ]  # fmt: skip

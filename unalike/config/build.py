@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from unalike import draws
-from unalike.config.tables import EXTRAS, MODEL, SPLIT
+from unalike.config.tables import EXTRAS, MODEL, MODELS_TABLE, SPLIT
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
+from unalike.contract.architectures import assigned_names
 from unalike.data import Dataset, Federation, load, load_federation
 from unalike.data.extras import with_extras
 from unalike.data.pictures import layout, picture_dataset
@@ -105,6 +106,37 @@ def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torc
     if not isinstance(module, torch.nn.Module):
         raise UnalikeError(f"{file} must return a torch.nn.Module; it returned {short(module)}.")
     return module
+
+
+def make_models(tables: dict[str, Any], federation: Federation, seed: int) -> Any:
+    """[model], or [models.NAME] as a dict where clients have different networks. Weights come from the seed."""
+    if MODELS_TABLE not in tables:
+        return make_model(tables["model"], federation, seed)
+    parts = getattr(federation, "parts", {})
+    networks = tables[MODELS_TABLE].items()
+    return {name: make_model(table, parts.get(name, federation), seed) for name, table in networks}
+
+
+def network_names(tables: dict[str, Any], clients: int) -> list[str]:
+    """Return the name of each client's network among the [models.NAME] tables."""
+    networks, architecture = tables[MODELS_TABLE], tables["run"].get("architecture")
+    names = [*networks] * clients if len(networks) == 1 else assigned_names(architecture or [], clients)
+    if len(names) != clients or not {*names} <= {*networks}:
+        raise UnalikeError(
+            f"[run] architecture must name one of {', '.join(networks)} for each of {clients} clients; it is "
+            f"{short(architecture)}."
+        )
+    return names
+
+
+def make_loss_of(tables: dict[str, Any]) -> dict[str, Any]:
+    """loss, metrics, head and output of [model], the latter two of each network where there are several."""
+    networks = tables.get(MODELS_TABLE, {})
+    out = make_loss(tables["model"])
+    for key in ("head", "output"):
+        if own := {name: table[key] for name, table in networks.items() if key in table}:
+            out[key] = own
+    return out
 
 
 def make_loss(table: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from unalike.config.build import make_local, make_loss, make_method, make_sampling
-from unalike.config.tables import FACTS, NAMES, SECTIONS, SETTINGS, TABLES, data_settings
+from unalike.config.tables import (
+    FACTS,
+    IN_COMMON,
+    MODELS_TABLE,
+    NAMES,
+    SECTIONS,
+    SETTINGS,
+    TABLES,
+    data_settings,
+    network_settings,
+)
 from unalike.config.user_files import absolute_file
 from unalike.data.dataset import CLIENTS
 from unalike.data.extras import parse_public
@@ -47,7 +57,7 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
     """The tables, all of them, if there are no others."""
     for name, table in config.items():
-        if name not in (*TABLES, FACTS):
+        if name not in (*TABLES, MODELS_TABLE, FACTS):
             home = next((t for t in TABLES if name in SETTINGS[t]({})), None)
             if home and not isinstance(table, dict):
                 raise UnalikeError(f"{where} has {name} outside of a table: it belongs under [{home}].")
@@ -57,7 +67,36 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
             raise UnalikeError(f"{where} has {what}, which means nothing.{did_you_mean(name, TABLES)}")
         if not isinstance(table, dict):
             raise UnalikeError(f"{where}: {name} must be a table, [{name}]; got {typed.short(table)}.")
-    return {name: dict(config.get(name, {})) for name in TABLES}
+    networks = {MODELS_TABLE: dict(config[MODELS_TABLE])} if MODELS_TABLE in config else {}
+    return {name: dict(config.get(name, {})) for name in TABLES} | networks
+
+
+def _check_networks(tables: dict[str, dict[str, Any]]) -> None:
+    """[models.small], [models.large]: each is a model, and [model] has only what they have in common."""
+    networks = tables.get(MODELS_TABLE)
+    if networks is None:
+        if "architecture" in tables["run"]:
+            raise UnalikeError("[run] architecture is for several networks: give them as [models.NAME] tables.")
+        return
+    for name in tables["model"]:
+        if name not in IN_COMMON:
+            raise UnalikeError(f"[model] has {name}, and there are [models.NAME] tables: give it there, to each.")
+    for name, table in networks.items():
+        where = f"[{MODELS_TABLE}.{name}]"
+        if not isinstance(table, dict):
+            raise UnalikeError(f"{where} must be a table; got {typed.short(table)}.")
+        if not name.isidentifier():
+            raise UnalikeError(f"{where} is the name of a network: use letters, digits and _.")
+        if {"name", "file"} <= set(table):
+            raise UnalikeError(f"{where} has a name and a file: give one of the two.")
+        chosen = table.get("name")
+        if chosen is not None and (not isinstance(chosen, str) or chosen not in NAMES["model"]):
+            raise unknown("model", chosen, NAMES["model"])
+        if common := [key for key in IN_COMMON if key in table]:
+            raise UnalikeError(f"{where} has {common[0]}, which is the same for all networks: give it in [model].")
+        typed.check(where, table, network_settings(table))
+    if len(networks) > 1 and "architecture" not in tables["run"]:
+        raise UnalikeError('[run] needs architecture, which client has which network: "small:10, large:10", or a list.')
 
 
 def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
@@ -75,9 +114,10 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
         chosen = tables[table].get("name")
         if chosen is not None and (not isinstance(chosen, str) or chosen not in registry):
             raise unknown({"data": "data set"}.get(table, table), chosen, registry)
-    known = {name: SETTINGS[name](values) for name, values in tables.items()}
-    for name, values in tables.items():
-        typed.check(f"[{name}]", values, known[name])
+    known = {name: SETTINGS[name](tables[name]) for name in TABLES}
+    for name in TABLES:
+        typed.check(f"[{name}]", tables[name], known[name])
+    _check_networks(tables)
     for table in ("data", "run"):  # methods and local training check their own, below
         for name, value in tables[table].items():
             knob = known[table][name].knob
@@ -143,8 +183,10 @@ def population(data: dict[str, Any]) -> int | None:
 def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Paths made absolute, so that a run folder's config can be run from anywhere."""
     out = {name: dict(table) for name, table in tables.items()}
-    for table, section in SECTIONS.items():
-        values = out[table]
+    if MODELS_TABLE in out:
+        out[MODELS_TABLE] = {name: dict(table) for name, table in out[MODELS_TABLE].items()}
+    networks = out.get(MODELS_TABLE, {}).values()
+    for values, section in [(out[t], s) for t, s in SECTIONS.items()] + [(t, SECTIONS["model"]) for t in networks]:
         for name in values.keys() & {*section.paths}:
             values[name] = str(Path(values[name]).resolve())
         for name in values.keys() & {*section.files}:

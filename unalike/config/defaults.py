@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from unalike.config.build import make_data
-from unalike.config.tables import data_settings
+from unalike.config.tables import MODELS_TABLE, data_settings
 from unalike.data.federation import Federation
 from unalike.data.tables import remarks
 from unalike.metrics.choose import headline
@@ -76,7 +76,7 @@ def suited(tables: Tables, fed: Federation) -> Tables:
         steps = 1.0 if given == "full" else max(1.0, rows / batch)  # in one pass
         local["epochs"] = float(f"{min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps):.3g}")
     model = tables["model"]
-    if not {"name", "file"} & model.keys():
+    if not {"name", "file"} & model.keys() and MODELS_TABLE not in tables:
         pictures = fed.train.x.dim() == 4
         model = ({"name": "cnn-small"} if pictures else {"name": "mlp", "hidden": [32], "skip": True}) | model
     return {

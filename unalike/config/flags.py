@@ -93,7 +93,8 @@ def _is_value(word: str, name: str, switches: set[str]) -> bool:
 
 def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Tables of a file, overridden by flags; those that decide what else there is are read first."""
-    tables = {name: dict(tables.get(name, {})) for name in config.TABLES}
+    networks = {name: tables[name] for name in (config.MODELS_TABLE,) if name in tables}
+    tables = {name: dict(tables.get(name, {})) for name in config.TABLES} | networks
     given = sorted(given, key=lambda flag: flag[0] in ("data-folder", "data.folder"))  # a folder may be of the name's
     for first in (True, False):
         for name, text in given:

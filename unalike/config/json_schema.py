@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from unalike.config.tables import FACTS, NAMES, PICTURES, SECTIONS, SETTINGS, SPLIT, TABLES, described, every
+from unalike.config.tables import (
+    FACTS,
+    IN_COMMON,
+    MODELS_TABLE,
+    NAMES,
+    PICTURES,
+    SECTIONS,
+    SETTINGS,
+    SPLIT,
+    TABLES,
+    described,
+    every,
+)
 from unalike.settings import typed
 from unalike.settings.knobs import Knob
 
@@ -13,6 +25,7 @@ def schema() -> dict[str, Any]:
     """A JSON Schema of config files, for editors: which settings there are depends on the name or file chosen."""
     tables = {table: _schema_of(table) for table in TABLES}
     tables["run"]["required"] = ["rounds"]
+    tables[MODELS_TABLE] = {"type": "object", "additionalProperties": _network()}
     tables["data"]["anyOf"] = [{"required": [way]} for way in ("name", "folder", "table")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -21,7 +34,28 @@ def schema() -> dict[str, Any]:
         "properties": {**tables, FACTS: {"type": "object"}},
         "required": ["data", "run"],
         "additionalProperties": False,
+        "allOf": [_common_only(), _needs_networks()],
     }
+
+
+def _common_only() -> dict[str, Any]:
+    """With several networks [model] holds what they have in common."""
+    then = {"properties": {"model": {"propertyNames": {"enum": list(IN_COMMON)}}}}
+    return {"if": {"required": [MODELS_TABLE]}, "then": then}
+
+
+def _needs_networks() -> dict[str, Any]:
+    return {
+        "if": {"properties": {"run": {"required": ["architecture"]}}, "required": ["run"]},
+        "then": {"required": [MODELS_TABLE]},
+    }
+
+
+def _network() -> dict[str, Any]:
+    """[models.NAME]: what [model] holds, but what all networks have in common."""
+    one = _schema_of("model")
+    properties = {name: value for name, value in one["properties"].items() if name not in IN_COMMON}
+    return {**one, "properties": properties, "not": {"anyOf": [{"required": [name]} for name in IN_COMMON]}}
 
 
 def _schema_of(table: str) -> dict[str, Any]:

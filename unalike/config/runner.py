@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unalike.client.preparing import by_messages
-from unalike.config.build import make_data, make_local, make_loss, make_method, make_model, make_sampling
+from unalike.config.build import make_data, make_local, make_loss_of, make_method, make_models, make_sampling
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
 from unalike.run.run import Run
@@ -18,11 +18,12 @@ def run(
     callbacks: Any = (),
     resume: bool = False,
     federation: Federation | None = None,
-    before: Callable[[dict[str, Any]], None] = lambda tables: None,
+    before: Callable[[dict[str, Any], Any], None] = lambda tables, networks: None,
     **options: Any,
 ) -> Run:
     """The run that a config describes. With a federation of one's own, [data] is not looked at. `before` is given the
-    checked tables before anything is made of them; options are the engine's, where a file cannot hold them."""
+    checked tables and the model (a dict of several networks) before the run begins; options are the engine's, where a
+    file cannot hold them."""
     tables = absolute(check(config if federation is None else {**config, "data": {"folder": "."}}))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
@@ -33,8 +34,8 @@ def run(
         federation = by_messages(federation) if raw else federation
     else:
         tables["data"] = dict(config.get("data", {}))
-    before(tables)
-    module = make_model(tables["model"], federation, settings.get("seed", 0))
+    module = make_models(tables, federation, settings.get("seed", 0))
+    before(tables, module)
     return simulate(
         module,
         federation,
@@ -42,7 +43,7 @@ def run(
         local=make_local(tables["local"]),
         callbacks=callbacks,
         recipe=tables,
-        **make_loss(tables["model"]),
+        **make_loss_of(tables),
         **settings,
         **options,
     )

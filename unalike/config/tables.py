@@ -21,6 +21,7 @@ from unalike.settings.knobs import Knob
 from unalike.settings.typed import Known, Setting, hints
 from unalike.training.settings import LocalTraining
 
+MODELS_TABLE = "models"  # of tables, one for each network where clients have different ones
 FACTS = "facts"  # what a run found out about its data and model: written, never read as a setting
 
 _split, _table = hints(Dataset.split), {n: s for n, s in hints(table_dataset).items() if s.knob.words}
@@ -60,6 +61,7 @@ MODEL: Known = {
         str | int, None, Knob("the part of a model's tuple or dict that is its output: a key or a position")
     ),
 }
+IN_COMMON = ("loss", "metrics")  # of several networks: they stand in [model]
 MODEL_NAME = Setting(str, "linear", Knob("a model by name (unalike list models), or file.py:build"))
 MODEL_FILE = Setting(str, None, Knob("a model of your own, path/to/file.py:build"))
 METHOD_NAME = Setting(str, "fedavg", Knob("a method by name (unalike list methods), or file.py:Class"))
@@ -93,6 +95,11 @@ def model_settings(table: dict[str, Any]) -> Known:
         return {**options, "file": MODEL_FILE, **MODEL}
     name = table.get("name", "linear")
     return {"name": MODEL_NAME, **(hints(MODELS[name]) if name in MODELS else {}), **MODEL}
+
+
+def network_settings(table: dict[str, Any]) -> Known:
+    """[models.NAME]: what [model] takes, but what is the same for all networks."""
+    return {name: setting for name, setting in model_settings(table).items() if name not in IN_COMMON}
 
 
 def method_settings(table: dict[str, Any]) -> Known:

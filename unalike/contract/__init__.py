@@ -7,6 +7,7 @@ pure functions of tensors: the engine calls them with one client's vectors, or u
 The server half, `round(server, cohort)`, calls client functions on a cohort and reads what their replies declare.
 """
 
+from unalike.contract.architectures import Architectures
 from unalike.contract.call import EVALUATION, Call, Evaluate, LazyOutcome, Outcome
 from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import BUFFERS, LOSS, OPTIMIZER, Field, Fields, PerClient
@@ -15,11 +16,13 @@ from unalike.contract.peers import Parcels, Sealed
 from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Cohort, Message, Replies, Server
 from unalike.contract.server_draws import ServerDraws
+from unalike.contract.vectors import Layouts, Vectors
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
-    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Average", "Batch", "Call", "Cohort", "Evaluate", "Field",
-    "Fields", "Gradient", "Knob", "LazyOutcome", "Me", "Message", "Method", "Outcome", "Outputs", "Parcels",
-    "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train", "check_serverless",
-    "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings", "tensor_args",
+    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Call", "Cohort",
+    "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method", "Outcome",
+    "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train", "Vectors",
+    "check_serverless", "client_functions", "fingerprint", "function_name", "knob", "plain_args", "settings",
+    "tensor_args",
 ]  # fmt: skip

@@ -13,17 +13,19 @@ from unalike.contract.client import Answer
 from unalike.contract.fields import Field, PerClient
 from unalike.contract.peers import Sealed, addressed, has_tensor
 from unalike.contract.server_draws import ServerDraws
+from unalike.contract.vectors import Layouts, Vectors
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 
-Message = dict[str, Tensor | float | PerClient]  # what a server sends: to all, or a row to each
+Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or a row to each
 
 
 class Server:
     """The server's state: `w`, and whatever a method assigns (tensors, numbers, text, lists of these).
 
     `buffers` holds BatchNorm's statistics where a model has any; `table(name)` is a declared table with one row per
-    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name. A
+    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name. Where
+    clients have different networks, `w`, `buffers` and what `init` gives are `Vectors`, and `layout` takes them. A
     serverless method's server holds no tensors: no `w`, and numbers and text only.
 
     Draws are functions of (seed, round, purpose): `uniform`, `normal`, `integers`, `coin`, `shuffled`, and `draw`, rows
@@ -37,14 +39,14 @@ class Server:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: Layout | Layouts,
         tables: Mapping[str, Rows],
-        fresh: Callable[[int], Tensor],
+        fresh: Callable[[int], Any],
         draws: ServerDraws,
         serverless: str = "",
         nets: Mapping[str, Tensor] | None = None,
         /,
-        **values: Tensor,
+        **values: Any,
     ):
         """fresh: gives model number k of the run's seed, for `init`; serverless: the name of a method without a
         server, which may assign no tensors; nets: the first vectors of the method's further networks."""
@@ -61,7 +63,7 @@ class Server:
                 f"{self._serverless} is serverless, and assigns server.{name}, a tensor: the server of such a method "
                 "holds numbers and text; models are kept by clients."
             )
-        self.values[name] = value.detach() if isinstance(value, Tensor) else value
+        self.values[name] = value.detach() if isinstance(value, Tensor | Vectors) else value
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -152,22 +154,25 @@ class Table:
 class Received(Protocol):
     """The replies to a call as a channel has gathered them (`unalike.channel.Sums`)."""
 
-    fields: Mapping[str, Field]
-    weights: dict[str, float]
-
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def weights(self) -> Mapping[str, Any]: ...
     @property
     def ids(self) -> np.ndarray: ...
     @property
     def losses(self) -> np.ndarray: ...
     @property
     def names(self) -> list[str]: ...
-    def total(self, name: str) -> Tensor: ...
-    def rows(self, name: str) -> Tensor: ...
+    def total(self, name: str) -> Any: ...
+    def rows(self, name: str) -> Any: ...
 
 
 class Replies:
     """What came back from a call, as far as it was declared: sums and means of fields, single values only of fields
-    declared `read="each"` or `"peers"`; fields declared `read="sealed"` can only be passed on to other clients."""
+    declared `read="each"` or `"peers"`; fields declared `read="sealed"` can only be passed on to other clients. Where
+    clients have different networks, fields of a model's shape are `Vectors`, with zeros for the architectures that
+    nobody brought."""
 
     def __init__(
         self, received: Received, dtype: torch.dtype, asked: np.ndarray, when: tuple[int, int], serverless: str = ""
@@ -186,6 +191,20 @@ class Replies:
     def count(self) -> int:
         """How many answered."""
         return len(self._received.ids)
+
+    @property
+    def architectures(self) -> list[str]:
+        """The networks of the clients that answered, where there are several."""
+        return list(getattr(self._received, "architectures", ()))
+
+    def ids_of(self, architecture: str) -> np.ndarray:
+        """Return the clients with this network that answered, in the order of the rows of `each(...)[architecture]`."""
+        if architecture not in self.architectures:
+            raise UnalikeError(
+                f"No client with the network {architecture!r} answered.{did_you_mean(architecture, self.architectures)}"
+            )
+        found: np.ndarray = getattr(self._received, "ids_of")(architecture)  # noqa: B009 (only where there are several)
+        return found
 
     def sum(self, name: str) -> Tensor:
         """Return Σ weight · value over the clients that answered."""
@@ -217,8 +236,13 @@ class Replies:
                 f"The reply field {name!r} is declared read={read!r}: passing it on to other clients needs "
                 "read='sealed', or 'peers' where the server may see it."
             )
-        to = np.asarray(to, dtype=np.int64)
-        return addressed(name, self._when, self._received.rows(name), self._asked, self._received.ids, to)
+        to, rows = np.asarray(to, dtype=np.int64), self._received.rows(name)
+        if isinstance(rows, Vectors):
+            raise UnalikeError(
+                f"pass_on({name!r}): its shape {self._received.fields[name].shape!r} differs between the networks; "
+                "pass on what all clients have in common."
+            )
+        return addressed(name, self._when, rows, self._asked, self._received.ids, to)
 
     def losses(self) -> np.ndarray:
         """Return the mean training loss per client, NaN where it did not train."""
@@ -255,6 +279,8 @@ class Exchanges(Protocol):
     population: int
     round: int
 
+    @property
+    def populations(self) -> int | Vectors: ...
     def samples(self, ids: np.ndarray) -> np.ndarray: ...
     def rates(self, ids: np.ndarray) -> np.ndarray: ...
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies: ...
@@ -273,6 +299,12 @@ class Cohort:
     def population(self) -> int:
         """How many clients there are in all."""
         return self._exchanges.population
+
+    @property
+    def populations(self) -> int | Vectors:
+        """How many clients there are in all; where they have different networks, of each: what a sum of a field of the
+        model's shape over everybody is divided by."""
+        return self._exchanges.populations
 
     @property
     def everyone(self) -> Cohort:
@@ -305,7 +337,7 @@ class Cohort:
             raise UnalikeError(f"only(): client {int(clients[times > 1][0])} is named twice: name each client once.")
         return Cohort(self._exchanges, ids)
 
-    def call(self, fn: Callable[..., Answer], **message: Tensor | float | PerClient) -> Replies:
+    def call(self, fn: Callable[..., Answer], **message: Tensor | Vectors | float | PerClient) -> Replies:
         """Run `fn(me, s, m)`, a function of the method, on every client; values in `message` go to all,
         `PerClient(rows)` one row to each."""
         return self._exchanges.call(fn, self.ids, message)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from unalike.client.job import Job
+from unalike.contract.architectures import Architectures
 from unalike.contract.call import Call, Outcome
 from unalike.settings.typed import Known, hints
 
@@ -16,6 +17,7 @@ class Engine:
 
     name = "engine"
     ordered = True  # whether outcomes come in client order
+    architectures: Architectures | None = None  # where clients have different networks (families.py)
     others_seconds = 0.0  # spent in calls so far for other runs of the same stack (batched/lockstep.py)
 
     def __init__(self, job: Job):
@@ -32,6 +34,11 @@ class Engine:
 
     def leave_out(self, client: int, reason: str) -> None:
         """Hear that a client is not called, and why; in a simulation this does not happen."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Return each client's training samples."""
+        return self.job.data.train.sizes
 
     @property
     def remark(self) -> str:

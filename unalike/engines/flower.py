@@ -11,13 +11,14 @@ that their sender has wrapped for the receiver: the server cannot open them.
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from unalike.client import ClientStore, Job, Rehearsal, Shapes
+from unalike.contract.architectures import Architectures, remaining
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
 from unalike.errors import UnalikeError
@@ -61,33 +62,14 @@ class Flower(Engine):
         self.rehearsal = Rehearsal(job)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        if isinstance(call.function, Evaluate):
-            yield from self._exchange(call, ids, frozenset(), self.job.split(call.function.split).sizes)
-            return
-        answered: list[int] = []
-        rehearsed = unsealed(call, self.fields, self.job.task, self.job.method)
-        ids, call, sealed = self._wrapped(call, ids) if call.parcels else (ids, call, {})
-        if not len(ids):  # nobody's row has come, and everybody was told
-            return
-        sends = self.rehearsal.sends(rehearsed)
-        for outcome in self._exchange(call, ids, sends, self.job.data.train.sizes, sealed):
-            answered.append(int(outcome.ids[0]))
-            yield outcome
-        counts = np.array(sorted(answered), dtype=np.int64)
-        self.states.stage(counts, {"acknowledged": torch.full((len(counts),), call.round + 2)})
-        silent = np.setdiff1d(ids, counts)
-        if len(silent):  # also one that answered an earlier exchange of the round: its round does not count
-            self.states.stage(silent, {"acknowledged": self._counted(silent)})
-        if not answered:
-            raise UnalikeError(
-                f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "
-                "there, then go on from the last checkpoint (--resume)."
-            )
+        return together(self, call, ids)
 
     def leave_out(self, client: int, reason: str) -> None:
         self.remote.refuse(client, reason)
 
-    def _wrapped(self, call: Call, ids: np.ndarray) -> tuple[np.ndarray, Call, dict[int, dict[str, Any]]]:
+    def wrapped(
+        self, call: Call, ids: np.ndarray, several: Architectures | None
+    ) -> tuple[np.ndarray, Call, dict[int, dict[str, Any]]]:
         """Ask the senders of sealed rows to wrap their keys for the receivers: (the clients that can be called, their
         call, what each is told about its sealed parts). A receiver whose sender is silent is left out."""
         rows: dict[int, list[dict[str, Any]]] = {}
@@ -111,20 +93,14 @@ class Flower(Engine):
         there = np.array([told[int(client)].keys() == call.parcels.keys() for client in ids])
         for client in ids[~there]:
             self.leave_out(int(client), "the client that sends it a row did not give the key.")
-        index = torch.from_numpy(there).to(self.job.task.device)
-        return ids[there], dc.replace(call, rows={name: t[index] for name, t in call.rows.items()}), told
+        return ids[there], dc.replace(call, rows=remaining(call.rows, ids, there, several)), told
 
-    def _exchange(
-        self,
-        call: Call,
-        ids: np.ndarray,
-        sends: frozenset[str],
-        sizes: np.ndarray,
-        sealed: Mapping[int, dict[str, Any]] | None = None,
-    ) -> Iterator[Outcome]:
-        """Ask these clients and yield the answers of use, as they come; sealed: what each is told of sealed parts."""
-        header = request_header(self.job.method, call)
-        shared = wire.encode(header, call.shared)
+    def requests(
+        self, call: Call, ids: np.ndarray, sealed: Mapping[int, dict[str, Any]]
+    ) -> dict[int, tuple[bytes, bytes]]:
+        """Return what is sent to each of these clients: what all of them get, and what is its own; sealed: what each is
+        told of sealed parts."""
+        shared = wire.encode(request_header(self.job.method, call), call.shared)
         counted = self._counted(ids).tolist()
         requests = {}
         for position, client in enumerate(ids):
@@ -134,18 +110,34 @@ class Flower(Engine):
             if sealed:
                 own["sealed"] = sealed[int(client)]
             requests[int(client)] = (shared, wire.encode(own, rows))
-        asked = {**header, "run": self.remote.run}
-        for client, answer in self.remote.ask(requests):
-            try:
-                outcome = received_outcome(client, answer, asked, int(sizes[client]), self.job.task)
-                names = outcome.up.keys() | ()
-                if isinstance(call.function, str):
-                    outcome.sealed = take_sealed(outcome.up, self.fields, self.job.task, self.job.method)
-                self._check(outcome.up, names, sends, call)
-            except UnalikeError as error:
-                self.remote.refuse(client, str(error))
-            else:
-                yield outcome
+        return requests
+
+    def judge(self, call: Call) -> Callable[[int, bytes], Outcome]:
+        """Return the function that makes an outcome of a client's answer to this call, or raises what is wrong."""
+        job, asked = self.job, {**request_header(self.job.method, call), "run": self.remote.run}
+        sizes, sends = job.data.train.sizes, frozenset[str]()
+        if isinstance(call.function, Evaluate):
+            sizes = job.split(call.function.split).sizes
+        else:
+            sends = self.rehearsal.sends(unsealed(call, self.fields, job.task, job.method))
+
+        def outcome(client: int, answer: bytes) -> Outcome:
+            found = received_outcome(client, answer, asked, int(sizes[client]), job.task)
+            names = found.up.keys() | ()
+            if isinstance(call.function, str):
+                found.sealed = take_sealed(found.up, self.fields, job.task, job.method)
+            self._check(found.up, names, sends, call)
+            return found
+
+        return outcome
+
+    def acknowledge(self, ids: np.ndarray, answered: list[int], round: int) -> None:
+        """Write down whose round counts."""
+        counts = np.array(sorted(answered), dtype=np.int64)
+        self.states.stage(counts, {"acknowledged": torch.full((len(counts),), round + 2)})
+        silent = np.setdiff1d(ids, counts)
+        if len(silent):  # also one that answered an earlier exchange of the round: its round does not count
+            self.states.stage(silent, {"acknowledged": self._counted(silent)})
 
     def _check(self, up: dict[str, torch.Tensor], names: Set[str], sends: frozenset[str], call: Call) -> None:
         if isinstance(call.function, Evaluate):
@@ -163,3 +155,47 @@ class Flower(Engine):
         if known.any():
             counted[torch.from_numpy(known)] = self.states.rows_of(ids[known])["acknowledged"].cpu()
         return counted
+
+
+Parts = Sequence[tuple[Flower, Call, np.ndarray]]  # an architecture's engine, its own form of a call, its clients
+
+
+def together(
+    first: Flower,
+    call: Call,
+    ids: np.ndarray,
+    several: Architectures | None = None,
+    divide: Callable[[Call, np.ndarray], Parts] | None = None,
+) -> Iterator[Outcome]:
+    """Ask clients of one or several architectures all at once, and yield the answers of use as they come.
+
+    first: one of the engines; divide: the parts of a call, where there are several architectures.
+    """
+    sealed: Mapping[int, dict[str, Any]] = {}
+    if call.parcels:
+        ids, call, sealed = first.wrapped(call, ids, several)
+    if not len(ids):  # nobody's row has come, and everybody was told
+        return
+    remote = first.remote
+    judges: dict[int, Callable[[int, bytes], Outcome]] = {}
+    requests: dict[int, tuple[bytes, bytes]] = {}
+    for engine, own, some in [(first, call, ids)] if divide is None else divide(call, ids):
+        judges |= dict.fromkeys(some.tolist(), engine.judge(own))
+        requests |= engine.requests(own, some, sealed)
+    answered: list[int] = []
+    for client, answer in remote.ask(requests):
+        try:
+            outcome = judges[client](client, answer)
+        except UnalikeError as error:
+            remote.refuse(client, str(error))
+        else:
+            answered.append(client)
+            yield outcome
+    if isinstance(call.function, Evaluate):
+        return
+    first.acknowledge(ids, answered, call.round)  # all write to one store
+    if not answered:
+        raise UnalikeError(
+            f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "
+            "there, then go on from the last checkpoint (--resume)."
+        )

@@ -13,6 +13,7 @@ import collections
 import dataclasses as dc
 import importlib
 import logging
+import math
 import os
 import shutil
 import socket
@@ -74,9 +75,17 @@ class Ray(Engine):
         return super().options() | Batched.options()
 
     def __init__(
-        self, job: Job, workers: WorkerCount = None, address: Address = None, inner: Inner = "auto", **options: Any
+        self,
+        job: Job,
+        workers: WorkerCount = None,
+        address: Address = None,
+        inner: Inner = "auto",
+        turns: int = 1,
+        **options: Any,
     ):
+        """turns: engines of this run that take turns on the same cores and GPUs (one for each network)."""
         super().__init__(job)
+        self.part = math.floor(1e4 / turns) / 1e4  # of a core or GPU; Ray counts in ten-thousandths
         if not isinstance(job.states, ClientStore) or isinstance(job.data, RemoteFederation):
             raise UnalikeError("The ray engine simulates clients whose data are here: give it a Federation.")
         self.states = job.states
@@ -140,7 +149,8 @@ class Ray(Engine):
         self.starts[slot:] = [actor.start.remote(self._parcel, self._data), *self.starts[slot + 1 :]]
 
     def _new(self) -> Any:
-        return self.ray.remote(Worker).options(num_cpus=1, num_gpus=self._gpu, max_restarts=0).remote()
+        needs = {"num_cpus": self.part, "num_gpus": self.part * self._gpu}
+        return self.ray.remote(Worker).options(**needs, max_restarts=0).remote()
 
     def _started(self) -> tuple[str, int]:
         """Wait for all workers; which engine they run, and how many clients it takes in one go."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import unalike
-from unalike.contract import BUFFERS, Call, Evaluate, Method, PerClient, fingerprint
+from unalike.contract import BUFFERS, Call, Evaluate, Method, PerClient, Vectors, fingerprint
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.nn.task import Task
@@ -19,14 +19,13 @@ def message_parts(
     message: Mapping[str, Any], count: int, values: Mapping[str, Any], task: Task
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Divide a message to `count` clients: what all get, with the statistics among the server's values, and the rows
-    that differ."""
+    that differ. `Vectors` stay as they are: each client gets its own architecture's part."""
     shared, rows = {}, {}
     for name, value in message.items():
         if isinstance(value, PerClient):
-            if len(value.rows) != count:
-                raise UnalikeError(
-                    f"PerClient {name!r} has {len(value.rows)} rows for {count} clients: give one row each."
-                )
+            given = _count(value.rows)
+            if given != count:
+                raise UnalikeError(f"PerClient {name!r} has {given} rows for {count} clients: give one row each.")
             rows[name] = _rows(value.rows, task)
         else:
             shared[name] = _tensor(value, task)
@@ -35,17 +34,22 @@ def message_parts(
     return shared, rows
 
 
-def _rows(rows: Any, task: Task) -> Tensor:
+def _count(rows: Any) -> int:
+    """Return how many rows there are; those of several architectures together."""
+    return sum(len(part) for _, part in rows.items()) if isinstance(rows, Vectors) else len(rows)
+
+
+def _rows(rows: Any, task: Task) -> Any:
     """Convert per-client rows to a tensor in the task's dtype (NumPy defaults to float64)."""
-    if isinstance(rows, Tensor):
+    if isinstance(rows, Tensor | Vectors):
         return rows.to(task.device)
     values = torch.as_tensor(rows, device=task.device)
     return values.to(task.dtype) if values.is_floating_point() else values
 
 
-def _tensor(value: Any, task: Task) -> Tensor:
+def _tensor(value: Any, task: Task) -> Any:
     """Convert a part of a message to a tensor; numbers become 0-dimensional ones."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Vectors):
         return value.to(task.device)
     if isinstance(value, bool | int):
         return torch.tensor(value, device=task.device)

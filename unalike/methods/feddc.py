@@ -66,6 +66,6 @@ class FedDC(Method):
 
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w, memory=server.memory)
-        server.drift = server.drift + replies.sum("delta") / cohort.population
-        server.memory = server.memory + replies.sum("memory") / cohort.population
+        server.drift = server.drift + replies.sum("delta") / cohort.populations
+        server.memory = server.memory + replies.sum("memory") / cohort.populations
         server.w = server.w + replies.mean("delta") + server.drift

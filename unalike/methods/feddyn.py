@@ -44,5 +44,5 @@ class FedDyn(Method):
 
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
-        server.drift = server.drift + replies.sum("delta") / cohort.population
+        server.drift = server.drift + replies.sum("delta") / cohort.populations
         server.w = server.w + replies.mean("delta") + server.drift

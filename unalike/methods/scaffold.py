@@ -52,4 +52,4 @@ class Scaffold(Method):
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w, control=server.control)
         server.w = server.w + self.server_lr * replies.mean("delta")
-        server.control = server.control + replies.sum("control") / cohort.population
+        server.control = server.control + replies.sum("control") / cohort.populations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,18 @@ def evaluate_columns(task: Task, bound: BoundModule, columns: Columns, ids: np.n
     own = {name: np.add.reduceat(v.cpu().numpy(), starts) / sizes for name, v in found.rows.items()}
     values = {**own, **found.others()}
     return Scores({name: values[name] for name in ("loss", *found.metrics)}, found.means(), sizes)
+
+
+def merged(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
+    """Return the scores of several groups of clients as one; each comes with the places of its clients."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]), kind="stable")
+    first, sizes = parts[0][1], np.concatenate([scores.sizes for _, scores in parts])[order]
+    values = {name: np.concatenate([scores.values[name] for _, scores in parts])[order] for name in first.values}
+    means = {}
+    for name in first.means:
+        total = sum(scores.means[name] * int(scores.sizes.sum()) for _, scores in parts)
+        means[name] = torch.as_tensor(total) / int(sizes.sum())
+    return Scores(values, means, sizes)
 
 
 class _Pass:

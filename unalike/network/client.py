@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
 import unalike
 from unalike import config
@@ -40,7 +41,9 @@ from unalike.network.link import Away, ClientLink, Parts
 from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task, default_loss
 
-PLANNED = tuple(table for table in config.TABLES if table not in ("data", "run"))  # what a plan may say
+# what a plan may say
+PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), config.MODELS_TABLE)
+PLANNED_RUN = ("seed", "dtype", "buffers", "architecture")  # of [run]
 LACKS_PUBLIC = "The run has a public set, and this client has none: give it the server's file (--public)."
 OTHER_PUBLIC = "The run's public set is not this client's: give both the same file (--public)."
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -98,6 +101,23 @@ def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
 
 def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def network_digest(module: nn.Module) -> str:
+    """Return 16 hex digits of a sha256 over what a network is made of: its layers, and the names and shapes of its
+    weights and statistics. (Not over the weights, which the server sends.)"""
+    layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
+    tensors = [(name, list(value.shape)) for name, value in module.state_dict().items() if isinstance(value, Tensor)]
+    return hashlib.sha256(json.dumps([layers, tensors]).encode()).hexdigest()[:16]
+
+
+def _own_network(tables: dict[str, Any], architecture: Any, client: int, clients: int) -> dict[str, Any]:
+    """Return the [model] table of this client: the only one, or the plan's for its architecture."""
+    networks, common = tables.get(config.MODELS_TABLE), tables.get("model", {})
+    if networks is None:
+        return common
+    names = config.network_names({**tables, "run": {"architecture": architecture}}, clients)
+    return {**common, **networks[names[client]]}
 
 
 class OwnJob(Job):
@@ -232,7 +252,7 @@ class Client:
         """The node of a plan, after every part of it was checked."""
         _check_plan(plan)
         tables = self.rules.tables(plan)
-        settings = {k: plan["run"][k] for k in ("seed", "dtype", "buffers") if k in plan["run"]}
+        settings = {k: plan["run"][k] for k in PLANNED_RUN if k in plan["run"]}
         config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
@@ -251,8 +271,14 @@ class Client:
             raise UnalikeError(
                 f"{type(method).__name__} seals {sealed[0]!r} for other clients: this needs a key (--key)."
             )
-        module = config.make_model(tables.get("model", {}), data, seed)
-        loss, buffers = config.make_loss(tables.get("model", {})), settings.get("buffers", "average")
+        network = _own_network(tables, settings.get("architecture"), client, plan["clients"])
+        module = config.make_model(network, data, seed)
+        if plan.get("network") not in (None, network_digest(module)):
+            raise UnalikeError(
+                "The network that this client builds is not the one that the server builds: use the same version of "
+                "PyTorch and the same files."
+            )
+        loss, buffers = config.make_loss(network), settings.get("buffers", "average")
         if method.serverless and buffers == "average":
             buffers = "local"  # as at the server: there is nobody to average statistics
         loss.setdefault("loss", default_loss(data.train.y))
@@ -303,6 +329,7 @@ def _check_plan(plan: Any) -> None:
         "run": table,
         "files": table,
         "preparation": lambda v: v is None or table(v),
+        "network": lambda v: v is None or isinstance(v, str),
         "public": lambda v: v is None or (isinstance(v, str) and bool(RUN_ID.fullmatch(v))),
     }
     for name, right in wanted.items():

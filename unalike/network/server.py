@@ -20,6 +20,7 @@ import torch
 
 import unalike
 from unalike import config
+from unalike.client import ClientStore
 from unalike.client.preparing import prepared_together
 from unalike.data import SPLITS, RemoteFederation
 from unalike.data.preparation import Recipe
@@ -27,7 +28,15 @@ from unalike.data.public import Public, public_hash
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.network.client import LACKS_PUBLIC, OTHER_PUBLIC, PLANNED, digest, with_files
+from unalike.network.client import (
+    LACKS_PUBLIC,
+    OTHER_PUBLIC,
+    PLANNED,
+    PLANNED_RUN,
+    digest,
+    network_digest,
+    with_files,
+)  # fmt: skip
 from unalike.network.link import Lost, ServerLink
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import DEPLOYABLE
@@ -164,9 +173,9 @@ class Clients:
         self.say(f"features prepared from sums over {len(self.names)} clients")
         return data.prepared_by(found)
 
-    def plan(self, tables: dict[str, Any], data: RemoteFederation, keys: list[str]) -> None:
-        """Send the plan to all clients. The run's name comes from the plan and the keys: the same run, resumed by
-        a new server, finds the clients' state."""
+    def plan(self, tables: dict[str, Any], data: RemoteFederation, keys: list[str], networks: Any = None) -> None:
+        """Send the plan to all clients, each with the digest of its network. The run's name comes from the plan and the
+        keys: the same run, resumed by a new server, finds the clients' state."""
         planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})
         plan = {
             "version": unalike.__version__,
@@ -176,15 +185,18 @@ class Clients:
             "tables": planned,
             "files": files,
             "preparation": data.preparation and data.preparation.plain(),
-            "run": {k: tables["run"][k] for k in ("seed", "dtype", "buffers") if k in tables["run"]},
+            "run": {k: tables["run"][k] for k in PLANNED_RUN if k in tables["run"]},
         }
         if self.public_set is not None:  # only then: a plan without one is what it always was
             plan["public"] = self.public_set
         self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
-        self.tell({k: {"kind": "plan", "run": self.run, "plan": {**plan, "client": k}} for k in range(len(self.names))})
+        built = _digests(networks, tables, len(data))
+        own = [{**plan, "client": k, "network": network} for k, network in enumerate(built)]
+        self.tell({k: {"kind": "plan", "run": self.run, "plan": one} for k, one in enumerate(own)})
 
     def end(self, run: Run) -> None:
         """Tell everybody that the run is over, and what of theirs counted. A client that is away hears it next time."""
+        assert isinstance(run.clients, ClientStore)  # real clients of all networks have one
         known = run.clients.known()
         rows = run.clients.rows_of(known).get("acknowledged") if len(known) else None
         counted = {} if rows is None else {int(k): int(v) - 2 for k, v in zip(known, rows, strict=True) if int(v)}
@@ -238,15 +250,33 @@ def run(
     data = data if recipe is None else clients.prepared(data, recipe)
     done = config.run(
         {**tables, "run": {**settings, "engine": "flower"}}, callbacks=callbacks, resume=resume, federation=data,
-        before=lambda checked: clients.plan(checked, data, marks), remote=clients,
+        before=lambda checked, networks: clients.plan(checked, data, marks, networks), remote=clients,
     )  # fmt: skip
     clients.end(done)
     if done.folder is not None:  # what exports need data for, and the server has none
         with contextlib.suppress(UnalikeError):  # a method without a global model
-            done.save(done.folder.path / DEPLOYABLE, source=tables.get("model", {}).get("file"))
+            _save(done, done.folder.path / DEPLOYABLE, tables)
     if lost := [line["lost"] for line in done.history if "lost" in line]:
         say(f"clients lost: {sum(lost)}, in {len(lost)} of {len(done.history)} rounds")
     return done
+
+
+def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | None]:
+    """Return the digest of each client's network."""
+    if not isinstance(networks, dict):
+        return [None if networks is None else network_digest(networks)] * clients
+    built = {name: network_digest(module) for name, module in networks.items()}
+    return [built[name] for name in config.network_names(tables, clients)]
+
+
+def _save(run: Run, file: Path, tables: dict[str, Any]) -> None:
+    """Write the model as one file; of several networks, a file each (model-small.unalike)."""
+    if run.architectures is None:
+        run.save(file, source=tables.get("model", {}).get("file"))
+        return
+    for name in run.tasks:
+        source = tables[config.MODELS_TABLE][name].get("file")
+        run.save(file.with_stem(f"{file.stem}-{name}"), architecture=name, source=source)
 
 
 def _portable(tables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

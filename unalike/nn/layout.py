@@ -40,6 +40,11 @@ class Layout:
         self.head_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if h)
         self.body_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if not h)
 
+    @property
+    def head_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the head's tensors."""
+        return [shape for (_, _, _, shape), head in zip(self.places, self._head, strict=True) if head]
+
     def _in_head(self, name: str) -> bool:
         if self.head_name is None:
             return False

@@ -17,7 +17,7 @@ from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
 from unalike.run.deploy import DEPLOYABLE
-from unalike.run.folder import join_values
+from unalike.run.folder import architectures_of, join_values
 from unalike.run.run import Run
 from unalike.text import csv_text
 
@@ -95,8 +95,8 @@ def write_parquet(table: Table, file: Path) -> None:
 # ---------------------------------------------------------------- models
 
 
-def finished(folder: Path) -> tuple[Run, dict[str, Any]]:
-    """The run with what its last checkpoint holds of the server, and its [model] table."""
+def finished(folder: Path, architecture: str | None = None) -> tuple[Run, dict[str, Any]]:
+    """The run with what its last checkpoint holds of the server, and its [model] table (of this network)."""
     from unalike import config
 
     tree = config.load_toml(folder / "config.toml") if (folder / "config.toml").is_file() else {}
@@ -119,23 +119,29 @@ def finished(folder: Path) -> tuple[Run, dict[str, Any]]:
     if not {"name", "table", "folder"} & tables["data"].keys():
         raise UnalikeError(f"{folder} is a server's, which had no data: its model is in {folder / DEPLOYABLE}.")
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
-    run.server.values.update(join_values(tensors), **manifest["numbers"])
-    return run, tables["model"]
+    run.server.values.update(join_values(tensors, architectures_of(run.server)), **manifest["numbers"])
+    if run.architectures is None and architecture is None:
+        return run, tables["model"]
+    if architecture not in run.tasks or run.architectures is None:
+        names = ", ".join(run.tasks) if run.architectures else "none, all clients have one"
+        raise UnalikeError(f"Say which network is exported, --architecture NAME: {names}.")
+    return run, tables[config.MODELS_TABLE][architecture]
 
 
-def write_deployable(folder: Path, file: Path) -> None:
+def write_deployable(folder: Path, file: Path, architecture: str | None = None) -> None:
     """All that it takes to use the model, in one file: `ua.load_model(file)` and `unalike predict` take it."""
-    run, table = finished(folder)
-    run.save(file, source=table.get("file"))
+    run, table = finished(folder, architecture)
+    run.save(file, source=table.get("file"), architecture=architecture)
 
 
-def write_safetensors(folder: Path, file: Path) -> None:
+def write_safetensors(folder: Path, file: Path, architecture: str | None = None) -> None:
     """Parameters and buffers by name: `module.load_state_dict(safetensors.torch.load_file(file))` takes them."""
-    module = finished(folder)[0].model
+    run, _ = finished(folder, architecture)
+    module = run.model if architecture is None else run.models[architecture]
     replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
 
 
-def write_onnx(folder: Path, file: Path) -> None:
+def write_onnx(folder: Path, file: Path, architecture: str | None = None) -> None:
     """One input `x`, one output `output`, any number of samples."""
     try:
         import onnx  # noqa: F401
@@ -143,8 +149,9 @@ def write_onnx(folder: Path, file: Path) -> None:
     except ImportError as error:
         missing = f"ONNX needs onnx and onnxscript; {error.name} is missing: pip install onnx onnxscript."
         raise UnalikeError(missing) from error
-    run, _ = finished(folder)
-    module, sample = run.model, run.data.train.x[:2]
+    run, _ = finished(folder, architecture)
+    module = run.model if architecture is None else run.models[architecture]
+    sample = run.parts[architecture or next(iter(run.tasks))].train.x[:2]
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of operators that this model does not have
@@ -166,7 +173,7 @@ def write_onnx(folder: Path, file: Path) -> None:
 
 
 TABLES: dict[str, Callable[[Table, Path], None]] = {"csv": write_csv, "parquet": write_parquet}
-MODELS: dict[str, Callable[[Path, Path], None]] = {
+MODELS: dict[str, Callable[[Path, Path, str | None], None]] = {
     "deploy": write_deployable,
     "safetensors": write_safetensors,
     "onnx": write_onnx,

@@ -137,6 +137,7 @@ class RunFiles:
         """What runs that differ in their seed alone have in common."""
         free = (*FREE, "run.seed", "data.seed", *PRINTS, "data.samples")
         kept = {k: v for k, v in self.settings().items() if k not in free and not k.startswith("engine.")}
+        kept = {k: v for k, v in kept.items() if not (k.startswith("models.") and k.endswith(".fingerprint"))}
         return json.dumps([self.method, kept], sort_keys=True, default=str)
 
 
@@ -389,8 +390,9 @@ def _word(value: Any) -> str:
 
 
 def command(config: dict[str, Any]) -> str | None:
-    """The command line that runs it again; None of a run that a Python program started."""
-    if "facts" not in config:
+    """The command line that runs it again; None of a run that a Python program started, and of one with several
+    networks, which takes a file."""
+    if "facts" not in config or "models" in config:
         return None
     from unalike import config as settings  # here: a report is read without the rest
     from unalike.config import flags

@@ -113,7 +113,10 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
 
 
 def _field(run: Run) -> str | None:
-    """The field of a reply that is the client's update: `delta`, or the first of the model's shape."""
+    """The field of a reply that is the client's update: `delta`, or the first of the model's shape. Updates of
+    different networks have no directions to compare."""
+    if run.architectures is not None:
+        return None
     fields = [name for name, field in run.method.sends.items() if field.shape == "model"]
     return "delta" if "delta" in fields else next(iter(fields), None)
 
@@ -125,11 +128,11 @@ def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
     the client farthest out on an axis is on its positive side.
     """
     vector = next(iter(run.vectors().values()), None)
-    columns, task = run.data.train, run.task
+    columns, task = run.parts[next(iter(run.tasks))].train, run.task
     places = np.flatnonzero(columns.sizes[recorded])
     places = places[thin(len(places), MOST_POINTS)]
     ids = recorded[places]
-    if vector is None or len(ids) < 3:
+    if not isinstance(vector, torch.Tensor) or len(ids) < 3:  # networks that differ have no features in common
         return {}
     sizes = np.minimum(columns.sizes[ids], max(1, min(20, MOST_SAMPLES // len(ids))))
     bound = run.bound(vector)

@@ -32,11 +32,9 @@ class Centroids(Callback):
             self._write(run, line["round"])
 
     def _write(self, run: Run, round: int) -> None:
-        models = run.vectors()
+        models = [vector for vector in run.vectors().values() if isinstance(vector, torch.Tensor)]
         if len(models) == 1:
-            run.home("Centroids").append(
-                FILE, {"round": round, "centroid_distance": distance(run, next(iter(models.values())))}
-            )
+            run.home("Centroids").append(FILE, {"round": round, "centroid_distance": distance(run, models[0])})
 
 
 def distance(run: Run, vector: torch.Tensor) -> float:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.client.evaluation import predicts
-from unalike.contract import EVALUATION, Call, Evaluate, Message, Method, Outcome, Server
+from unalike.contract import EVALUATION, Call, Evaluate, Message, Method, Outcome, Server, Vectors
 from unalike.contract.peers import check_message
 from unalike.data.columns import Columns
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 from unalike.messages.request import message_parts
 from unalike.metrics.by_class import class_means, class_table
-from unalike.metrics.evaluation import Scores, clients_line, evaluate_columns, validation_line
+from unalike.metrics.evaluation import Scores, clients_line, evaluate_columns, merged, validation_line
 from unalike.nn.metrics import COUNTS, MEANS, statistics
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def shares_one_model(method: Method) -> bool:
     return one and not method.serverless and not predicts(method)
 
 
-def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], dict[str, float]]:
+def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor | Vectors], dict[str, float]]:
     """Return the method's global models, and the share of each in the reported numbers where it weighs them."""
     models = method.models(server)
     if not isinstance(models, dict):
@@ -55,7 +55,7 @@ def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], di
             f"{type(method).__name__}.models must return a dict from names to vectors, such as {{'ema': vector}}; it "
             f"returned a {type(models).__name__}."
         )
-    vectors = {name: value[0] if isinstance(value, tuple) else value for name, value in models.items()}
+    vectors: dict[str, Tensor | Vectors] = {n: v[0] if isinstance(v, tuple) else v for n, v in models.items()}
     weights = {name: float(value[1]) for name, value in models.items() if isinstance(value, tuple)}
     if not weights:
         return vectors, {}
@@ -70,7 +70,7 @@ def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor], di
 
 def evaluated(run: Run, t: int) -> dict[str, Any]:
     """Return the numbers of round t's evaluation; the clients' own go to `run.client_values` too."""
-    line: dict[str, Any] = _test(run) if run.data.global_test and len(run.data.global_test[0]) else {}
+    line: dict[str, Any] = _test(run)
     for split in ("test", "validation"):
         columns = run.data.splits.get(split)
         ids = run.evaluated_clients
@@ -89,31 +89,89 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
     return line
 
 
+def _tested(run: Run, architecture: str | None = None) -> bool:
+    """Return whether there is a global test set (for this architecture)."""
+    name = next(iter(run.tasks)) if architecture is None else architecture
+    test = run.parts[name].global_test
+    return test is not None and len(test[0]) > 0
+
+
 def _test(run: Run) -> dict[str, float | None]:
     """Evaluate the global models on the global test set."""
+    if not any(_tested(run, name) for name in run.tasks):
+        return {}
     models, shares = global_models(run.method, run.server)
     line: dict[str, float | None] = {}
     for k, (name, vector) in enumerate(models.items()):
-        for key, value in run.test_scores(vector).items():
+        first = k == 0 and not shares
+        if isinstance(vector, Vectors):
+            found = _by_architecture(run, vector)
+            line |= {f"test_{'' if first else f'{name}_'}{a}_{key}": v for a in found for key, v in found[a].items()}
+            scores = _mean(run, found)
+        else:
+            scores = run.test_scores(vector) if _tested(run) else {}
+        for key, value in scores.items():
             if shares:
                 before = line.get(f"test_{key}", 0.0)
                 line[f"test_{key}"] = None if value is None or before is None else before + shares[name] * value
-            line[f"test_{key}" if k == 0 and not shares else f"test_{name}_{key}"] = value
+            line[f"test_{key}" if first else f"test_{name}_{key}"] = value
     return line
+
+
+def _by_architecture(run: Run, vectors: Vectors) -> dict[str, dict[str, float | None]]:
+    """Return the numbers of each network on its global test set."""
+    return {name: run.test_scores(vector, name) for name, vector in vectors.items() if _tested(run, name)}
+
+
+def _mean(run: Run, found: dict[str, dict[str, float | None]]) -> dict[str, float | None]:
+    """Return the mean of the networks' numbers, weighted by their clients; None where one is not defined."""
+    assert run.architectures is not None
+    shares = {name: run.architectures.shares[name] for name in found}
+    total, out = sum(shares.values()), dict[str, float | None]()
+    for key in next(iter(found.values())):
+        values = {name: scores[key] for name, scores in found.items()}
+        defined = [shares[name] * value for name, value in values.items() if value is not None]
+        out[key] = sum(defined) / total if len(defined) == len(values) else None
+    return out
 
 
 def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, Scores]:
     """Return the loss and metrics of each client's own model on its own data; over a network, of those that answer."""
-    task, columns = run.task, run.data.splits[split]
+    task = run.task
     if _one_model_here(run):
-        return ids, evaluate_columns(task, run.bound(run.server.w), columns, ids)
+        return ids, _shared_scores(run, split, ids)
     shared, rows = message_parts(published(run), run.population, run.server.values, task)
-    rows = {name: values[torch.from_numpy(ids).to(task.device)] for name, values in rows.items()}
-    found = _Answers(run, columns)
+    rows = rows_of(run, rows, ids)
+    found = _Answers(run, run.data.splits[split])
     for outcome in run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids):
         found.add(outcome)
     run.clients.discard()  # a personal model that is trained here leaves nothing behind
     return found.scores()
+
+
+def rows_of(run: Run, rows: dict[str, Any], ids: np.ndarray) -> dict[str, Any]:
+    """Return the rows of these clients, of rows for all; those of several architectures stay apart."""
+    where = torch.from_numpy(ids).to(run.task.device)
+    out = {}
+    for name, values in rows.items():
+        if isinstance(values, Vectors):
+            assert run.architectures is not None
+            own = {a: np.isin(run.architectures.clients(a), ids) for a in values.names}
+            out[name] = Vectors({a: part[torch.from_numpy(own[a]).to(part.device)] for a, part in values.items()})
+        else:
+            out[name] = values[where]
+    return out
+
+
+def _shared_scores(run: Run, split: str, ids: np.ndarray) -> Scores:
+    """Return the scores of the model that these clients share, or those with the same network."""
+    if run.architectures is None:
+        return evaluate_columns(run.task, run.bound(run.server.w), run.data.splits[split], ids)
+    parts = []
+    for name, places in run.architectures.groups(ids):
+        bound = run.bound(run.server.values["w"][name], name)
+        parts.append((places, evaluate_columns(run.tasks[name], bound, run.parts[name].splits[split], ids[places])))
+    return merged(parts)
 
 
 def published(run: Run) -> Message:
@@ -130,11 +188,11 @@ def by_class(run: Run) -> list[dict[str, Any]]:
     if data.classes is None:
         raise UnalikeError("The labels are numbers: there are no classes to look at one by one.")
     vector = next(iter(run.vectors().values()), None)
-    if vector is not None and data.global_test is not None and len(data.global_test[1]):
-        means, samples = class_means(run.task, run.bound(vector), *data.global_test), len(data.global_test[1])
+    if vector is not None and _tested(run):
+        means, samples = _test_means(run, vector), _test_samples(run)
     elif COUNTS.name in run.client_means and test is not None:
         means, samples = run.client_means[COUNTS.name], int(test.sizes[run.client_values["client"]].sum())
-    elif test is not None and _one_model_here(run):
+    elif test is not None and _one_model_here(run) and run.architectures is None:
         means, samples = class_means(run.task, run.bound(run.server.w), test.x, test.y), len(test.y)
     else:
         raise UnalikeError(
@@ -143,8 +201,25 @@ def by_class(run: Run) -> list[dict[str, Any]]:
     return class_table(means, samples, data.label_names)
 
 
+def _test_samples(run: Run) -> int:
+    tests = {id(part): part.global_test for part in run.parts.values()}
+    return sum(len(test[1]) for test in tests.values() if test is not None)
+
+
+def _test_means(run: Run, vector: Tensor | Vectors) -> Tensor:
+    """Return the means of every class on the test set; of several networks, weighted by their clients."""
+    parts = vector.items() if isinstance(vector, Vectors) else [(next(iter(run.tasks)), vector)]
+    shares = {name: 1.0 for name, _ in parts} if run.architectures is None else run.architectures.shares
+    total = torch.zeros(())
+    for name, part in parts:
+        test = run.parts[name].global_test
+        assert test is not None
+        total = total + shares[name] * class_means(run.tasks[name], run.bound(part, name), *test)
+    return total
+
+
 def _one_model_here(run: Run) -> bool:
-    """Return whether all clients share the global model, and their data are here."""
+    """Return whether all clients (with the same network) share the global model, and their data are here."""
     remote = isinstance(run.data, RemoteFederation)
     return shares_one_model(run.method) and run.task.buffer_policy != "local" and not remote
 

@@ -13,7 +13,9 @@ from torch import Tensor
 import unalike
 from unalike.contract.method import settings
 from unalike.data.federation import Federation
+from unalike.engines.families import Families
 from unalike.metrics.names import lower_ones
+from unalike.nn.task import Task
 from unalike.settings.knobs import knobs
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[str, Any]:
     """Return the facts by table; fingerprint: of the data."""
     task = run.task
-    start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
     asked = {name: getattr(run.settings, name) for name, knob in knobs(run.settings).items() if knob.fact}
     participation = {"kind": type(run.sampling).__name__, **dc.asdict(run.sampling)}
     return {
@@ -33,21 +34,12 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
             "took": run.engine.name,
             "compiled": bool(getattr(run.engine, "compile", False)),
+            **_taken(run),
         },
         "participation": participation,
         "method": _plain(settings(run.method)),
         "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
-        "model": {
-            "class": type(task.module).__qualname__,
-            "parameters": task.layout.size,
-            "head": task.head,
-            **({} if task.output is None else {"output": _plain(task.output)}),
-            "buffers": task.buffer_policy,
-            "loss": getattr(task.loss, "__name__", type(task.loss).__name__),
-            "metrics": list(run.higher),
-            "lower_is_better": lower_ones(run.higher),
-            "fingerprint": start.hexdigest()[:16],
-        },
+        **_models(run),
         "data": {
             "clients": len(run.data),
             "samples": int(run.data.train.sizes.sum()),
@@ -55,6 +47,47 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_public(run.data),
         },
     }
+
+
+def _taken(run: Run) -> dict[str, Any]:
+    """The engine of each network's clients, where there are several."""
+    parts = run.engine.parts if isinstance(run.engine, Families) else {}
+    took = {n: {"took": e.name, "compiled": bool(getattr(e, "compile", False))} for n, e in parts.items()}
+    return {"parts": took} if took else {}
+
+
+def _models(run: Run) -> dict[str, Any]:
+    """The table of the model; of several networks what they have in common, and a table each."""
+    task, several = run.task, run.architectures
+    common = {
+        "buffers": task.buffer_policy,
+        "loss": getattr(task.loss, "__name__", type(task.loss).__name__),
+        "metrics": list(run.higher),
+        "lower_is_better": lower_ones(run.higher),
+    }
+    if several is None:
+        return {"model": {**_network(task), **common, "fingerprint": start_fingerprint(task)}}
+    own = {
+        name: {**_network(task), "clients": len(several.clients(name)), "fingerprint": start_fingerprint(task)}
+        for name, task in run.tasks.items()
+    }
+    who = hashlib.sha256(several.of.tobytes()).hexdigest()[:16]
+    return {"model": {**common, "architecture_fingerprint": who}, "models": own}
+
+
+def _network(task: Task) -> dict[str, Any]:
+    return {
+        "class": type(task.module).__qualname__,
+        "parameters": task.layout.size,
+        "head": task.head,
+        **({} if task.output is None else {"output": _plain(task.output)}),
+    }
+
+
+def start_fingerprint(task: Task) -> str:
+    """Return 16 hex digits of a sha256 over the weights and statistics that a network starts with."""
+    start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
+    return start.hexdigest()[:16]
 
 
 def _public(data: Federation) -> dict[str, Any]:

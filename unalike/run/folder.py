@@ -13,7 +13,7 @@ import json
 import math
 import os
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract.server import Server
+from unalike.contract.vectors import Vectors
 from unalike.errors import UnalikeError, first_line
 from unalike.files import hold, release, replace
 from unalike.run.settings import RunSettings
@@ -116,7 +117,7 @@ class RunFolder:
             if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
                 raise UnalikeError(
                     f"{self.path} holds another run: there {key} is {reprlib.repr(there)}, here {reprlib.repr(here)}. "
-                    f"{CURES.get(key, 'Choose another folder.')}"
+                    f"{CURES.get(_kind(key), 'Choose another folder.')}"
                 )
 
     def keep(self, name: str, content: dict[str, Any]) -> None:
@@ -234,7 +235,7 @@ class RunFolder:
         if self.manifest is None:
             return 0
         tensors = {n: t.to(device) for n, t in self._read(self.manifest["server"]).items()}
-        server.values.update(join_values(tensors), **self.manifest["numbers"])
+        server.values.update(join_values(tensors, architectures_of(server)), **self.manifest["numbers"])
         for name, parts in self.manifest["segments"].items():
             for part in parts:
                 rows = self._read(part["file"])
@@ -252,6 +253,12 @@ class RunFolder:
             ) from error
 
 
+def _kind(key: str) -> str:
+    """What a fact is: models.small.fingerprint is a model's."""
+    table, _, last = key.rpartition(".")
+    return f"model.{last}" if table.startswith("models.") else key
+
+
 def read_rounds(file: Path) -> list[dict[str, Any]]:
     """The lines of a rounds.jsonl, up to a half-written one."""
     lines: list[dict[str, Any]] = []
@@ -267,13 +274,16 @@ def read_rounds(file: Path) -> list[dict[str, Any]]:
 
 
 def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The server's state: tensors (also in lists, as name.0, name.1) and everything JSON can hold."""
-    tensors, numbers = {}, {}
+    """The server's state: tensors (also in lists, as name.0, name.1, and those of several architectures, as name@small)
+    and everything JSON can hold."""
+    tensors: dict[str, Tensor] = {}
+    numbers = {}
     for name, value in values.items():
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        elif isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value):
-            tensors |= {f"{name}.{k}": v for k, v in enumerate(value)}
+        if isinstance(value, Tensor | Vectors):
+            tensors |= _parts(name, value)
+        elif isinstance(value, list) and value and all(isinstance(v, Tensor | Vectors) for v in value):
+            for k, v in enumerate(value):
+                tensors |= _parts(f"{name}.{k}", v)
         elif misfit := _misfit(value):
             raise UnalikeError(
                 f"The server's {name!r} is or has {misfit}, which a checkpoint cannot hold: use tensors, lists of "
@@ -299,17 +309,33 @@ def _row_bytes(store: Any) -> int:
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
 
 
-def join_values(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """What `_divide` took apart: name.0, name.1, ... are a list again (a file has them in any order)."""
-    values: dict[str, Any] = {name: value for name, value in tensors.items() if "." not in name}
-    for name in sorted(tensors.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
-        values.setdefault(name.rpartition(".")[0], []).append(tensors[name])
+def _parts(name: str, value: Tensor | Vectors) -> dict[str, Tensor]:
+    """A tensor, or those of several architectures, under the names of a checkpoint."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    return {f"{name}@{architecture}": part for architecture, part in value.items()}
+
+
+def join_values(tensors: dict[str, Tensor], architectures: Iterable[str] = ()) -> dict[str, Any]:
+    """What `_divide` took apart: name.0, name.1, ... are a list again, name@small, name@large are `Vectors` in the
+    order of the architectures (a file has them in any order)."""
+    whole: dict[str, Any] = {name: value for name, value in tensors.items() if "@" not in name}
+    for name in dict.fromkeys(name.partition("@")[0] for name in tensors if "@" in name):
+        whole[name] = Vectors({a: tensors[f"{name}@{a}"] for a in architectures})
+    values = {name: value for name, value in whole.items() if "." not in name}
+    for name in sorted(whole.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
+        values.setdefault(name.rpartition(".")[0], []).append(whole[name])
     return values
 
 
-def taken_engine(path: Path, device: str) -> dict[str, Any] | None:
-    """What `engine="auto"` took when this run began on such a device; None for a new run, for one that was given its
-    engine, and for one that began elsewhere."""
+def architectures_of(server: Server) -> list[str]:
+    """The networks of a server's state, where there are several."""
+    return server.w.names if isinstance(server.w, Vectors) else []
+
+
+def taken_engine(path: Path, device: str, architecture: str | None = None) -> dict[str, Any] | None:
+    """What `engine="auto"` took when this run began on such a device (for the clients of one architecture, where there
+    are several); None for a new run, for one that was given its engine, and for one that began elsewhere."""
     import tomllib
 
     try:
@@ -317,7 +343,8 @@ def taken_engine(path: Path, device: str) -> dict[str, Any] | None:
         facts = tree.get("facts", tree)
         if (facts["run"]["engine"], facts["run"]["device"]) != ("auto", device):
             return None
-        return {name: facts["engine"][name] for name in ("took", "compiled")}
+        engine = facts["engine"] if architecture is None else facts["engine"]["parts"][architecture]
+        return {name: engine[name] for name in ("took", "compiled")}
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or from before this was written down
         return None
 

@@ -19,12 +19,13 @@ from unalike.data import RemoteFederation, tables
 from unalike.data.columns import first_infinite_row
 from unalike.data.preparation import Preparation
 from unalike.data.schema import Schema
-from unalike.errors import UnalikeError, did_you_mean, first_line
+from unalike.engines.families import Families, divided
+from unalike.errors import UnalikeError, did_you_mean, first_line, unknown
 from unalike.messages.request import message_parts
 from unalike.nn.metrics import two_sided
 from unalike.nn.numerics import numerics
 from unalike.nn.output import Output, picker
-from unalike.run.evaluate import published, shares_one_model
+from unalike.run.evaluate import published, rows_of, shares_one_model
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -167,17 +168,20 @@ def _tensor(rows: Any) -> Tensor:
 # ---------------------------------------------------------------- from a run
 
 
-def predictor(run: Run, client: int | str | None = None) -> Predictor:
-    """Return the run's global model, or a client's own, ready to be used."""
-    data = run.data
+def predictor(run: Run, client: int | str | None = None, architecture: str | None = None) -> Predictor:
+    """Return the run's global model (of this architecture), or a client's own, ready to be used."""
+    number = None if client is None else _client(run, client)
+    name = _architecture(run, number, architecture)
+    data = run.parts[next(iter(run.tasks)) if name is None else name]
     if client is not None and data.preparation is not None and data.preparation.own:
         raise UnalikeError(
             "With scale='client' a client's own model reads rows in its own units, which are known where its rows are: "
             "prepare with scale='standard', or predict with the global model."
         )
-    module = run.model if client is None else _own_module(run, _client(run, client))
+    module = _global_module(run, name) if number is None else _own_module(run, number, name)
     x, names, preparation = data.train.x, data.label_names, data.preparation
-    about = {"method": settings(run.method), "rounds": run.rounds_done, "seed": run.seed}
+    about: dict[str, Any] = {"method": settings(run.method), "rounds": run.rounds_done, "seed": run.seed}
+    about |= ({} if client is None else {"client": client}) | ({} if name is None else {"architecture": name})
     return Predictor(
         module=module.cpu(),
         shape=tuple(x.shape[1:]) if preparation is None else (len(preparation.center),),
@@ -186,9 +190,28 @@ def predictor(run: Run, client: int | str | None = None) -> Predictor:
         schema=data.schema,
         classes=data.classes,
         label_names=None if names is None else tuple(names),
-        output=run.task.output,
-        about=about if client is None else {**about, "client": client},
+        output=(run.task if name is None else run.tasks[name]).output,
+        about=about,
     )
+
+
+def _global_module(run: Run, architecture: str | None) -> nn.Module:
+    return run.model if architecture is None else run.models[architecture]
+
+
+def _architecture(run: Run, client: int | None, asked: str | None) -> str | None:
+    """Return the architecture whose model is used: the one asked for, or the client's; None where there is one."""
+    if run.architectures is None:
+        if asked is not None:
+            raise UnalikeError(f"architecture={asked!r}: all clients have one network, leave it out.")
+        return None
+    if client is not None:
+        if asked is not None:
+            raise UnalikeError("Give a client or an architecture: a client has its own network.")
+        return run.architectures.name(client)
+    if asked is not None and asked not in run.tasks:
+        raise unknown("architecture", asked, run.tasks)
+    return asked
 
 
 def _client(run: Run, client: int | str) -> int:
@@ -211,19 +234,23 @@ class _OwnModel(Job):
         return own_model(self.method)
 
 
-def _own_module(run: Run, client: int) -> nn.Module:
+def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
     """Return the module with a client's own model, found as evaluation finds it."""
     task = run.task
     if shares_one_model(run.method) and task.buffer_policy != "local":
-        return run.model
+        return _global_module(run, architecture)
     if isinstance(run.data, RemoteFederation):
         raise UnalikeError("The clients' own models stay with them in a real federation: only the global one is here.")
     shared, rows = message_parts(published(run), run.population, run.server.values, task)
-    rows = {name: values[[client]] for name, values in rows.items()}
-    call = Call("personal", shared, rows, run.rounds_done - 1, EVALUATION)
-    state, first = run.clients.read(np.array([client]))
-    job = run.engine.job
+    ids = np.array([client])
+    call = Call("personal", shared, rows_of(run, rows, ids), run.rounds_done - 1, EVALUATION)
+    engine = run.engine
+    if isinstance(engine, Families):
+        ((name, call, _),) = divided(engine.architectures, call, ids)
+        engine = engine.parts[name]
+    state, first = run.clients.read(ids)
+    job = engine.job
     one = OneClient(_OwnModel(**{field.name: getattr(job, field.name) for field in dc.fields(job) if field.init}))
     with numerics(run.settings.precision, run.settings.deterministic):
         _, sent, _ = one.run(call, client, {n: v[0] for n, v in state.items()}, first[0], call.message(0))
-    return run.module_with(sent["vector"], sent.get(BUFFERS, one.buffers))
+    return run.module_with(sent["vector"], sent.get(BUFFERS, one.buffers), architecture)

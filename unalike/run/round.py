@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.channel import Sums
-from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, function_name
+from unalike.channel import Sums, SumsByArchitecture
+from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
+from unalike.contract.architectures import remaining
 from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
 from unalike.engines.engine import Engine
+from unalike.engines.families import Families, divided
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
@@ -28,16 +31,27 @@ class Round:
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
         self.losses: list[np.ndarray] = []
-        self._buffers: list[tuple[np.ndarray, Tensor, float]] = []  # of each exchange: who trained, sum, weight
-        self.fields = reply_fields(self.method, engine.job.task)
+        # of each exchange, by architecture where there are several: who trained, sum, weight
+        self._buffers: dict[str, list[tuple[np.ndarray, Tensor, float]]] = {}
+        parts = engine.parts if isinstance(engine, Families) else {"": engine}
+        self.tasks = {name: part.job.task for name, part in parts.items()}
+        self.fields = {name: reply_fields(self.method, task) for name, task in self.tasks.items()}
         self._serverless = type(self.method).__name__ if self.method.serverless else ""
-        self._sealed = {name for name, field in self.fields.items() if field.read == "sealed"}
+        self._sealed = {name for name, field in self.method.sends.items() if field.read == "sealed"}
 
     # ---- what a cohort asks
 
+    @property
+    def populations(self) -> int | Vectors:
+        """Return the number of clients, by architecture where there are several."""
+        several = self.engine.architectures
+        if several is None:
+            return self.population
+        return Vectors({name: len(several.clients(name)) for name in several.names})
+
     def samples(self, ids: np.ndarray) -> np.ndarray:
         """Return the clients' numbers of training samples."""
-        return self.engine.job.data.train.sizes[ids]
+        return self.engine.sizes[ids]
 
     def rates(self, ids: np.ndarray) -> np.ndarray:
         """Return the clients' learning rates in this round."""
@@ -58,15 +72,17 @@ class Round:
         parcels: dict[str, Parcels] = {}
         if sealed:
             ids, rows, parcels = self._delivered(sealed, ids, rows)
-        self.bytes_down += wire.payload(shared) * len(ids) + wire.payload(rows)
+        call = Call(name, shared, rows, self.round, self.exchange, self.trained)
+        self.bytes_down += self._payload(call, ids)
         if parcels:
             rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
-            parcels = {part: some for part, some in parcels.items() if self.fields[some.field].read == "sealed"}
-        call = Call(name, shared, rows, self.round, self.exchange, self.trained, parcels)
+            parcels = {part: some for part, some in parcels.items() if some.field in self._sealed}
+            call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
-        sums, trained = Sums(self.fields, self.method, self.engine.ordered), 0
+        sums, trained = self._sums(), 0
         for outcome in self.engine.call(call, ids) if len(ids) else ():
-            check_reply(outcome.up, self.fields, task, self.method, name)
+            own = self._architecture(outcome)
+            check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += wire.payload(self._to_server(outcome.up))
             trained = max(trained, outcome.trained)
             sums.add(outcome)
@@ -77,10 +93,11 @@ class Round:
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
-        if BUFFERS in sums.names:
-            # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
-            self._buffers = [part for part in self._buffers if not np.isin(part[0], ids).any()]
-            self._buffers.append((ids, sums.total(BUFFERS), sums.weights[BUFFERS]))
+        if isinstance(sums, SumsByArchitecture):
+            for own, who, total, weight in sums.buffers():
+                self._take_buffers(own, who, total, weight)
+        elif BUFFERS in sums.names:
+            self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
         return Replies(sums, task.dtype, asked, when, self._serverless)
 
     def _delivered(
@@ -99,11 +116,10 @@ class Round:
             for client in ids[there & ~found]:
                 self.engine.leave_out(int(client), f"the client that was to send it {some.field!r} did not answer.")
             there &= found
-        mask = torch.from_numpy(there)
         parcels = {part: some.at(ids[there], part)[1] for part, some in sealed.items()}
         for some in parcels.values():
-            self.bytes_peer += peer_payload(some.rows, self.fields[some.field])
-        return ids[there], {name: t[mask.to(t.device)] for name, t in rows.items()}, parcels
+            self.bytes_peer += peer_payload(some.rows, self.method.sends[some.field])
+        return ids[there], remaining(rows, ids, there, self.engine.architectures), parcels
 
     def _to_server(self, up: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the fields that the server can read; sealed ones count where they are passed on."""
@@ -111,12 +127,39 @@ class Round:
             return up
         return {name: value for name, value in up.items() if name not in self._sealed}
 
+    def _architecture(self, outcome: Outcome) -> str:
+        """Return the architecture of the clients of an outcome; "" where there is one."""
+        several = self.engine.architectures
+        return "" if several is None else several.name(int(outcome.ids[0]))
+
+    def _payload(self, call: Call, ids: np.ndarray) -> int:
+        """Return the bytes of a call's numbers, to all clients together."""
+        several = self.engine.architectures
+        parts = [("", call, ids)] if several is None else divided(several, call, ids)
+        return sum(wire.payload(own.shared) * len(some) + wire.payload(own.rows) for _, own, some in parts)
+
+    def _sums(self) -> Sums | SumsByArchitecture:
+        several, ordered = self.engine.architectures, self.engine.ordered
+        if several is None:
+            return Sums(self.fields[""], self.method, ordered)
+        return SumsByArchitecture(several, self.fields, self.method, ordered, self.engine.job.task.dtype)
+
+    def _take_buffers(self, architecture: str, ids: np.ndarray, total: Tensor, weight: float) -> None:
+        # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
+        earlier = [part for part in self._buffers.get(architecture, ()) if not np.isin(part[0], ids).any()]
+        self._buffers[architecture] = [*earlier, (ids, total, weight)]
+
     def finish(self) -> None:
         """End the round: buffers averaged over all clients that trained become the server's."""
-        if self._buffers:
-            _, sums, weights = zip(*self._buffers, strict=True)
+        for architecture, parts in self._buffers.items():
+            _, sums, weights = zip(*parts, strict=True)
             mean = torch.stack(sums).sum(0) / sum(weights)
-            self.server.buffers = self.server.buffers + mean.to(self.server.buffers.dtype)
+            old: Tensor | Vectors = self.server.values[BUFFERS]
+            if isinstance(old, Vectors):
+                own = {architecture: old[architecture] + mean.to(old.dtype)}
+                self.server.values[BUFFERS] = Vectors({**dict(old.items()), **own})
+            else:
+                self.server.buffers = old + mean.to(old.dtype)
 
     @property
     def train_loss(self) -> float | None:

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
-from unalike.contract import BUFFERS, Cohort, Method, Outcome, Server, ServerDraws, check_serverless
+from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
+from unalike.contract.method import check_serverless
 from unalike.data import Federation, RemoteFederation
 from unalike.engines import choose_engine
+from unalike.engines.engine import Engine
+from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
 from unalike.metrics import evaluate_set
@@ -45,11 +48,14 @@ class Run:
     model: the module with the global weights; history: one dict per round; numbers: what those dicts hold, by key;
     higher: whether higher is better, by metric; server, clients: their states; task: the module with loss, metrics and
     layout; reason: which engine ran and why; seconds_total.
+
+    Where clients have different networks: tasks and models by architecture; architectures: which client has which;
+    task is the first. parts: the data of each, which may be the same for all.
     """
 
     def __init__(
         self,
-        task: Task,
+        tasks: dict[str, Task],
         federation: Federation,
         method: Method,
         local: LocalTraining,
@@ -58,30 +64,31 @@ class Run:
         recipe: dict[str, Any] | None,
     ):
         federation.check()
-        task.buffer_policy = method.buffers or task.buffer_policy
-        self.task, self.method, self.local, self.settings = task, method, local, settings
+        self.tasks, self.task = tasks, (task := next(iter(tasks.values())))
+        self.method, self.local, self.settings = method, local, settings
+        for own in tasks.values():
+            own.buffer_policy = method.buffers or own.buffer_policy
         self.rounds, self.seed = settings.rounds, settings.seed
         self.sampling = sampling(settings.clients_per_round)
         self.sampling.check(len(federation))
         fingerprint = federation.fingerprint()
         self.data = self._training = federation.to(task.device, task.dtype)
+        self.parts: dict[str, Federation] = getattr(self.data, "parts", dict.fromkeys(tasks, self.data))
         if getattr(method, "pooled", False):
             self._pool()
         check_serverless(method)
-        if method.serverless and task.buffer_policy == "average":
-            task.buffer_policy = "local"  # there is nobody to average statistics
+        for own in tasks.values():
+            if method.serverless and own.buffer_policy == "average":
+                own.buffer_policy = "local"  # there is nobody to average statistics
         self.population = len(self._training)
-        x, y = self.data.train.x[:2], self.data.train.y[:2]
-        plain = task.loss is cross_entropy and not y.is_floating_point()
-        # a label too large kills a GPU: see `_check_labels`
-        task.check(x, torch.zeros_like(y) if plain else y, **data_sizes(self._training))
-        task.take_nets(method.nets, self.seed)
-        _check_labels(task, self.data)
+        for name, own in tasks.items():
+            self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
+        self.architectures = self._find_architectures()
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
         self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed)
-        self._bound = task.live()
+        self._bound = {name: own.live() for name, own in tasks.items()}
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
         self._assemble(engine_options, where)
@@ -92,8 +99,9 @@ class Run:
             except BaseException:
                 self.close()
                 raise
-            if isinstance(self.clients, FileStates):
-                self.clients.clear()
+            for store in self._stores.values():
+                if isinstance(store, FileStates):
+                    store.clear()
             if self.data.preparation is not None:
                 self.folder.keep(PREPARATION, self._features())
         self.history: list[dict[str, Any]] = []
@@ -113,6 +121,8 @@ class Run:
 
     def _pool(self) -> None:
         """Train on one client that holds everybody's data; evaluation still asks each client's own."""
+        if len(self.tasks) > 1:
+            raise UnalikeError(f"{type(self.method).__name__} trains one network on pooled data: give one network.")
         if not shares_one_model(self.method):
             name = type(self.method).__name__
             raise UnalikeError(f"{name} trains on pooled data: there are no personal models, leave out `personal`.")
@@ -130,38 +140,109 @@ class Run:
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
+    def _try(self, task: Task, data: Federation) -> None:
+        """Try the model on two samples of its data, and build the method's further networks."""
+        x, y = data.train.x[:2], data.train.y[:2]
+        plain = task.loss is cross_entropy and not y.is_floating_point()
+        # a label too large kills a GPU: see `_check_labels`
+        task.check(x, torch.zeros_like(y) if plain else y, **data_sizes(data))
+        task.take_nets(self.method.nets, self.seed)
+        _check_labels(task, data)
+
+    def _find_architectures(self) -> Architectures | None:
+        """Return which client has which network, checked with the method; None where there is one network."""
+        assigned = self.settings.architecture
+        heads = {name: task.layout.head_shapes for name, task in self.tasks.items()}
+        sizes = {name: task.sizes for name, task in self.tasks.items()}
+        if len(self.tasks) == 1:
+            if assigned is not None:
+                Architectures(assigned, self.population, sizes, heads)  # only to see that it fits
+            return None
+        joined = getattr(self.data, "architecture", None)
+        if joined is not None and assigned is not None:
+            raise UnalikeError(
+                "Joined federations say themselves which client has which network: leave out architecture."
+            )
+        if joined is None and assigned is None:
+            names = ", ".join(map(repr, self.tasks))
+            raise UnalikeError(
+                f"There are {len(self.tasks)} networks: say which client has which, architecture=[...] with {names}, "
+                "one name a client."
+            )
+        given = assigned if joined is None else joined
+        found = Architectures(given, self.population, sizes, heads)  # type: ignore[arg-type]
+        found.check(self.method)
+        return found
+
     def _assemble(self, options: dict[str, Any], where: Path | None) -> None:
-        task, method, local, engine = self.task, self.method, self.local, self.settings.engine
-        shapes = state_shapes(method, task, local)
-        files = where / "clients" if where else None
-        self.clients: ClientStore | FileStates
-        if engine == "loopback":
-            self.clients = FileStates(shapes, files, task.device)
-        elif isinstance(self.data, RemoteFederation):  # the server knows only which of the clients' rounds counted
-            self.clients = ClientStore(ACKNOWLEDGED, self.population)
-        else:
-            self.clients = ClientStore(shapes, self.population, task.device, self.settings.state_memory, files)
+        task, method = self.task, self.method
+        own = {name: self._store(name, where / "clients" if where else None) for name in self.tasks}
+        self.clients: ClientStore | FileStates | StatesByArchitecture = next(iter(own.values()))
+        self._own_stores = {"clients": self.clients}
+        if isinstance(self.data, RemoteFederation):
+            own = dict.fromkeys(own, self.clients)  # one for everybody
+        elif self.architectures is not None:
+            self.clients = StatesByArchitecture(own, self.architectures)
+            self._own_stores = {f"clients-{name}": store for name, store in own.items()}
         self.tables = {
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
         }
-        values = {"w": task.start.clone()} | ({BUFFERS: task.start_buffers.clone()} if task.averages_buffers else {})
-        fresh, alone = functools.partial(task.fresh, self.seed), ""
-        if method.serverless:
-            alone, values = type(method).__name__, {}
-        self.server_draws = ServerDraws(self.seed, task.start, self.data.public)
+        self.server = self._new_server()
+        found = {name: self._engine(name, own[name], options, where) for name in self.tasks}
+        (self.engine, self._reason), *_ = found.values()
+        if self.architectures is not None:
+            self.engine = Families({name: engine for name, (engine, _) in found.items()}, self.architectures)
+            self._reason = _reasons({name: reason for name, (_, reason) in found.items()})
+
+    def _store(self, name: str, files: Path | None) -> ClientStore | FileStates:
+        """Return the store of the states of a network's clients."""
+        task, several = self.tasks[name], self.architectures is not None
+        shapes = state_shapes(self.method, task, self.local)
+        files = files / name if files is not None and several else files
+        if self.settings.engine == "loopback":
+            return FileStates(shapes, files, task.device)
+        if isinstance(self.data, RemoteFederation):  # the server knows only which of the clients' rounds counted
+            return ClientStore(ACKNOWLEDGED, self.population)
+        memory = self.settings.state_memory // len(self.tasks)
+        return ClientStore(shapes, self.population, task.device, memory, files)
+
+    def _new_server(self) -> Server:
+        task, averaged = self.task, any(task.averages_buffers for task in self.tasks.values())
         nets = {name: net.start for name, net in task.nets.items()}
-        self.server = Server(task.layout, self.tables, fresh, self.server_draws, alone, nets, **values)
+        public = next(iter(self.parts.values())).public  # of several, row i is the same thing in all
+        self.server_draws = ServerDraws(self.seed, task.start, public)
+        alone = type(self.method).__name__ if self.method.serverless else ""
+        if self.architectures is None:
+            values: dict[str, Any] = {"w": task.start.clone()}
+            values |= {BUFFERS: task.start_buffers.clone()} if averaged else {}
+            given = (task.layout, self.tables, functools.partial(task.fresh, self.seed), self.server_draws, alone, nets)
+            return Server(*given, **({} if alone else values))
+        tasks = self.tasks.items()
+        values = {"w": Vectors({name: own.start.clone() for name, own in tasks})}
+        values |= {BUFFERS: Vectors({name: own.start_buffers.clone() for name, own in tasks})} if averaged else {}
+        layouts = Layouts({name: own.layout for name, own in tasks})
+        fresh = lambda k: Vectors({n: t.fresh(self.seed, k) for n, t in tasks})  # noqa: E731
+        return Server(layouts, self.tables, fresh, self.server_draws, alone, nets, **({} if alone else values))
+
+    def _engine(self, name: str, states: Any, options: dict[str, Any], where: Path | None) -> tuple[Engine, str]:
+        """Return the engine of a network's clients, and the reason for it."""
+        task, cohort = self.tasks[name], self.sampling.size(self.population)
+        data = self._training if len(self.tasks) == 1 else self.parts[name]
         mean = float(self._training.train.sizes.mean())
-        job = Job(method, task, self._training, local, self.seed, self.clients, mean)
+        job = Job(self.method, task, data, self.local, self.seed, states, mean)
         # a stopwatch must not change a run half-way
-        taken = taken_engine(where, task.device.type) if where is not None else None
-        cohort = self.sampling.size(self.population)
-        self.engine, self._reason = choose_engine(engine, job, cohort, options, self.rounds, taken)
+        several = self.architectures is not None
+        taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
+        if self.architectures is not None:  # each network's stacks are its own: they are not shared with other runs
+            options = {key: value for key, value in options.items() if key != "member"}
+            options |= {"turns": len(self.tasks)} if self.settings.engine == "ray" else {}
+            cohort = max(1, round(cohort * self.architectures.shares[name]))
+        return choose_engine(self.settings.engine, job, cohort, options, self.rounds, taken)
 
     @property
     def _stores(self) -> dict[str, Any]:
-        return {"clients": self.clients, **{f"table-{n}": s for n, s in self.tables.items()}}
+        return {**self._own_stores, **{f"table-{n}": s for n, s in self.tables.items()}}
 
     def close(self) -> None:
         self.engine.close()
@@ -277,28 +358,36 @@ class Run:
         return self.folder
 
     @property
-    def buffers(self) -> Tensor:
+    def buffers(self) -> Tensor | Vectors:
         """BatchNorm's statistics as the server has them."""
-        return self.server.values.get(BUFFERS, self.task.start_buffers)
+        if self.architectures is None:
+            return self.server.values.get(BUFFERS, self.task.start_buffers)
+        start = Vectors({name: task.start_buffers for name, task in self.tasks.items()})
+        return self.server.values.get(BUFFERS, start)
 
-    def vectors(self) -> dict[str, Tensor]:
+    def vectors(self) -> dict[str, Tensor | Vectors]:
         """Return the method's global models by name; the first is the one that is reported."""
         return global_models(self.method, self.server)[0]
 
-    def bound(self, vector: Tensor) -> BoundModule:
+    def bound(self, vector: Tensor, architecture: str | None = None) -> BoundModule:
         """Return the module with this vector and the server's statistics, to be called with train=False."""
-        self._bound.vector.copy_(vector)
-        self._bound.buffers.copy_(self.buffers)
-        return self._bound
+        name = next(iter(self.tasks)) if architecture is None else architecture
+        buffers = self.buffers
+        self._bound[name].vector.copy_(vector)
+        self._bound[name].buffers.copy_(buffers[name] if isinstance(buffers, Vectors) else buffers)
+        return self._bound[name]
 
     def evaluate(self) -> dict[str, Any]:
         """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
         return evaluated(self, self.rounds_done - 1)
 
-    def test_scores(self, vector: Tensor) -> dict[str, float | None]:
-        """Return the loss and metrics of a vector on the global test set."""
-        assert self.data.global_test is not None
-        return evaluate_set(self.task, self.bound(vector), self.data.global_test)
+    def test_scores(self, vector: Tensor, architecture: str | None = None) -> dict[str, float | None]:
+        """Return the loss and metrics of a vector on the global test set, of an architecture's own data where these
+        differ."""
+        name = next(iter(self.tasks)) if architecture is None else architecture
+        test = self.parts[name].global_test
+        assert test is not None
+        return evaluate_set(self.tasks[name], self.bound(vector, name), test)
 
     # ---- results
 
@@ -306,35 +395,66 @@ class Run:
     def model(self) -> nn.Module:
         """The module with the final global weights (and statistics), ready to be used: `eval()` is set. Of several
         global models, the first."""
+        vector = self._reported()
+        if isinstance(vector, Vectors):
+            first = next(iter(self.tasks))
+            raise UnalikeError(
+                f"Clients have {len(self.tasks)} networks: run.models[{first!r}] is one of them; predict and save take "
+                f"architecture={first!r} or client=0."
+            )
+        buffers = self.buffers
+        assert not isinstance(buffers, Vectors)
+        return self.module_with(vector, buffers)
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The modules with the final global weights by architecture, where clients have different networks."""
+        vector, buffers = self._reported(), self.buffers
+        if not isinstance(vector, Vectors) or not isinstance(buffers, Vectors):
+            raise UnalikeError("All clients have one network: run.model is the module with the global weights.")
+        return {name: self.module_with(part, buffers[name], name) for name, part in vector.items()}
+
+    def _reported(self) -> Tensor | Vectors:
         vector = next(iter(self.vectors().values()), None)
         if vector is None:
             name = type(self.method).__name__
             raise UnalikeError(f"{name} has no global model: run.predict(x, client=0) uses a client's own.")
-        return self.module_with(vector, self.buffers)
+        return vector
 
-    def module_with(self, vector: Tensor, buffers: Tensor) -> nn.Module:
+    def module_with(self, vector: Tensor, buffers: Tensor, architecture: str | None = None) -> nn.Module:
         """Return a copy of the module with these weights and statistics; `eval()` is set."""
-        module = copy.deepcopy(self.task.module)
-        tensors = self.task.layout.views(vector)
-        tensors |= self.task.buffer_layout.views(buffers) if self.task.buffer_layout.size else {}
+        task = self.task if architecture is None else self.tasks[architecture]
+        module = copy.deepcopy(task.module)
+        tensors = task.layout.views(vector)
+        tensors |= task.buffer_layout.views(buffers) if task.buffer_layout.size else {}
         with torch.no_grad():
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 if name in tensors:
                     value.copy_(tensors[name])
         return module.eval()
 
-    def predict(self, x: Any, client: int | str | None = None) -> Prediction | np.ndarray:
+    def predict(
+        self, x: Any, client: int | str | None = None, architecture: str | None = None
+    ) -> Prediction | np.ndarray:
         """Predict rows as they were before any preparation: an array, or rows of a table where the data came from one.
 
         Classes give a `Prediction` (labels, classes, probabilities), a regression its numbers in their own unit.
-        client: a client, by number or name, whose own model is used instead of the global one.
+        client: a client, by number or name, whose own model is used instead of the global one. architecture: whose
+        global model, where clients have different networks.
         """
-        return predictor(self, client).predict(x)
+        return predictor(self, client, architecture).predict(x)
 
-    def save(self, path: str | Path, client: int | str | None = None, source: str | None = None) -> Path:
-        """Write the model (or a client's own) with all that it takes to use it as one file, for `ua.load_model` and
-        `unalike predict`; source: where a model of one's own is built, to be named when the file is read."""
-        return save(predictor(self, client), path, source)
+    def save(
+        self,
+        path: str | Path,
+        client: int | str | None = None,
+        source: str | None = None,
+        architecture: str | None = None,
+    ) -> Path:
+        """Write the model (or a client's own, or an architecture's) with all that it takes to use it as one file, for
+        `ua.load_model` and `unalike predict`; source: where a model of one's own is built, to be named when the file is
+        read."""
+        return save(predictor(self, client, architecture), path, source)
 
     def to_pandas(self) -> Any:
         """Return the history as a pandas data frame, a row a round."""
@@ -381,6 +501,15 @@ def _spoken(number: Number) -> str:
     """A number's words, with the name of its metric."""
     metric = number.metric.replace("_", " ")
     return number.words if metric.lower() in number.words.lower() else f"{metric} {number.words}"
+
+
+def _reasons(reasons: dict[str, str]) -> str:
+    """Return the engines of several networks, and why."""
+    engines = dict.fromkeys(reason.partition(": ")[0] for reason in reasons.values())
+    why = {name: reason.partition(": ")[2] for name, reason in reasons.items()}
+    if len({*reasons.values()}) == 1:
+        return f"{next(iter(engines))}: {next(iter(why.values()))}, for each of {len(reasons)} networks"
+    return f"{' and '.join(engines)}: {'; '.join(f'{name}: {reason}' for name, reason in reasons.items())}"
 
 
 def _check_labels(task: Task, data: Federation) -> None:

@@ -19,6 +19,7 @@ from unalike.settings.knobs import check_fields, knob, knobs
 HOW: dict[str, Any] = {"free": True, "how": True}  # of what decides how a run is computed, and may change half-way
 CHOICE = ("auto", *ENGINES)
 SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists"
+NETWORKS = "which client has which of several networks: a list of names, or small:10, large:10"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -29,6 +30,7 @@ class RunSettings:
 
     rounds: int = knob(words="how many rounds", least=0, free=True)
     clients_per_round: Any = knob(1.0, SHARE, written=float | str | list[list[int]], fact=False)
+    architecture: Any = knob(None, NETWORKS, written=str | list[str], fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
     engine: str = knob("auto", "who runs the clients (unalike list engines)", choices=CHOICE, noun="engine", **HOW)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -20,18 +20,20 @@ from unalike.run.run import Run
 from unalike.run.settings import split_options, takes_settings
 from unalike.training.settings import LocalTraining
 
+Model = nn.Module | Callable[[], nn.Module]
+
 
 @takes_settings
 def simulate(
-    model: nn.Module | Callable[[], nn.Module] | None,
+    model: Model | Mapping[str, Model] | None,
     federation: Federation,
     method: Method,
     *,
     local: LocalTraining | None = None,
     loss: Loss | nn.Module | str | None = None,
     metrics: Mapping[str, Any] | Sequence[Any] | None = None,
-    head: str | None = None,
-    output: Output = None,
+    head: str | Mapping[str, str] | None = None,
+    output: Output | Mapping[str, Output] = None,
     callbacks: Sequence[Callback] = (),
     recipe: dict[str, Any] | None = None,
     **settings: Any,
@@ -39,8 +41,9 @@ def simulate(
     """Run `method` for so many rounds and return the `Run`.
 
     model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
-      module, and one whose weights you have loaded or set, starts with the weights it has. None: for methods that need
-      no model.
+      module, and one whose weights you have loaded or set, starts with the weights it has. Where clients have
+      different networks: a dict from names to models, and `architecture` says which client has which. None: for methods
+      that need no model.
     loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
       error where y is a number.
     metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
@@ -52,6 +55,7 @@ def simulate(
       ("logits"), a position (0), or a function.
     recipe: the tables of the config file this run comes from, written into its config.toml.
     clients_per_round: as below, a list of client lists, or one of `ua.sampling`.
+    architecture: as below, or a function from a client's number to a name; head and output may then be dicts by name.
     engine_options: such as `workers`, `clients_at_once`, `memory` and `compile` (`unalike run --help` has them all).
 
     """
@@ -64,20 +68,51 @@ def simulate(
     device = find_device(chosen.device)
     check_precision(chosen.precision, device)
     with numerics(chosen.precision, chosen.deterministic):
-        if model is None:
-            start = no_model(method, federation.classes)
-        else:
-            start = start_of(model, chosen.seed) if callable(model) else model
-        loss = default_loss(federation.train.y) if loss is None else loss
-        numeric = DTYPES[chosen.dtype], device, chosen.precision
-        unit = None if federation.preparation is None else federation.preparation.target
-        task = Task(start, loss, metrics, head, *numeric, chosen.buffers, unit=unit, output=output)
-        run = Run(task, federation, method, local or LocalTraining(), chosen, engine_options, recipe)
+        parts: Mapping[str, Federation] = getattr(federation, "parts", {})
+        tasks = {}
+        for name, own in networks(model, federation, chosen.architecture).items():
+            data = parts.get(name, federation)
+            start = no_model(method, data.classes) if own is None else own
+            start = start_of(start, chosen.seed) if callable(start) else start
+            measure = default_loss(data.train.y) if loss is None else loss
+            numeric = DTYPES[chosen.dtype], device, chosen.precision
+            unit = None if data.preparation is None else data.preparation.target
+            given = {"unit": unit, "output": _of(output, name)}
+            tasks[name] = Task(start, measure, metrics, _of(head, name), *numeric, chosen.buffers, **given)
+        run = Run(tasks, federation, method, local or LocalTraining(), chosen, engine_options, recipe)
         try:
             run.go(callbacks)
         finally:
             run.close()
     return run
+
+
+def networks(model: Any, federation: Federation, architecture: Any) -> dict[str, Any]:
+    """Return the networks by name; of a run with one network under the name "model"."""
+    parts = getattr(federation, "parts", None)
+    if not isinstance(model, Mapping):
+        if parts is not None and len(parts) > 1:
+            raise UnalikeError(f"Joined federations need a network each, by name: {{{_listed(parts)}}}.")
+        if architecture is not None:
+            raise UnalikeError("architecture says which client has which of several networks, and there is one.")
+        return {"model": model}
+    for name in model:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise UnalikeError(f"A network is called {name!r}: use letters, digits and _.")
+    if parts is not None and set(parts) != set(model):
+        raise UnalikeError(f"There are the networks {_listed(model)} for the data {_listed(parts)}: give one each.")
+    if not model:
+        raise UnalikeError("There is no network: give a model, or a dict from names to models.")
+    return dict(model)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _of(value: Any, name: str) -> Any:
+    """Return what is given for all networks, or for this one."""
+    return value.get(name) if isinstance(value, Mapping) else value
 
 
 def no_model(method: Method, classes: int | None) -> nn.Module:
