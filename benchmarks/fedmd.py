@@ -132,7 +132,7 @@ def main():
     device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or platform.machine()
     print(f"unalike {ua.__version__}, torch {torch.__version__}, Python {platform.python_version()}; {device}")
     torch.manual_seed(0)
-    modules = {name: build() for name, build in KINDS.items()}
+    modules = {name: ua.models.keep_start(build()) for name, build in KINDS.items()}
     kinds = [list(KINDS)[2 * k // args.clients] for k in range(args.clients)]
     public, everybody = pictures(args.public, 1), pictures(args.clients * args.own, 2)
     own = list(zip(everybody[0].split(args.own), everybody[1].split(args.own), strict=True))

@@ -330,7 +330,8 @@ def join_values(tensors: dict[str, Tensor], architectures: Iterable[str] = ()) -
 
 def architectures_of(server: Server) -> list[str]:
     """The networks of a server's state, where there are several."""
-    return server.w.names if isinstance(server.w, Vectors) else []
+    w = server.values.get("w")  # a serverless method has none
+    return w.names if isinstance(w, Vectors) else []
 
 
 def taken_engine(path: Path, device: str, architecture: str | None = None) -> dict[str, Any] | None:
