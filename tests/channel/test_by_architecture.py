@@ -12,7 +12,7 @@ SENDS = {"delta": Field(read="each"), "mean": Field("features", read="each", wei
 
 def gathered(*outcomes, cohort, sends=SENDS, heads=((), ())):
     several = Architectures(["a", "b", "a", "b"], 4, SIZES, dict(zip("ab", heads, strict=True)))
-    sums = SumsByArchitecture(several, {"a": sends, "b": sends}, None, True, torch.float32)
+    sums = SumsByArchitecture(several, {"a": sends, "b": sends}, None, True, torch.zeros(1))
     for ids, samples, up in outcomes:
         outcome = Outcome(np.array(ids), up, np.array(samples), 10.0 * np.array(ids))
         sums.add(outcome)

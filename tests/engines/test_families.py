@@ -354,3 +354,134 @@ def test_wrong_numbers_of_rows_are_refused():
         several(Short(), clients_per_round=1.0)
     with refused("PerClient 'own' has 6 rows for 3 clients"):
         several(Short(), clients_per_round=3)
+
+
+# ---------------------------------------------------------------- what goes across
+
+
+def shared(labels=True):
+    draw = torch.Generator().manual_seed(4)
+    return federation().with_public(torch.randn(9, 5, generator=draw), torch.arange(9) % 3 if labels else None)
+
+
+@dc.dataclass(frozen=True)
+class Consensus(ua.Method):
+    """Everybody's scores of the public samples are averaged and learned by all, whatever their networks."""
+
+    sends = {
+        "scores": ua.Field(("public", "classes"), weight="one"),
+        "norm": ua.Field("all but norm"),
+        "delta": ua.Field(),
+    }
+
+    def tell(self, me, s, m):
+        return me.outputs(m.w, data="public").then(self.told)
+
+    def told(self, me, s, m, scores):
+        return {}, {"scores": scores}
+
+    def client(self, me, s, m):
+        return me.train(m.w, data="public", rows={"target": m.mean}, own=0.0, loss=self.distance).then(self.done)
+
+    def distance(self, batch):
+        return batch.mean((batch.output - batch.rows.target).square().sum(-1))
+
+    def done(self, me, s, m, theta):
+        return {}, {"delta": theta - m.w, "norm": me.layout.part(theta, "all but norm")}
+
+    def round(self, server, cohort):
+        scores = cohort.call(self.tell, w=server.w)
+        assert scores.mean("scores").shape == (9, 3)
+        replies = cohort.call(self.client, w=server.w, mean=scores.mean("scores"))
+        server.rest = replies.mean("norm")
+        server.w = server.w + replies.mean("delta")
+
+
+def test_scores_of_public_samples_go_across():
+    first, *others = (several(Consensus(), data=shared(False), engine=e, dtype="float64") for e in ENGINES)
+    assert first.server.rest["large"].numel() == first.server.w["large"].numel() - 14
+    for other in others:
+        assert distance(first.server.w, other.server.w) < 1e-9
+
+
+@dc.dataclass(frozen=True)
+class Meme(ua.Method):
+    """A small network that all clients have in common travels; models stay where they are."""
+
+    nets = {"meme": lambda sizes: nn.Linear(sizes["classes"], 2)}
+    keeps = {"model": ua.Field()}
+    sends = {"meme": ua.Field("meme")}
+
+    def setup(self, server, everyone):
+        server.meme = server.start("meme")
+
+    def client(self, me, s, m):
+        return me.train(torch.where(me.first, me.start, s.model)).then(self.done)
+
+    def done(self, me, s, m, theta):
+        return {"model": theta}, {"meme": m.meme + theta.mean()}
+
+    def round(self, server, cohort):
+        server.meme = cohort.call(self.client, meme=server.meme).mean("meme")
+
+
+def test_further_networks_are_everybodys():
+    first, *others = (several(Meme(), engine=engine, dtype="float64") for engine in ENGINES)
+    assert first.server.meme.shape == (8,)
+    for other in others:
+        torch.testing.assert_close(first.server.meme, other.server.meme, rtol=1e-9, atol=1e-9)
+
+
+def test_further_networks_of_different_sizes_are_refused():
+    @dc.dataclass(frozen=True)
+    class Wide(Meme):
+        nets = {"meme": lambda sizes: nn.Linear(sizes["features"], 2)}
+
+    with refused(r"'meme'.*\[10\] in the network 'small' and \[14\] in 'large'"):
+        several(Wide())
+
+
+@dc.dataclass(frozen=True)
+class Gossip(ua.Method):
+    """Without a server, scores of the public samples go from client to client."""
+
+    serverless = True
+    keeps = {"theta": ua.Field(), "heard": ua.Field(("public", "classes"))}
+    sends = {"scores": ua.Field(("public", "classes"), read="sealed"), "theta": ua.Field(read="sealed")}
+
+    def personal(self, me, s, m):
+        return torch.where(me.first, me.start, s.theta)
+
+    def tell(self, me, s, m):
+        return me.train(self.personal(me, s, m)).then(self.trained)
+
+    def trained(self, me, s, m, theta):
+        return me.outputs(theta, data="public").then(self.told, theta=theta)
+
+    def told(self, me, s, m, scores, theta):
+        return {"theta": theta, "heard": s.heard}, {"scores": scores, "theta": theta}
+
+    def hear(self, me, s, m):
+        return {"theta": self.personal(me, s, m), "heard": m.scores}, {}
+
+    def round(self, server, cohort):
+        sent = cohort.call(self.tell)
+        cohort.call(self.hear, scores=sent.pass_on("scores", to=cohort.ids[::-1]))
+
+
+def test_rows_from_client_to_client_go_across_where_they_are_the_same_for_all():
+    first, *others = (several(Gossip(), data=shared(), engine=engine, dtype="float64") for engine in ENGINES)
+    assert any(first.clients[k]["heard"].abs().sum() > 0 for k in range(6))
+    for other in others:
+        for k in range(6):
+            for name, value in first.clients[k].items():
+                torch.testing.assert_close(value, other.clients[k][name], rtol=1e-9, atol=1e-9)
+        assert first.history[-1]["bytes_peer"] == other.history[-1]["bytes_peer"] == 3 * 27 * 8
+
+    @dc.dataclass(frozen=True)
+    class Models(Gossip):
+        def round(self, server, cohort):
+            cohort.call(self.hear, scores=cohort.call(self.tell).pass_on("theta", to=cohort.ids[::-1]))
+
+    with refused("its shape 'model' differs between the networks"):
+        several(Models(), data=shared())

@@ -16,7 +16,8 @@ class SumsByArchitecture:
     """The replies to one call, with the face of `Sums`. Fields of a model's shape are `Vectors`, zeros for the
     architectures that nobody brought; the others are summed over everybody, in whatever order the architectures come.
 
-    fields: of each architecture, which differ in BatchNorm's statistics; dtype: of the models.
+    fields: of each architecture, which differ in BatchNorm's statistics; like: a tensor with the dtype and
+    device of the models.
     """
 
     def __init__(
@@ -25,9 +26,9 @@ class SumsByArchitecture:
         fields: Mapping[str, Mapping[str, Field]],
         method: object,
         ordered: bool,
-        dtype: torch.dtype,
+        like: Tensor,
     ):
-        self._architectures, self._method, self._dtype = architectures, method, dtype
+        self._architectures, self._method, self._like = architectures, method, like
         self._fields = fields
         self.fields: dict[str, Field] = {name: field for some in fields.values() for name, field in some.items()}
         self._shared = Sums(self.fields, method, ordered=False)
@@ -110,14 +111,12 @@ class SumsByArchitecture:
 
     def _rows(self, architecture: str, name: str) -> Tensor:
         sums = self._parts[architecture]
-        return sums.rows(name) if name in sums.names else self._zeros(architecture, name, self._dtype, 0)
+        return sums.rows(name) if name in sums.names else self._zeros(architecture, name, self._like.dtype, 0)
 
     def _zeros(self, architecture: str, name: str, dtype: torch.dtype, *rows: int) -> Tensor:
-        """Return zeros on the device of those that answered."""
         field = self._fields[architecture].get(name, Field((0,)))  # a network without such statistics
         shape = field.resolve(self._architectures.sizes[architecture], self._method)
-        some = next(sums.total(name) for sums in self._parts.values() if name in sums.names)
-        return torch.zeros(*rows, *shape, dtype=dtype, device=some.device)
+        return torch.zeros(*rows, *shape, dtype=dtype, device=self._like.device)
 
     def buffers(self) -> Iterator[tuple[str, np.ndarray, Tensor, float]]:
         """Yield BatchNorm's statistics as each architecture's clients sent them: its name, they, sum and weight."""

@@ -142,7 +142,7 @@ class Round:
         several, ordered = self.engine.architectures, self.engine.ordered
         if several is None:
             return Sums(self.fields[""], self.method, ordered)
-        return SumsByArchitecture(several, self.fields, self.method, ordered, self.engine.job.task.dtype)
+        return SumsByArchitecture(several, self.fields, self.method, ordered, self.engine.job.task.start)
 
     def _take_buffers(self, architecture: str, ids: np.ndarray, total: Tensor, weight: float) -> None:
         # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
