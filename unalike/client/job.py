@@ -78,6 +78,10 @@ class Job:
             raise UnalikeError(f"Client {client} has no {request.data} samples to {request.verb}.")
         return chosen
 
+    def who(self, client: int) -> str:
+        """Return what a client is called in error messages."""
+        return f"client {client}"
+
     def largest(self, name: str) -> int:
         """Return how many samples of a split the largest client has."""
         return int(self.split(name).sizes.max())

@@ -44,7 +44,7 @@ def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any]
     shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in inputs.items() if isinstance(v, Tensor))
     name = f"{type(job.method).__name__}.{getattr(fn, '__name__', 'function')}"
     said = f"{type(error).__name__}: {first_line(error)}"
-    return UnalikeError(f"{name} failed for client {client} (given {shapes}): {said}")
+    return UnalikeError(f"{name} failed for {job.who(client)} (given {shapes}): {said}")
 
 
 def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -76,7 +76,12 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
 
 
 class OneClient:
-    """One client's work, on a module of its own: what `sequential`, each worker and a real client run."""
+    """One client's work, on a module of its own: what `sequential`, each worker and a real client run.
+
+    schedule: how the rate of a training goes, "constant" or "cosine" to 0.
+    """
+
+    schedule = "constant"
 
     def __init__(self, job: Job):
         self.job = job
@@ -143,7 +148,7 @@ class OneClient:
 
     # ---- the requests
 
-    def train(self, request: Train, schedule: str = "constant") -> Trained:
+    def train(self, request: Train) -> Trained:
         """Local training: the vector, and what the next function gets by name."""
         job, bound, local = self.job, self.bound, self.job.settings(request)
         course = _Course(self, request, local)
@@ -157,7 +162,7 @@ class OneClient:
         slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
         state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
         for k, (parts, key) in enumerate(course.batches()):
-            rate = lr if schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * k / steps)))
+            rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * k / steps)))
             if request.step is not None:
                 theta, state = self._step(course, theta, state, parts, rate, key, k)
             elif plain:

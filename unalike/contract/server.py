@@ -12,6 +12,7 @@ from torch import Tensor
 from unalike.contract.client import Answer
 from unalike.contract.fields import Field, PerClient
 from unalike.contract.peers import Sealed, addressed, has_tensor
+from unalike.contract.requests import PUBLIC
 from unalike.contract.server_draws import ServerDraws
 from unalike.contract.vectors import Layouts, Vectors
 from unalike.errors import UnalikeError, did_you_mean
@@ -45,13 +46,15 @@ class Server:
         draws: ServerDraws,
         serverless: str = "",
         nets: Mapping[str, Tensor] | None = None,
+        work: Work | None = None,
         /,
         **values: Any,
     ):
         """fresh: gives model number k of the run's seed, for `init`; serverless: the name of a method without a
-        server, which may assign no tensors; nets: the first vectors of the method's further networks."""
+        server, which may assign no tensors; nets: the first vectors of the method's further networks; work: does what
+        the server computes itself."""
         own = {"_tables": tables, "_fresh": fresh, "_draws": draws, "_serverless": serverless, "_nets": nets or {}}
-        self.__dict__.update(values={}, layout=layout, **own)
+        self.__dict__.update(values={}, layout=layout, _work=work, **own)
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -93,6 +96,68 @@ class Server:
         """Return `count` models, each with its own weights, drawn from the run's seed; the first is the given one."""
         return torch.stack([self._fresh(k) for k in range(count)])
 
+    # ---- the server's own work: on the public set, on tensors of its own or on no samples; never on clients' data
+
+    def train(
+        self,
+        at: Tensor,
+        data: str | Mapping[str, Tensor] | None = PUBLIC,
+        *,
+        net: str = "model",
+        schedule: str = "constant",
+        keep: str | None = None,
+        architectures: list[str] | None = None,
+        **asked: Any,
+    ) -> Tensor:
+        """Train a vector here and now, and return it; of `Vectors`, each architecture's part.
+
+        data: "public", {"x": …, "y": …}, or None, where a loss works on draws alone. The other arguments are those of
+        `me.train`, but settings of `LocalTraining` that are not given are its defaults, not the run's. net: one of
+        the method's `nets`. schedule: "cosine" lets the rate fall to 0. keep: a name under which the server keeps the
+        optimizer's state for the next time. architectures: only these are trained, the others stay as they are.
+        BatchNorm's statistics of the model stay what the clients' samples made them.
+        """
+        slots, kept = None, f"_optimizer of {keep}"
+        if keep is not None:
+            fresh = lambda vector: vector.new_zeros(2 * vector.shape[-1] + 1)  # noqa: E731
+            fresh_slots = at.map(fresh) if isinstance(at, Vectors) else fresh(at)
+            slots = self.values.get(kept, fresh_slots)
+        vector, slots = self._worker.train(at, data, architectures, schedule, slots, {"net": net, **asked})
+        if keep is not None:
+            self.values[kept] = slots
+        return vector
+
+    def outputs(
+        self,
+        at: Tensor,
+        data: str | Mapping[str, Tensor] = PUBLIC,
+        only: Tensor | None = None,
+        fn: Callable[..., Tensor] | None = None,
+        **args: Any,
+    ) -> Tensor:
+        """Return the model's output for every sample of the public set (or its rows `only`), [rows, outputs], or what
+        `fn(batch, **args)` gives, a row each. at: a vector, several [m, P], which give [m, rows, outputs], or `Vectors`
+        of several, which give those of one architecture after another's."""
+        return self._worker.outputs(at, data, only, fn, args)
+
+    def average(
+        self,
+        fn: Callable[..., Tensor | dict[str, Tensor]],
+        at: Tensor,
+        data: str | Mapping[str, Tensor] = PUBLIC,
+        only: Tensor | None = None,
+        rows: Mapping[str, Tensor] | None = None,
+        **args: Any,
+    ) -> Any:
+        """Return the mean over the public set of `fn(batch, **args)`, as `me.average` does over a client's samples."""
+        return self._worker.average(fn, at, data, only, rows, args)
+
+    @property
+    def _worker(self) -> Work:
+        if self._serverless:
+            raise UnalikeError(f"{self._serverless} is serverless: there is no server that could work.")
+        return self._work
+
     # ---- draws: functions of (seed, round, purpose)
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
@@ -119,6 +184,14 @@ class Server:
         """n different rows of the public set, in ascending order; stratify: each class as often as its share of the
         set, to a row."""
         return self._draws.draw(purpose, n, stratify)
+
+
+class Work(Protocol):
+    """What the server computes itself (`unalike.run.server_work.ServerWork`)."""
+
+    def train(self, at: Any, data: Any, architectures: Any, schedule: str, slots: Any, asked: Any) -> Any: ...
+    def outputs(self, at: Any, data: Any, only: Any, fn: Any, args: Any) -> Tensor: ...
+    def average(self, fn: Any, at: Any, data: Any, only: Any, rows: Any, args: Any) -> Any: ...
 
 
 class Rows(Protocol):

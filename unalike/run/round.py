@@ -149,17 +149,23 @@ class Round:
         earlier = [part for part in self._buffers.get(architecture, ()) if not np.isin(part[0], ids).any()]
         self._buffers[architecture] = [*earlier, (ids, total, weight)]
 
-    def finish(self) -> None:
-        """End the round: buffers averaged over all clients that trained become the server's."""
+    def statistics(self) -> Tensor | Vectors | None:
+        """Return BatchNorm's statistics: the server's, and what the clients that trained in this round made of them."""
+        found: Tensor | Vectors | None = self.server.values.get(BUFFERS)
         for architecture, parts in self._buffers.items():
             _, sums, weights = zip(*parts, strict=True)
             mean = torch.stack(sums).sum(0) / sum(weights)
-            old: Tensor | Vectors = self.server.values[BUFFERS]
-            if isinstance(old, Vectors):
-                own = {architecture: old[architecture] + mean.to(old.dtype)}
-                self.server.values[BUFFERS] = Vectors({**dict(old.items()), **own})
-            else:
-                self.server.buffers = old + mean.to(old.dtype)
+            if isinstance(found, Vectors):
+                own = {architecture: found[architecture] + mean.to(found.dtype)}
+                found = Vectors({**dict(found.items()), **own})
+            elif found is not None:
+                found = found + mean.to(found.dtype)
+        return found
+
+    def finish(self) -> None:
+        """End the round: buffers averaged over all clients that trained become the server's."""
+        if self._buffers:
+            self.server.values[BUFFERS] = self.statistics()
 
     @property
     def train_loss(self) -> float | None:

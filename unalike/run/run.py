@@ -34,6 +34,7 @@ from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
 from unalike.run.sampling import Uniform, draw, sampling
+from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
@@ -212,18 +213,21 @@ class Run:
         nets = {name: net.start for name, net in task.nets.items()}
         public = next(iter(self.parts.values())).public  # of several, row i is the same thing in all
         self.server_draws = ServerDraws(self.seed, task.start, public)
+        self.server_work = ServerWork(self.method, self.tasks, self.parts, self.seed)
         alone = type(self.method).__name__ if self.method.serverless else ""
         if self.architectures is None:
             values: dict[str, Any] = {"w": task.start.clone()}
             values |= {BUFFERS: task.start_buffers.clone()} if averaged else {}
-            given = (task.layout, self.tables, functools.partial(task.fresh, self.seed), self.server_draws, alone, nets)
+            fresh: Any = functools.partial(task.fresh, self.seed)
+            given: Any = (task.layout, self.tables, fresh, self.server_draws, alone, nets, self.server_work)
             return Server(*given, **({} if alone else values))
         tasks = self.tasks.items()
         values = {"w": Vectors({name: own.start.clone() for name, own in tasks})}
         values |= {BUFFERS: Vectors({name: own.start_buffers.clone() for name, own in tasks})} if averaged else {}
         layouts = Layouts({name: own.layout for name, own in tasks})
         fresh = lambda k: Vectors({n: t.fresh(self.seed, k) for n, t in tasks})  # noqa: E731
-        return Server(layouts, self.tables, fresh, self.server_draws, alone, nets, **({} if alone else values))
+        given = (layouts, self.tables, fresh, self.server_draws, alone, nets, self.server_work)
+        return Server(*given, **({} if alone else values))
 
     def _engine(self, name: str, states: Any, options: dict[str, Any], where: Path | None) -> tuple[Engine, str]:
         """Return the engine of a network's clients, and the reason for it."""
@@ -257,7 +261,7 @@ class Run:
         """From the last checkpoint, or from the start, to the last round."""
         if self.folder and self.folder.manifest is not None:
             self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
-            self.server_draws.round = self.rounds_done - 1
+            self.server_draws.round = self.server_work.round = self.rounds_done - 1
             self.history = self.folder.history()
             self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
         else:
@@ -285,6 +289,7 @@ class Run:
 
     def _setup(self) -> None:
         exchanges = Round(self.engine, self.server, -1)
+        self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
         self._commit()
@@ -296,8 +301,9 @@ class Run:
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
-        self.server_draws.round = t
+        self.server_draws.round = self.server_work.round = t
         exchanges = Round(self.engine, self.server, t, self._listeners)
+        self.server_work.buffers = exchanges.statistics
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
         self._commit()

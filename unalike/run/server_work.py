@@ -1,0 +1,210 @@
+"""What the server computes itself: training, outputs and averages on the public set, or on no samples at all.
+
+It is the loop that a client runs, with one more client: the server. Clients' data are never in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike import draws
+from unalike.client import ClientStore, Job, OneClient
+from unalike.client.samples import Samples
+from unalike.contract import BUFFERS, Answer, Call, Fields, Me, Method, Request, Vectors
+from unalike.contract.requests import PUBLIC, DataName
+from unalike.data import Federation
+from unalike.errors import Diverged, UnalikeError
+from unalike.nn.task import Task
+from unalike.training.settings import LocalTraining
+
+GIVEN, NOTHING = "given", "nothing"  # names of samples that the method gives, and of none
+SCHEDULES = ("constant", "cosine")
+
+
+class ServerJob(Job):
+    """The job of the server: its samples are the public set, what a method gives, or none."""
+
+    def __init__(self, method: Method, task: Task, data: Federation, seed: int):
+        super().__init__(method, task, data, LocalTraining(), seed, ClientStore({}, 1, task.device), 1.0)
+        self.asks: Callable[..., Answer]
+        self.given: Mapping[str, Tensor] | None = None
+
+    def samples(self, data: DataName) -> Samples:
+        if data == PUBLIC:
+            return super().samples(PUBLIC)
+        like = self.data.train
+        if data == NOTHING:
+            return Samples(like.x.new_zeros(1, 0), like.y[:1], None, 1)
+        if data == GIVEN and self.given is not None:
+            x, y = self.given["x"], self.given.get("y")
+            rows = (x, y) if y is not None else (x, None)
+            return Samples.of(PUBLIC, self.data.splits, rows)
+        raise UnalikeError(
+            f"The server has no clients' data, and data={data!r} was asked for: it works on data='public', on tensors "
+            "of its own, {'x': ..., 'y': ...}, or on None."
+        )
+
+    def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
+        names = ("n", "relative_size", "lr", "first_lr", "steps", "mean_steps")
+        return {name: np.ones(len(ids)) for name in names}
+
+    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
+        return draws.client_keys(self.seed, round, f"server {purpose}", ids)
+
+    def function(self, function: Any) -> Callable[..., Answer]:
+        return self.asks
+
+    def who(self, client: int) -> str:
+        return "the server"
+
+
+class ServerWork:
+    """The server's own work, for the architectures of a run. `round` is kept up to date by the run; `buffers` gives
+    BatchNorm's statistics as they are within the round."""
+
+    def __init__(self, method: Method, tasks: Mapping[str, Task], parts: Mapping[str, Federation], seed: int):
+        self._method, self._tasks, self._parts, self._seed = method, tasks, parts, seed
+        self._workers: dict[str, OneClient] = {}
+        self._round, self._trained = -1, 0
+        self.buffers: Callable[[], Tensor | Vectors | None] = lambda: None
+
+    @property
+    def round(self) -> int:
+        return self._round
+
+    @round.setter
+    def round(self, round: int) -> None:
+        self._round, self._trained = round, 0
+
+    # ---- what `server.train` and its kin ask
+
+    def train(
+        self,
+        at: Any,
+        data: str | Mapping[str, Tensor] | None,
+        architectures: list[str] | None,
+        schedule: str,
+        slots: Any,
+        asked: dict[str, Any],
+    ) -> tuple[Any, Any]:
+        """Return the trained vector, and the optimizer's state after it where one was given."""
+        if schedule not in SCHEDULES:
+            raise UnalikeError(f"schedule={schedule!r}: the rate is 'constant', or falls by a 'cosine' to 0.")
+
+        def one(name: str, part: Callable[[Any], Any]) -> tuple[Tensor, Tensor | None]:
+            if isinstance(at, Vectors) and architectures is not None and name not in architectures:
+                return part(at), part(slots)
+            given = {key: part(value) for key, value in asked.items()}
+            asks = lambda me: me.train(part(at), data=_name(data), slots=part(slots), **given)  # noqa: E731
+            found = self._run(name, data, asks, schedule)
+            if not torch.isfinite(found["result"]).all():
+                raise Diverged(
+                    f"Round {self.round + 1}: the server's own training became NaN or infinite; the last checkpoint is "
+                    "kept. A smaller lr usually helps.",
+                    self.round + 1,
+                    [],
+                )
+            return found["result"], found.get("slots")
+
+        return self._each(at, one)
+
+    def outputs(
+        self, at: Any, data: str | Mapping[str, Tensor], only: Tensor | None, fn: Any, args: dict[str, Any]
+    ) -> Tensor:
+        """Return one row a sample, [..., rows, outputs]; of `Vectors`, those of one architecture after another's."""
+
+        def one(name: str, part: Callable[[Any], Any]) -> Tensor:
+            given = {key: part(value) for key, value in args.items()}
+            return self._run(name, data, lambda me: me.outputs(part(at), _name(data), only, fn, **given))["result"]
+
+        if not isinstance(at, Vectors):
+            return one(self._first, _itself)
+        found = [one(name, _of(name)) for name, rows in at.items() if len(rows)]
+        if not found:
+            raise UnalikeError("server.outputs was given no vector: no client of any network answered.")
+        return torch.cat(found)
+
+    def average(
+        self,
+        fn: Any,
+        at: Any,
+        data: str | Mapping[str, Tensor],
+        only: Tensor | None,
+        rows: Mapping[str, Tensor] | None,
+        args: dict[str, Any],
+    ) -> Any:
+        """Return the mean over samples of what a function gives for each."""
+
+        def one(name: str, part: Callable[[Any], Any]) -> Any:
+            given = {key: part(value) for key, value in args.items()}
+            asks = lambda me: me.average(fn, part(at), _name(data), only=only, rows=rows, **given)  # noqa: E731
+            found = self._run(name, data, asks)
+            return found.get("result", found)
+
+        if not isinstance(at, Vectors):
+            return one(self._first, _itself)
+        return Vectors({name: one(name, _of(name)) for name in at.names})
+
+    # ---- how it is done
+
+    @property
+    def _first(self) -> str:
+        return next(iter(self._tasks))
+
+    def _each(self, at: Any, one: Callable[..., tuple[Any, Any]]) -> tuple[Any, Any]:
+        if not isinstance(at, Vectors):
+            return one(self._first, _itself)
+        found = {name: one(name, _of(name)) for name in at.names}
+        slots = {name: more for name, (_, more) in found.items()}
+        kept = None if any(more is None for more in slots.values()) else Vectors(slots)
+        return Vectors({name: vector for name, (vector, _) in found.items()}), kept
+
+    def _run(
+        self, name: str, data: Any, asks: Callable[[Me], Request], schedule: str = "constant"
+    ) -> dict[str, Tensor]:
+        """Run one request as a client's: its result, and what came with it, by name."""
+
+        def end(me: Me, s: Fields, m: Fields, result: Any, **more: Tensor) -> Answer:
+            return {}, {**(result if isinstance(result, dict) else {"result": result}), **more}
+
+        if name not in self._workers:
+            self._workers[name] = OneClient(ServerJob(self._method, self._tasks[name], self._parts[name], self._seed))
+        worker = self._workers[name]
+        job = worker.job
+        assert isinstance(job, ServerJob)
+        job.given = data if isinstance(data, Mapping) else None
+        job.asks = lambda me, s, m: asks(me).then(end)
+        worker.schedule = schedule
+        buffers = self.buffers()
+        buffers = buffers[name] if isinstance(buffers, Vectors) else buffers
+        message = Fields({} if buffers is None else {BUFFERS: buffers})
+        call = Call("server", {}, {}, self.round, 0, self._trained)
+        first = torch.ones((), dtype=torch.bool, device=job.task.device)
+        _, found, _ = worker.run(call, 0, {}, first, message)
+        self._trained += worker.trained
+        # statistics that the server's own samples would leave are dropped: they stay the clients'
+        return {key: value for key, value in found.items() if key != BUFFERS}
+
+
+def _name(data: str | Mapping[str, Tensor] | None) -> str:
+    return NOTHING if data is None else data if isinstance(data, str) else GIVEN
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _of(name: str) -> Callable[[Any], Any]:
+    """What takes an architecture's part of `Vectors`, also within a dict, and leaves other values as they are."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: part(v) for key, v in value.items()}
+        return value[name] if isinstance(value, Vectors) else value
+
+    return part
