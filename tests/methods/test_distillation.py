@@ -94,11 +94,11 @@ def test_an_optimizer_of_the_digest_that_lives_on_is_another_run():
 
 
 def test_feddf_of_one_model_stays_there():
-    """Target and student are the same model: there is nothing to learn."""
+    """Target and student are the same model: there is nothing to learn but rounding, which Adam makes larger."""
     setting = {"clients_per_round": [[2]], "rounds": 1}
-    assert farthest(run(ua.FedDF(steps=5), **setting), run(ua.FedAvg(), **setting)) < 1e-8
+    assert farthest(run(ua.FedDF(steps=1), **setting), run(ua.FedAvg(), **setting)) < 1e-10
     several = {"rounds": 1, **ALL}
-    assert farthest(run(ua.FedDF(steps=5), **several), run(ua.FedAvg(), **several)) > 1e-4
+    assert farthest(run(ua.FedDF(steps=1), **several), run(ua.FedAvg(), **several)) > 1e-4
 
 
 def test_feddf_targets():

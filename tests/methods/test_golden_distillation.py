@@ -382,6 +382,7 @@ def test_fedgen(weights, engine, dtype):
             line = {n: line[n + "__f64"] for n in ("w", "generator")} | {"generator_bn_running": None}
         near(run.server.w, line["w"], dtype)
         size = len(line["generator"])
-        near(run.server.generator[:size], line["generator"], dtype, 1e-4 if dtype == "float32" else 1e-9)
+        loose = 1e-4 if dtype == "float32" else 1e-9  # Adam on small gradients
+        near(run.server.generator[:size], line["generator"], dtype, loose)
         if line["generator_bn_running"]:
-            near(run.server.generator[size:], np.ravel(line["generator_bn_running"]), dtype, 1e-9)
+            near(run.server.generator[size:], np.ravel(line["generator_bn_running"]), dtype, loose)

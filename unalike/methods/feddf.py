@@ -22,11 +22,10 @@ on noise teaches little. Without public data near yours it is FedAvg with a slow
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 from torch import Tensor
 
-from unalike.contract import Batch, Cohort, Field, Method, Server, Vectors, knob
+from unalike.contract import Batch, Cohort, Field, Method, Server, knob
 
 
 @dc.dataclass(frozen=True)
@@ -48,16 +47,14 @@ class FedDF(Method):
 
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
-        teachers, names = server.w + replies.each("delta"), replies.architectures
-        students: Any = server.w + replies.mean("delta")
+        students = server.w + replies.mean("delta")
         if self.steps:
-            scores = server.outputs(those(teachers, names), data="public")  # [participants, rows, classes]
-            learned = server.train(
-                those(students, names), data="public", own=0.0, loss=self.gap, rows={"target": self.target(scores)},
+            teachers = server.outputs(server.w + replies.each("delta"), data="public")  # [participants, rows, classes]
+            students = server.train(
+                students, data="public", own=0.0, loss=self.gap, rows={"target": self.target(teachers)},
                 steps=self.steps, batch_size=self.batch, optimizer="adam", lr=self.lr, clip_norm=self.clip,
-                schedule=self.schedule, shuffle=self.shuffle,
+                schedule=self.schedule, shuffle=self.shuffle, architectures=replies.architectures or None,
             )  # fmt: skip
-            students = Vectors({**dict(students.items()), **dict(learned.items())}) if names else learned
         server.w = students
 
     def target(self, teachers: Tensor) -> Tensor:
@@ -70,8 +67,3 @@ class FedDF(Method):
         target = batch.rows.target
         student = (batch.output / self.temperature).log_softmax(-1)
         return batch.mean((target * (target.clamp(min=1e-30).log() - student)).sum(-1))
-
-
-def those(values: Any, names: list[str]) -> Any:
-    """Return the parts of the architectures that took part; where there is one architecture, the tensor itself."""
-    return Vectors({name: values[name] for name in names}) if isinstance(values, Vectors) else values
