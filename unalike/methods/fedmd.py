@@ -34,12 +34,12 @@ from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, 
 @dc.dataclass(frozen=True)
 class FedMD(Method):
     rows: int | None = knob(None, "A, public samples a round (not said: all)", values="5000", least=1)
-    stratify: bool = knob(True, "as many rows of each class, where the public set has labels")
     digest_epochs: int = knob(1, "passes over these rows a round", least=0)
     batch: int = knob(256, "public samples a step", least=1)
     lr: float = knob(1e-3, "rate of the digest", above=0, tune=(1e-4, 1e-1))
     optimizer: str = knob("adam", "of the digest", choices=("adam", "sgd", "rmsprop"))
     keep_optimizer: bool = knob(False, "the digest's optimizer lives through the run, as in the authors' program")
+    stratify: bool = knob(True, "every class by its share among these rows (needs public labels)")
     distance: str = knob("absolute", "between logits and consensus", choices=("absolute", "squared"))
     warm_public: int = knob(20, "passes over the labelled public set before round 1", values="up to 20", least=0)
     warm_own: int = knob(25, "passes over its own data after that", values="up to 25", least=0)
