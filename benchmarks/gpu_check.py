@@ -1,7 +1,8 @@
 """Does a GPU give the CPU's results? Every method and model kind, eager, compiled and captured; golden numbers; resume.
 
 python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
-python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph (also: operations, methods, resume)
+python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph
+                                            # (also: operations, reach, methods, resume)
 """
 
 import sys
@@ -16,6 +17,7 @@ from unalike import testing
 from unalike.engines.batched.captured import Captured
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from reach import REACHING
 from toys import TOYS
 
 STRENGTHS = {"fedprox": {"mu": 1.0}, "fedavgr": {"trace": 1e-2, "frobenius": 1e-2, "mmd": 0.1}, "flhc": {"warmup": 0}}
@@ -52,6 +54,19 @@ def methods() -> int:
                     cases.append(("batched", {"compile": True}))
                 for engine, options in cases:
                     wrong += compared(method, kind, reference, engine, dtype, **options)
+    return wrong
+
+
+def reach() -> int:
+    """What methods can ask for further: public data, parts, states, draws, networks; stacked, and compiled."""
+    wrong = 0
+    for toy in REACHING:
+        for kind, dtype in (("mlp", "float64"), ("cnn", "float32")):
+            reference = testing.run(toy(), kind, engine="sequential", dtype=dtype, device="cpu")
+            ways = [("sequential", {}), ("batched", {"compile": False})]
+            ways += [("batched", {"compile": True})] if kind == "mlp" else []
+            for engine, options in ways:
+                wrong += compared(toy(), kind, reference, engine, dtype, **options)
     return wrong
 
 
@@ -154,7 +169,7 @@ def resume() -> int:
     return not same
 
 
-PARTS = {"operations": operations, "exchanges": exchanges, "methods": methods, "resume": resume}
+PARTS = {"operations": operations, "exchanges": exchanges, "reach": reach, "methods": methods, "resume": resume}
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -463,3 +463,38 @@ def test_the_live_table(here, capsys):
     assert shown["fedavg"][1:2] == ["1/2"] and shown["fedavg"][-2:] == ["0.250", "0.750"]
     assert shown["fedprox"][1:2] == ["1/2"] and shown["fedprox"][-2:] == ["1", "diverged"]
     assert "2/4 runs" in text and board.left == 200 - 100 - 1
+
+
+NETWORKS = """
+[data]
+name = "digits"
+clients = 5
+
+[models.small]
+name = "linear"
+
+[models.large]
+name = "mlp"
+hidden = [6]
+
+[local]
+batch_size = 100
+
+[run]
+rounds = 1
+architecture = "small:4, large:1"
+"""
+
+
+def test_clients_with_different_networks_are_compared(here, capsys):
+    (here / "run.toml").write_text(NETWORKS)
+    line = "compare run.toml fedavg fedprox --seeds 1 --folder out --quiet"
+    code, _, error = do(capsys, line)
+    assert code == 2 and "Centralized trains one network on pooled data" in error and "--no-references" in error
+    assert not (here / "out").exists()
+    assert do(capsys, f"{line} --no-references")[0] in (0, 3)
+    written = [config.load_toml(file) for file in (here / "out").glob("*/config.toml")]
+    assert [tree["facts"]["models"]["large"]["clients"] for tree in written] == [1, 1]
+    (here / "run.toml").write_text(NETWORKS.replace("hidden = [6]", "hidden = [7]"))
+    code, _, error = do(capsys, f"{line} --no-references")
+    assert code == 2 and "models.large" in error

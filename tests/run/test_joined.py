@@ -6,6 +6,8 @@ from small import ENGINES, refused, run
 from torch import nn
 
 import unalike as ua
+from unalike.engines import costs
+from unalike.engines.sequential import Sequential
 from unalike.report import Record
 
 LOCAL = ua.LocalTraining(epochs=1, batch_size=4, lr=0.1)
@@ -42,6 +44,13 @@ def test_every_engine_gives_the_same(method):
         for name in ("rows", "pictures"):
             torch.testing.assert_close(first.server.w[name], other.server.w[name], rtol=1e-5, atol=1e-5)
         assert first.history[-1]["clients_loss"] == pytest.approx(other.history[-1]["clients_loss"], abs=1e-5)
+
+
+def test_auto_looks_at_a_parts_own_clients():
+    jobs = [engine.job for engine in several(rounds=0).engine.parts.values()]
+    assert [costs.workload(job, 2) for job in jobs] == [(2.0, 10 / 3), (3.0, 5.0)]  # 8, 4, 6 and 5, 9 by fours
+    assert all(costs._step(costs._engine(job, Sequential), 3) > 0 for job in jobs)
+    assert several(engine="auto", rounds=1).reason.startswith("batched: rows: batched: 39 parameters")
 
 
 def test_each_part_is_a_federation_of_its_own_under_fedavg():

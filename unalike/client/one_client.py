@@ -224,17 +224,17 @@ class OneClient:
         """The same for one of the method's further networks: the method's loss alone, on a vector of its own."""
         request, weights = course.request, self.job.task.nets[course.request.net].weights
 
-        def objective(vector: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+        def objective(vector: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             batch = course.batch(x, y, index, key, number, train=False, at={"vector": lambda: vector})
             assert request.loss is not None
             loss = request.loss(batch, **request.args)
-            return loss, (loss.detach(), course.calls.statistics)
+            statistics = course.calls.statistics
+            return loss, (loss.detach(), vector[weights:].detach() if statistics is None else statistics)
 
         with torch.no_grad():
             g, (loss, statistics) = torch.func.grad(objective, has_aux=True)(theta)
             update(course.local, theta, g, slots, lr, request.pull, request.push, request.unclipped, mask=course.mask)
-            if statistics is not None:
-                theta[weights:] = statistics
+            theta[weights:] = statistics
         return loss
 
     def _step(

@@ -191,7 +191,11 @@ def _try(arm: Arm, fed: Federation, seed: int) -> None:
     try:
         config.run({**tables, "run": {**run, "rounds": 0}}, federation=fed)
         one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
-        config.run({**tables, "local": few, "run": one}, federation=taste(fed))
+        names = [*tables.get(config.MODELS_TABLE, {})]
+        tasted = taste(fed, max(3, len(names)))
+        if len(names) > 1:  # each network has one of the few clients
+            one["architecture"] = [names[k % len(names)] for k in range(len(tasted))]
+        config.run({**tables, "local": few, "run": one}, federation=tasted)
     except Diverged:
         pass  # on a few samples that says nothing
     except UnalikeError as error:

@@ -53,7 +53,7 @@ class Server:
         """fresh: gives model number k of the run's seed, for `init`; serverless: the name of a method without a
         server, which may assign no tensors; nets: the first vectors of the method's further networks; work: does what
         the server computes itself."""
-        own = {"_tables": tables, "_fresh": fresh, "_draws": draws, "_serverless": serverless, "_nets": nets or {}}
+        own = {"_tables": tables, "_fresh": fresh, "_draws": draws, "_serverless": serverless, "_starts": nets or {}}
         self.__dict__.update(values={}, layout=layout, _work=work, **own)
         for name, value in values.items():
             setattr(self, name, value)
@@ -88,9 +88,9 @@ class Server:
 
     def start(self, net: str) -> Tensor:
         """Return the first vector of one of the method's further networks (`nets`), a function of the run's seed."""
-        if net not in self._nets:
-            raise UnalikeError(f"The method has no network {net!r} in `nets`.{did_you_mean(net, self._nets)}")
-        return self._nets[net].clone()
+        if net not in self._starts:
+            raise UnalikeError(f"The method has no network {net!r} in `nets`.{did_you_mean(net, self._starts)}")
+        return self._starts[net].clone()
 
     def init(self, count: int) -> Tensor:
         """Return `count` models, each with its own weights, drawn from the run's seed; the first is the given one."""
@@ -107,7 +107,7 @@ class Server:
         schedule: str = "constant",
         keep: str | None = None,
         architectures: list[str] | None = None,
-        **asked: Any,
+        **asked: object,
     ) -> Tensor:
         """Train a vector here and now, and return it; of `Vectors`, each architecture's part.
 
@@ -133,7 +133,7 @@ class Server:
         data: str | Mapping[str, Tensor] = PUBLIC,
         only: Tensor | None = None,
         fn: Callable[..., Tensor] | None = None,
-        **args: Any,
+        **args: object,
     ) -> Tensor:
         """Return the model's output for every sample of the public set (or its rows `only`), [rows, outputs], or what
         `fn(batch, **args)` gives, a row each. at: a vector, several [m, P], which give [m, rows, outputs], or `Vectors`
@@ -147,8 +147,8 @@ class Server:
         data: str | Mapping[str, Tensor] = PUBLIC,
         only: Tensor | None = None,
         rows: Mapping[str, Tensor] | None = None,
-        **args: Any,
-    ) -> Any:
+        **args: object,
+    ) -> Tensor | dict[str, Tensor]:
         """Return the mean over the public set of `fn(batch, **args)`, as `me.average` does over a client's samples."""
         return self._worker.average(fn, at, data, only, rows, args)
 

@@ -78,8 +78,8 @@ def compiler() -> bool:
 
 def workload(job: Job, cohort: int) -> tuple[float, float]:
     """(steps of the longest client, steps of all) in a typical round."""
-    population = len(job.data)
-    some = np.arange(population) if population <= 1000 else np.linspace(0, population - 1, 1000).astype(np.int64)
+    own = np.flatnonzero(job.data.train.sizes)  # of joined federations a part has samples at its own clients only
+    some = own if len(own) <= 1000 else own[np.linspace(0, len(own) - 1, 1000).astype(np.int64)]
     steps = np.sort(job.local.counts(some, job.data.train.sizes[some], 0))[::-1]
     longest, without = 0.0, 1.0  # from the longest down: each is the first one that is drawn, with this probability
     for k, count in enumerate(steps):
@@ -161,7 +161,8 @@ def _engine(job: Job, kind: Callable[..., Engine], **options: bool) -> Engine:
 def _step(engine: Engine, width: int, clock: Callable[[], float] = time.process_time) -> float:
     """Seconds a step of so many clients: what four more steps add, the least of a few tries. In CPU time: other
     programs' shares of a busy machine are not this step's."""
-    ids = np.arange(width) % len(engine.job.data)
+    own = np.flatnonzero(engine.sizes)
+    ids = own[np.arange(width) % len(own)]
 
     def seconds(steps: int) -> float:
         call = Call("client", {"w": engine.job.task.start}, {}, steps, 0)

@@ -123,7 +123,10 @@ class Run:
     def _pool(self) -> None:
         """Train on one client that holds everybody's data; evaluation still asks each client's own."""
         if len(self.tasks) > 1:
-            raise UnalikeError(f"{type(self.method).__name__} trains one network on pooled data: give one network.")
+            raise UnalikeError(
+                f"{type(self.method).__name__} trains one network on pooled data: give one network, or leave "
+                "this method out (unalike compare --no-references)."
+            )
         if not shares_one_model(self.method):
             name = type(self.method).__name__
             raise UnalikeError(f"{name} trains on pooled data: there are no personal models, leave out `personal`.")

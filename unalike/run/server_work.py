@@ -172,13 +172,16 @@ class ServerWork:
         def end(me: Me, s: Fields, m: Fields, result: Any, **more: Tensor) -> Answer:
             return {}, {**(result if isinstance(result, dict) else {"result": result}), **more}
 
+        def server(me: Me, s: Fields, m: Fields) -> Answer:
+            return asks(me).then(end)
+
         if name not in self._workers:
             self._workers[name] = OneClient(ServerJob(self._method, self._tasks[name], self._parts[name], self._seed))
         worker = self._workers[name]
         job = worker.job
         assert isinstance(job, ServerJob)
         job.given = data if isinstance(data, Mapping) else None
-        job.asks = lambda me, s, m: asks(me).then(end)
+        job.asks = server
         worker.schedule = schedule
         buffers = self.buffers()
         buffers = buffers[name] if isinstance(buffers, Vectors) else buffers

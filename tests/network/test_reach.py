@@ -1,0 +1,62 @@
+"""What methods can ask for, between server and clients without a network: as in a simulation."""
+
+from pathlib import Path
+
+import pytest
+import reach
+import torch
+from small import timeless
+from test_network_messages import Direct, close, data, own, served, tables
+from test_public_set import public
+
+from unalike import config
+from unalike.network.client import Client, Rules
+
+FILE = Path(reach.__file__).resolve()
+ROWS = 11  # of the public set, as the toys take them
+
+
+@pytest.mark.parametrize("toy", reach.REACHING, ids=lambda toy: toy.__name__)
+def test_a_federation_computes_what_a_simulation_does(toy, tmp_path):
+    whole, pair = data().replace(public=public(ROWS)), public(ROWS)
+    rules = Rules(repeatable=True, files=(FILE,))
+    people = [Client(own(whole, k).replace(classes=3, public=pair), tmp_path / str(k), rules) for k in range(4)]
+    settings = tables(rounds=2, run={"dtype": "float64"})
+    settings["method"] = {"file": f"{FILE}:{toy.__name__}"}
+    said, link = [], Direct(people)
+    real = served(settings, link, said, public=pair)
+    alone = {**settings, "run": {**settings["run"], "engine": "sequential"}}
+    simulation = config.run(alone, federation=whole)
+    assert not said
+    close(real.server.w, simulation.server.w)
+    for mine, theirs in zip(timeless(real.history), timeless(simulation.history), strict=True):
+        assert mine.keys() == theirs.keys()
+        for key, value in mine.items():
+            assert value == theirs[key] or value == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), key
+    for name in ("down", "up"):
+        assert link.passed[name] == simulation.summary()[f"bytes_{name}"]
+
+
+def test_a_real_client_keeps_as_many_numbers_as_it_has_samples(tmp_path):
+    fed = data()
+    people = [Client(own(fed, k).replace(classes=3), tmp_path / str(k), Rules(files=(FILE,))) for k in range(4)]
+    settings = tables(rounds=1)
+    settings["method"] = {"file": f"{FILE}:Dual"}
+    served(settings, Direct(people))
+    for k, person in enumerate(people):
+        (node,) = person._nodes.values()
+        state, _ = node.state.read()
+        assert tuple(state["alpha"].shape) == (int(fed.sizes[k]),) and bool((state["alpha"] > 0).all())
+
+
+def test_the_server_does_not_know_what_a_real_client_draws(tmp_path):
+    """Draws in a step may be noise that protects: at a real client they do not come from the run's seed."""
+    fed = data()
+    ends = []
+    for rules in (Rules(files=(FILE,)), Rules(files=(FILE,)), Rules(files=(FILE,), repeatable=True)):
+        folder = tmp_path / str(len(ends))
+        people = [Client(own(fed, k).replace(classes=3), folder / str(k), rules) for k in range(4)]
+        settings = tables(rounds=1)
+        settings["method"] = {"file": f"{FILE}:Noisy"}
+        ends.append(served(settings, Direct(people)).server.w)
+    assert not torch.allclose(ends[0], ends[1]) and not torch.allclose(ends[0], ends[2])
