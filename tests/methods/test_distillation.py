@@ -71,6 +71,23 @@ def test_fedmd_warms_up_by_plain_training():
     assert (done.clients[0]["theta"] - wanted).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_fedmd_starts_of_ones_own(several):
+    """Clients that do nothing in the round show where they began."""
+    module, fed = testing.task("mlp")
+    names = {"architecture": ["left", "right"] * 3} if several else {}
+    modules = {"left": module, "right": module} if several else module
+    setting = {**testing.settings(), **EXACT, "rounds": 1, "clients_per_round": [[0]], **names}
+    done = ua.simulate(modules, fed, ua.FedMD(starts="own", **COLD), **setting)
+    begun = [done.clients[k]["theta"] for k in range(1, 6)]
+    given = nn.utils.parameters_to_vector(module.parameters()).double()
+    first = [torch.equal(theta, given) for theta in begun]
+    assert first == [several, False, False, False, False]  # client 1 is the first of the second network
+    apart_by = 2 if several else 1  # the networks' own numbers: 1 and 3, 2 and 4
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(begun, begun[apart_by:], strict=False))
+    assert done.history[0]["setup_bytes_down"] == 6 * 8 * len(given)
+
+
 def test_fedmd_sends_predictions_and_nothing_else():
     rows, classes = 4, 3
     done = run(ua.FedMD(rows=rows, **COLD), dtype="float32")

@@ -14,7 +14,7 @@ a public set that everybody has.
 
 In the authors' program both optimizers of a client live through the run: `keep_optimizer` does so for the digest, the
 run's own setting of that name for the rest. It stops the warm-up early by the *test* accuracy, which is not copied.
-`warm_public=0` where the public set has no labels.
+`warm_public=0` where the public set has no labels. `starts="own"` sends every client a first vector of its own.
 
 Practical truth: without the digest (`digest_epochs=0`) it is training alone, not FedAvg: compare with `local-only`. The
 public set must be near the clients' data, and there must be a label in the head for all that it shows. The absolute
@@ -24,11 +24,12 @@ loss pulls as hard when the models agree as when they do not; take the squared o
 from __future__ import annotations
 
 import dataclasses as dc
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
 
 
 @dc.dataclass(frozen=True)
@@ -41,6 +42,7 @@ class FedMD(Method):
     keep_optimizer: bool = knob(False, "the digest's optimizer lives through the run, as in the authors' program")
     stratify: bool = knob(True, "every class by its share among these rows (needs public labels)")
     distance: str = knob("absolute", "between logits and consensus", choices=("absolute", "squared"))
+    starts: str = knob("common", "weights at first: one start a network, or one a client", choices=("common", "own"))
     warm_public: int = knob(20, "passes over the labelled public set before round 1", values="up to 20", least=0)
     warm_own: int = knob(25, "passes over its own data after that", values="up to 25", least=0)
 
@@ -56,12 +58,20 @@ class FedMD(Method):
         return {"logits": Field(("public" if self.rows is None else "rows", "classes"), weight="one")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
+        if self.starts == "own":  # the first client of a network begins where the network does
+            each: Any = everyone.populations
+            several = isinstance(each, Vectors)
+            rows: Any = Vectors({n: server.init(k)[n] for n, k in each.items()}) if several else server.init(each)
+            everyone.call(self.begin, start=PerClient(rows))
         if self.warm_public or self.warm_own:
             everyone.call(self.warm)
 
     def own(self, me: Me, s: Fields) -> Tensor:
         """This client's model: at first the start of its architecture."""
         return torch.where(me.first, me.start, s.theta)
+
+    def begin(self, me: Me, s: Fields, m: Fields) -> Answer:
+        return {"theta": m.start}, {}
 
     def warm(self, me: Me, s: Fields, m: Fields) -> Answer:
         if not self.warm_public:
