@@ -31,6 +31,10 @@ SHAPES = {
     "pairs": "d(d + 1)/2 numbers, one a pair of features",
     "classes": "a number a class",
     "scalar": "one number",
+    "public": "a row a public sample",
+    "input": "the numbers of a sample",
+    "samples": "a number a sample of its own",
+    "optimizer": "an optimizer's state",
 }
 READS = {
     "sum": "the sum over clients only",
@@ -41,6 +45,7 @@ READS = {
 WEIGHTS = {"samples": "its samples n_k", "one": "one"}
 LIVES = {"run": "the whole run", "round": "one exchange to the next"}
 COMMAND = "unalike run --data digits --partition dirichlet:0.1 --clients 50 --method {} --rounds 20"
+PUBLIC = {"feddf": " --data.public 0.1", "fedmd": " --data.public 0.1"}  # methods that work on a public set
 
 
 def pages() -> dict[str, str]:
@@ -206,8 +211,8 @@ def measured(name: str, facts: dict[str, str]) -> str:
 
 def command(name: str) -> str:
     """A run with the first hyper-parameter written out."""
-    text = COMMAND.format(name)
-    for field in fields(METHODS[name]())[:1]:
+    text = COMMAND.format(name) + PUBLIC.get(name, "")
+    for field in [f for f in fields(METHODS[name]()) if f.default is not None][:1]:
         text += f" --method.{field.name.replace('_', '-')} {field.default}"
     return text
 

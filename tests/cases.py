@@ -9,6 +9,7 @@ LOCAL = testing.settings()["local"]
 EVEN = {"local": ua.LocalTraining(steps=3, batch_size=5, lr=0.05)}
 FREE = {"local": dc.replace(LOCAL, clip_norm=None)}
 UNIFORM = ua.FedAvg(weights="uniform")
+GENERATOR = ua.FedGen(alpha=1.0, beta=1.0, generated=4, steps=3, lr=0.01, noise=3, hidden=6)
 # A method in its usual strength; its knob off (None: it has none); what it then is, and in which setting.
 CASES = {
     "fedavg": (ua.FedAvg(), None, None, {}),
@@ -32,6 +33,13 @@ CASES = {
     "fedadagrad": (ua.FedAdagrad(), None, None, {}),
     "fedyogi": (ua.FedYogi(), None, None, {}),
     "fedadam": (ua.FedAdam(), None, None, {}),
+    "def-kt": (ua.DefKT(), None, None, {}),  # no global model: tests/methods/test_distillation.py
+    # a small rate: Adam makes a full step of rounding where the gradient is zero (a bias before BatchNorm)
+    "feddf": (ua.FedDF(steps=3, batch=3, lr=2e-6), ua.FedDF(steps=0), ua.FedAvg(), {}),
+    "fedgen": (GENERATOR, dc.replace(GENERATOR, alpha=0.0, beta=0.0), ua.FedAvg(), {}),
+    "fedmd": (ua.FedMD(rows=5, warm_public=1, warm_own=1, batch=3, lr=0.01), None, None, {}),
+    "fedmix": (ua.FedMix(lam=0.2, group=3), ua.FedMix(lam=0.0), ua.FedAvg(), {}),
+    "fedproto": (ua.FedProto(lam=1.0), None, None, {}),
     "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
     "local-only": (ua.LocalOnly(), None, None, {}),
 }  # fmt: skip

@@ -162,6 +162,10 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         whole = [names[name]() for name in ("FedProx", "FedEma", "OwnHead")]
         for method in (*whole, type("Pieces", (ua.Scaffold,), pieces)()):
             assert ua.simulate(model(), federation(), method, rounds=2).history[-1]["round"] == 2
+    if page.name == "contract.md":  # each of its methods trains
+        made = [v for v in names.values() if isinstance(v, type) and issubclass(v, ua.Method) and v is not ua.Method]
+        for kind in set(made) - {MyMethod, names["Consensus"]}:  # Consensus asks, and Digest goes on with the answers
+            assert ua.simulate(model(), names["fed"], kind(), rounds=2).history[-1]["round"] == 2, kind
 
 
 @with_blocks("toml")

@@ -109,7 +109,7 @@ def test_rows_that_are_not_there_are_refused(rows, words, engine):
 
 def test_without_a_public_set_or_labels_it_says_so():
     _, data = testing.task("mlp")
-    with pytest.raises(UnalikeError, match="the federation has none: give Federation"):
+    with pytest.raises(UnalikeError, match="works on a public set, and there is none: give one by"):
         run(OnPublic(), data=data.replace(public=None))
     for engine in ("sequential", "batched"):
         with pytest.raises(UnalikeError, match=r"has no labels: train on it with own=0\.0"):
@@ -229,6 +229,25 @@ def test_the_optimizers_state_goes_on():
             assert torch.allclose(mine.server.w, usual.server.w, atol=1e-13), (optimizer, engine)
             fresh = run(ua.FedAvg(), local=local, rounds=3, engine=engine)
             assert not torch.allclose(mine.server.w, fresh.server.w, atol=1e-6)
+
+
+def test_what_does_not_move_stays_whatever_the_optimizer_remembers():
+    class Then(Method):
+        """All of the vector, then its head with the same momentum."""
+
+        def client(self, me, s, m):
+            return me.train(m.w, slots=torch.zeros(2 * len(m.w) + 1, dtype=m.w.dtype)).then(self.head)
+
+        def head(self, me, s, m, theta, slots):
+            return me.train(theta, part="head", slots=slots).then(self.end, body=me.layout.body(theta))
+
+        def end(self, me, s, m, theta, body, slots):
+            return {}, {"delta": me.layout.join(me.layout.body(theta) - body, me.layout.head(theta))}
+
+    for engine in ("sequential", "batched"):
+        done = run(Then(), local=dc.replace(LOCAL, momentum=0.9), engine=engine)
+        assert torch.equal(done.task.layout.body(done.server.w), done.task.layout.body(done.task.start))
+        assert not torch.equal(done.task.layout.head(done.server.w), done.task.layout.head(done.task.start))
 
 
 def test_the_same_batches_again():
@@ -355,6 +374,9 @@ def test_a_model_that_is_two_vectors_is_judged_by_its_outputs():
         wanted = torch.nn.functional.cross_entropy(output, y)
         assert abs(done.client_values["loss"][1] - float(wanted)) < 1e-9
         assert abs(done.client_values["accuracy"][1] - float((output.argmax(-1) == y).double().mean())) < 1e-9
+        torch.testing.assert_close(torch.from_numpy(done.predict(x, client=1).probabilities), output.softmax(-1))
+        with pytest.raises(UnalikeError, match="more than one network, and cannot be written as one file"):
+            done.save("model.unalike", client=1)
 
 
 def test_a_method_without_a_model():
@@ -366,7 +388,9 @@ def test_a_method_without_a_model():
     assert all(line == lines[0] for line in lines) and lines[0]["bytes_down"] == 0
     means = torch.stack([data.train.x[data.train.y == c].mean(0) for c in range(3)]).float()
     torch.testing.assert_close(done.server.means, means)
+    found = done.predict(data.test.x, client=3).classes
     near = (data.test.x[:, None] - means).square().sum(-1).argmin(-1)
     assert abs(lines[0]["pooled_accuracy"] - float((near == data.test.y).double().mean())) < 1e-6
+    assert found.tolist() == near.tolist()
     with pytest.raises(UnalikeError, match="FedAvg trains a model: give one"):
         ua.simulate(None, data, ua.FedAvg(), rounds=1)

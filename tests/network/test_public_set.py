@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small import refused
-from test_network_messages import KEYS, Direct, changed, data, own, served, tables
+from test_network_messages import KEYS, ON_PUBLIC, Direct, changed, data, own, same_as_simulated, served, tables
 
 import unalike as ua
 from unalike import config
@@ -45,6 +45,11 @@ def test_server_and_clients_have_the_same(labels, tmp_path):
     (node,) = people[1]._nodes.values()
     assert torch.equal(node.job.data.public[0], pair[0].double()) and (node.job.data.public[1] is None) != labels
     assert "setup_bytes_down" not in run.history[0]
+
+
+@pytest.mark.parametrize("method", ON_PUBLIC)
+def test_a_federation_computes_what_a_simulation_does(method, tmp_path):
+    same_as_simulated(tables(method), Direct(with_clients(tmp_path, [public()] * 4)), public=public())
 
 
 def test_a_run_without_one_is_what_it_always_was(tmp_path):

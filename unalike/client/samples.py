@@ -13,6 +13,11 @@ from unalike.contract.requests import PUBLIC, DataName
 from unalike.data import Columns
 from unalike.errors import UnalikeError
 
+NO_PUBLIC = (
+    "The method works on a public set, and there is none: give one by Dataset.split(public=0.1) or "
+    "fed.with_public(x, y), in a config file by [data] public, between machines by --public."
+)
+
 
 @dc.dataclass(frozen=True, eq=False)
 class Samples:
@@ -37,18 +42,15 @@ class Samples:
         if own is not None and len(names) == 1:
             return cls(own.x, own.y, own)
         if public is None:
-            raise UnalikeError(
-                "The method works on a public set, and the federation has none: give Federation(public=(x, y)), or "
-                "[data] public in a config file."
-            )
+            raise UnalikeError(NO_PUBLIC)
         px, py = public
-        labels = _no_labels(len(px), splits["train"].y) if py is None else py
+        labels = no_labels(len(px), splits["train"].y) if py is None else py
         if own is None:
             return cls(px, labels, None, len(px), 0, py is not None)
         return cls(torch.cat([own.x, px]), torch.cat([own.y, labels]), own, len(px), len(own.x), py is not None)
 
 
-def _no_labels(rows: int, like: Tensor) -> Tensor:
+def no_labels(rows: int, like: Tensor) -> Tensor:
     """Labels that cannot be taken for any: -1, or NaN where labels are numbers."""
     return like.new_full((rows, *like.shape[1:]), float("nan") if like.is_floating_point() else -1)
 

@@ -34,6 +34,7 @@ class Method:
     tables: ClassVar[dict[str, Field]] = {}
     nets: ClassVar[dict[str, Callable[[dict[str, int]], nn.Module]]] = {}  # further networks, built from the sizes
     buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
+    needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
     serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients

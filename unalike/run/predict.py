@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from unalike.client import Job, OneClient
-from unalike.client.evaluation import own_model
-from unalike.contract import BUFFERS, EVALUATION, Call
+from unalike.client.calls import ModelCalls
+from unalike.client.evaluation import own_model, predicts
+from unalike.client.samples import no_labels
+from unalike.contract import BUFFERS, EVALUATION, Answer, Batch, Call, Fields, Me
 from unalike.contract.method import settings
 from unalike.data import tables
 from unalike.data.columns import first_infinite_row
@@ -228,10 +230,32 @@ def _client(run: Run, client: int | str) -> int:
 
 
 class _OwnModel(Job):
-    """The job of finding a client's own model."""
+    """The job of finding a client's own model; of one that is more than a vector, what its outputs are made from."""
+
+    seen: tuple[Me, Fields, Fields]
 
     def function(self, function: Any) -> Callable[..., Any]:
-        return own_model(self.method)
+        return self._look if predicts(self.method) else own_model(self.method)
+
+    def _look(self, me: Me, s: Fields, m: Fields) -> Answer:
+        self.seen = me, s, m
+        return {}, {}
+
+
+class MethodOutputs(nn.Module):
+    """A client's own model where it is more than one vector: the method's outputs (`Method.predict`)."""
+
+    def __init__(self, one: OneClient, job: _OwnModel):
+        super().__init__()
+        self.one, self.job = one, job
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, task = self.one, self.job.task
+        x = x.to(task.device, task.dtype if x.is_floating_point() else None)
+        weight = torch.full((len(x),), 1 / max(1, len(x)), dtype=task.dtype, device=task.device)
+        calls = ModelCalls(task, lambda: one.functional, one.nets, one.buffers, weight, train=False)
+        labels = no_labels(len(x), self.job.data.train.y)
+        return self.job.method.predict(*self.job.seen, Batch(x, labels, weight, calls)).cpu()
 
 
 def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
@@ -249,8 +273,10 @@ def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
         ((name, call, _),) = divided(engine.architectures, call, ids)
         engine = engine.parts[name]
     state, first = run.clients.read(ids)
-    job = engine.job
-    one = OneClient(_OwnModel(**{field.name: getattr(job, field.name) for field in dc.fields(job) if field.init}))
+    job = _OwnModel(**{f.name: getattr(engine.job, f.name) for f in dc.fields(engine.job) if f.init})
+    one = OneClient(job)
     with numerics(run.settings.precision, run.settings.deterministic):
         _, sent, _ = one.run(call, client, {n: v[0] for n, v in state.items()}, first[0], call.message(0))
+    if predicts(run.method):
+        return MethodOutputs(one, job)
     return run.module_with(sent["vector"], sent.get(BUFFERS, one.buffers), architecture)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
+from unalike.client.samples import NO_PUBLIC
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
@@ -79,6 +80,8 @@ class Run:
         if getattr(method, "pooled", False):
             self._pool()
         check_serverless(method)
+        if method.needs_public and not federation.public_rows:
+            raise UnalikeError(NO_PUBLIC)
         for own in tasks.values():
             if method.serverless and own.buffer_policy == "average":
                 own.buffer_policy = "local"  # there is nobody to average statistics
