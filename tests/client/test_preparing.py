@@ -46,13 +46,13 @@ def test_messages_make_the_same_preparation_bit_for_bit_in_any_order(target):
     fed = federation(target)
     want = fed.prepared().preparation
     assert by_messages(fed).preparation == want
-    assert prepared_together(fed.recipe, answers(fed, order=-1), SIZES) == want
+    assert prepared_together(fed.recipe, answers(fed, order=-1), dict(enumerate(SIZES))) == want
     assert torch.equal(by_messages(fed).train.x, fed.prepared().train.x)
 
 
 def test_nothing_but_declared_sums_leaves_a_client():
     fed, seen = federation(), []
-    prepared_together(fed.recipe, answers(fed, seen), SIZES)
+    prepared_together(fed.recipe, answers(fed, seen), dict(enumerate(SIZES)))
     assert len(seen) == 2 * len(SIZES)
     names = set()
     for message in seen:
@@ -90,7 +90,7 @@ def test_an_answer_that_is_no_sum_is_refused_by_name(change):
 
     fed = federation()
     with pytest.raises(ua.UnalikeError, match="client 2 answers something else than sums over its 30 samples"):
-        prepared_together(fed.recipe, answers(fed, meddle=meddle), SIZES)
+        prepared_together(fed.recipe, answers(fed, meddle=meddle), dict(enumerate(SIZES)))
 
 
 def test_squares_are_not_negative():
@@ -101,14 +101,14 @@ def test_squares_are_not_negative():
 
     fed = federation()
     with pytest.raises(ua.UnalikeError, match="client 0 answers something else"):
-        prepared_together(fed.recipe, answers(fed, meddle=meddle), SIZES)
+        prepared_together(fed.recipe, answers(fed, meddle=meddle), dict(enumerate(SIZES)))
 
 
 def test_everybody_must_answer():
     fed = federation()
     ask = lambda request: [pair for pair in answers(fed)(request) if pair[0] != 1]  # noqa: E731
     with pytest.raises(ua.UnalikeError, match="client 1 does not answer"):
-        prepared_together(fed.recipe, ask, SIZES)
+        prepared_together(fed.recipe, ask, dict(enumerate(SIZES)))
 
 
 @pytest.mark.parametrize(

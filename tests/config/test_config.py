@@ -124,6 +124,7 @@ def valid(value, schema):
         "propertyNames": lambda s: not is_object or all(valid(k, s) for k in value),
         "items": lambda s: not is_list or all(valid(v, s) for v in value),
         "prefixItems": lambda parts: not is_list or all(valid(v, s) for v, s in zip(value, parts, strict=False)),
+        "minProperties": lambda n: not is_object or len(value) >= n,
         "minItems": lambda n: not is_list or len(value) >= n,
         "maxItems": lambda n: not is_list or len(value) <= n,
         "allOf": lambda parts: all(valid(value, s) for s in parts),

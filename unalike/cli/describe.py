@@ -27,9 +27,17 @@ SHOWN = 20  # clients in the picture, and in a table
 WAYS = ("name", "table", "folder")  # of saying which data
 
 
+class Names(list[str]):
+    """The data sets' names, among which argparse finds any config file too."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or str(name).endswith(".toml")
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE]"
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a data set", choices=[*config.NAMES["data"]])
+    parser.usage = "unalike data describe [NAME | FILE.toml] [--SETTING VALUE ...] [--schema FILE]"
+    names = Names(config.NAMES["data"])
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a data set, or a config with [data]", choices=names)
     schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
     schema.complete = shtab.FILE  # type: ignore[attr-defined]
     group = parser.add_argument_group("[data], as in `unalike run`; a named set's own settings too")
@@ -42,13 +50,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     data = _settings(args)
+    parts = config.data_parts(data)
+    if not parts:
+        content, text = _described(args, data)
+        return show.answer(args, content, text)
+    if args.schema:
+        raise UnalikeError("unalike data describe: --schema is of one table; these data have several parts.")
+    found = {name: _described(args, part, f"{name}: ") for name, part in parts.items()}
+    texts = "\n\n\n".join(text for _, text in found.values())
+    return show.answer(args, {"parts": {name: content for name, (content, _) in found.items()}}, texts)
+
+
+def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") -> tuple[dict[str, Any], str]:
+    """Return what there is to know of some data, and the same as a text."""
     if "table" in data and not {"client", "clients", "partition"} & data.keys():
         data = {**data, "clients": 1}  # nobody said whose rows these are
     fed = config.make_data(data, raw=True)
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
     content, parts = _clients(fed, data), []
     if not args.json:
-        parts.append(show.table([], [[k, v] for k, v in _words(content, fed).items()], title))
+        parts.append(show.table([], [[k, v] for k, v in _words(content, fed).items()], f"{whose}{title}"))
     if fed.schema is not None:
         content["features"] = [_feature(fed, k) for k in range(len(fed.schema.columns))]
         parts.append(_feature_table(content["features"]))
@@ -65,12 +86,16 @@ def main(args: argparse.Namespace) -> int:
         parts += ["\n".join(show.prose(f"note: {line}") for line in content["remarks"])]
     if args.schema:
         _write_schema(fed, Path(args.schema))
-    return show.answer(args, {"name": title, **content}, "\n\n".join(filter(None, parts)))
+    return {"name": title, **content}, "\n\n".join(filter(None, parts))
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """[data] of the flags: here every setting is one of the data."""
     given = [(_of_data(name), text) for name, text in args.settings]
+    if args.name is not None and args.name.endswith(".toml"):
+        if given:
+            raise UnalikeError("unalike data describe: a config file says all settings: leave the others out.")
+        return config.read(args.name)["data"]
     named = {} if args.name is None else {"name": args.name}
     try:
         data = flags.collect(given, {"data": named})["data"] | named

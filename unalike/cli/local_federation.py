@@ -57,6 +57,8 @@ def _clients(tables: dict[str, dict[str, Any]], number: int) -> None:
         raise UnalikeError("unalike local-federation: the engine is flower: leave engine out.")
     tables["run"]["engine"] = "flower"
     data = tables["data"]
+    if config.data_parts(data):
+        return  # each says its own
     chosen = "name" in data and data["name"] in config.NAMES["data"]
     if chosen and "clients" in config.data_settings(data) and data.setdefault("clients", number) != number:
         raise UnalikeError(f"unalike local-federation: {number} clients, and [data] has clients = {data['clients']}.")

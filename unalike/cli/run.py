@@ -99,8 +99,11 @@ def with_defaults(
     if not defaults.own(settings) or isinstance(args.resume, str):
         return settings, [], None
     table, fed, notes = defaults.held_out(settings["data"], "test")
-    if table != settings["data"] and "test" in table:
-        notes.append(f"{table['test']:.0%} of every client's samples are held out as its test (--test).")
+    before, after = ({"": t} if not (parts := config.data_parts(t)) else parts for t in (settings["data"], table))
+    for name, own in after.items():
+        if own != before[name] and "test" in own:
+            whose = f"{name}: " if name else ""
+            notes.append(f"{whose}{own['test']:.0%} of every client's samples are held out as its test (--test).")
     return defaults.suited({**settings, "data": table}, fed), notes, fed
 
 
@@ -166,7 +169,8 @@ def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def _free_folder(settings: dict[str, Any]) -> str:
     """runs/<method>-<data>-<number>, the first number that is free."""
     data, method = settings["data"], settings["method"]
-    source = data.get("name") or (Path(data["table"]).stem if "table" in data else Path(data["folder"]).name)
+    source = "-".join(config.data_parts(data)) or data.get("name")
+    source = source or (Path(data["table"]).stem if "table" in data else Path(data["folder"]).name)
     name = Path(method["file"].rpartition(":")[0]).stem if "file" in method else method.get("name", "fedavg")
     stem, number = Path("runs") / f"{name}-{source}", 1
     while Path(f"{stem}-{number}").exists():

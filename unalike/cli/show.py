@@ -116,6 +116,8 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
             branch.add(Text(_pair(key, value)))
         if name == config.MODELS_TABLE or (name == "model" and config.MODELS_TABLE in tables):
             continue  # which defaults there are depends on the network
+        if name == "data" and config.data_parts(values):
+            continue
         defaults = {k: s.default for k, s in config.SETTINGS[name](values).items() if k not in (*values, "resume")}
         rest = [_pair(k, d).replace(" ", "") for k, d in defaults.items() if writable(d)]
         if rest:

@@ -7,7 +7,7 @@ client's value: a secure sum can carry it. What the sums are is in unalike/data/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import unalike
 from unalike.contract import Field
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
+from unalike.data.joined import JoinedFederation
 from unalike.data.preparation import Preparation, Recipe, Sums, concluded, first_sums, means, second_sums, totals
 from unalike.errors import UnalikeError
 from unalike.messages import wire
@@ -70,21 +71,21 @@ def _targets(y: Tensor) -> int:
 # ---------------------------------------------------------------- at the server
 
 
-def prepared_together(recipe: Recipe, ask: Ask, sizes: Sequence[int], targets: int = 1) -> Preparation:
-    """Ask all clients twice for their sums, and return the preparation that these make.
+def prepared_together(recipe: Recipe, ask: Ask, sizes: Mapping[int, int], targets: int = 1) -> Preparation:
+    """Ask clients twice for their sums, and return the preparation that these make.
 
-    sizes: training samples of each client; targets: how many numbers are predicted at once.
+    sizes: training samples by client; targets: how many numbers are predicted at once.
     """
     request = {"kind": KIND, "version": unalike.__version__, "recipe": recipe.plain()}
     first = _added(ask(wire.encode(request, {})), ("present", "sum"), recipe, sizes, targets)
-    center, y_center = means(first, sum(sizes))
+    center, y_center = means(first, sum(sizes.values()))
     asked = {"center": center} | ({} if y_center is None else {"y_center": y_center})
     second = _added(ask(wire.encode(request, asked)), ("squares",), recipe, sizes, targets)
-    return concluded(recipe, first, second, sum(sizes))
+    return concluded(recipe, first, second, sum(sizes.values()))
 
 
 def _added(
-    answers: Iterable[tuple[int, bytes]], names: Sequence[str], recipe: Recipe, sizes: Sequence[int], targets: int
+    answers: Iterable[tuple[int, bytes]], names: Sequence[str], recipe: Recipe, sizes: Mapping[int, int], targets: int
 ) -> Sums:
     """Return the totals of every client's answer, each checked by itself."""
     asked = [*names, *([f"y_{names[-1]}"] if recipe.target else [])]
@@ -99,9 +100,9 @@ def _added(
             raise UnalikeError(f"client {client} answers something else than sums over its {sizes[client]} samples.")
         rows[client] = sent
     if len(rows) != len(sizes):
-        silent = min(set(range(len(sizes))) - rows.keys())
+        silent = min(sizes.keys() - rows.keys())
         raise UnalikeError(f"client {silent} does not answer, and features are prepared from all clients' sums.")
-    return {name: totals(torch.stack([rows[k][name] for k in range(len(sizes))])) for name in widths}
+    return {name: totals(torch.stack([rows[k][name] for k in sizes])) for name in widths}
 
 
 def _right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
@@ -120,7 +121,10 @@ def _right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
 
 
 def by_messages(data: Federation) -> Federation:
-    """Prepare a federation as its clients would between machines, through the bytes of real messages."""
+    """Prepare a federation as its clients would between machines, through the bytes of real messages; of joined ones,
+    each part."""
+    if isinstance(data, JoinedFederation):
+        return JoinedFederation({name: by_messages(part) for name, part in data.own.items()}, data.architecture)
     recipe = data.recipe
     if recipe is None:
         return data
@@ -131,4 +135,6 @@ def by_messages(data: Federation) -> Federation:
             x, y = data.train.of(k)
             yield k, sums_for(header, tensors, Columns(x, y, [0, len(y)]))
 
-    return data.prepared_by(prepared_together(recipe, ask, data.train.sizes.tolist(), _targets(data.train.y)))
+    return data.prepared_by(
+        prepared_together(recipe, ask, dict(enumerate(data.train.sizes.tolist())), _targets(data.train.y))
+    )

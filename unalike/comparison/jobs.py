@@ -111,6 +111,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
     """What the data decide: test and validation shares, clients a round, the centralized reference's passes. Then
     every method is tried on a few samples, so that what cannot run is said before anything is run. `validation`: such
     data must be there."""
+    if any(config.data_parts(arm.tables["data"]) for arm in arms):
+        raise UnalikeError("Methods are compared on data of one shape: with [data.NAME] tables, `unalike run` each.")
     settled, data, said = [], {}, False
     for arm in arms:
         if arm.case not in data:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from unalike.config.build import make_data
-from unalike.config.tables import MODELS_TABLE, data_settings
+from unalike.config.build import joined, make_data
+from unalike.config.tables import MODELS_TABLE, data_parts, data_settings
 from unalike.data.federation import Federation
 from unalike.data.tables import remarks
 from unalike.metrics.choose import headline
@@ -24,7 +24,12 @@ SHARES = {"test": 0.2, "validation": 0.1}  # of every client's samples, held out
 
 def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Federation, list[str]]:
     """[data] with the shares it needs, the federation, and what is worth knowing of it: samples of each client are held
-    out for these splits where neither the data nor the settings say otherwise."""
+    out for these splits where neither the data nor the settings say otherwise. Of [data.NAME] tables, those of one's
+    own."""
+    if parts := data_parts(table):
+        found = {name: _held_out_of_part(part, splits) for name, part in parts.items()}
+        notes = [f"{name}: {note}" for name, (_, _, some) in found.items() for note in some]
+        return {name: t for name, (t, _, _) in found.items()}, joined({n: f for n, (_, f, _) in found.items()}), notes
     raw, known = make_data(table, raw=True), data_settings(table)
     free = [name for name in known if name not in table and name not in raw.splits]
     shares = {name: SHARES[name] for name in splits if name in free}
@@ -36,6 +41,10 @@ def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Feder
         table = {**table, **shares}
         raw = make_data(table, raw=True)
     return dict(table), raw if raw.recipe is None else raw.prepared(), notes
+
+
+def _held_out_of_part(table: dict[str, Any], splits: tuple[str, ...]) -> tuple[dict[str, Any], Federation, list[str]]:
+    return held_out(table, *splits) if "name" not in table else (table, make_data(table), [])
 
 
 def _ranges(raw: Federation) -> list[str]:
@@ -59,7 +68,7 @@ def _ranges(raw: Federation) -> list[str]:
 
 def own(tables: Tables) -> bool:
     """Whether the data are one's own, and not a set with a name."""
-    return "name" not in tables["data"]
+    return any("name" not in table for table in (data_parts(tables["data"]) or {"": tables["data"]}).values())
 
 
 def suited(tables: Tables, fed: Federation) -> Tables:

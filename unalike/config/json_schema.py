@@ -26,7 +26,9 @@ def schema() -> dict[str, Any]:
     tables = {table: _schema_of(table) for table in TABLES}
     tables["run"]["required"] = ["rounds"]
     tables[MODELS_TABLE] = {"type": "object", "additionalProperties": _network()}
-    tables["data"]["anyOf"] = [{"required": [way]} for way in ("name", "folder", "table")]
+    ways = [{"required": [way]} for way in ("name", "folder", "table")]
+    part = {**tables["data"], "anyOf": ways}
+    tables["data"]["anyOf"] = [*ways, {"type": "object", "minProperties": 1, "additionalProperties": part}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "unalike run",

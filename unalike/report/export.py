@@ -116,7 +116,7 @@ def finished(folder: Path, architecture: str | None = None) -> tuple[Run, dict[s
         raise UnalikeError(f"The checkpoint in {checkpoint} cannot be read: {first_line(error)}.") from error
     tables = config.read_tables(folder / "config.toml")
     tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device", "engine")}
-    if not {"name", "table", "folder"} & tables["data"].keys():
+    if not {"name", "table", "folder"} & tables["data"].keys() and not config.data_parts(tables["data"]):
         raise UnalikeError(f"{folder} is a server's, which had no data: its model is in {folder / DEPLOYABLE}.")
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
     run.server.values.update(join_values(tensors, architectures_of(run.server)), **manifest["numbers"])

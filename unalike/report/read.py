@@ -137,7 +137,8 @@ class RunFiles:
         """What runs that differ in their seed alone have in common."""
         free = (*FREE, "run.seed", "data.seed", *PRINTS, "data.samples")
         kept = {k: v for k, v in self.settings().items() if k not in free and not k.startswith("engine.")}
-        kept = {k: v for k, v in kept.items() if not (k.startswith("models.") and k.endswith(".fingerprint"))}
+        of_parts = (("models.", ".fingerprint"), ("data.", ".seed"))  # of several networks, [data.pictures] seed
+        kept = {k: v for k, v in kept.items() if not any(k.startswith(a) and k.endswith(b) for a, b in of_parts)}
         return json.dumps([self.method, kept], sort_keys=True, default=str)
 
 
