@@ -7,11 +7,12 @@ facts takes the place of a simulation's federation.
 from __future__ import annotations
 
 import contextlib
+import dataclasses as dc
 import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import unalike
 from unalike import config
 from unalike.client import ClientStore
 from unalike.client.preparing import prepared_together
-from unalike.data import SPLITS, RemoteFederation
+from unalike.data import SPLITS, Federation, RemoteFederation
+from unalike.data.joined import JoinedFederation
 from unalike.data.preparation import Recipe
 from unalike.data.public import Public, public_hash
 from unalike.data.schema import Schema
@@ -45,11 +47,33 @@ from unalike.run.run import Run
 MOST_SPLITS = 64  # of a client's samples: more are a mistake, or worse
 
 
+@dc.dataclass(frozen=True)
+class Own:
+    """What the server itself has, and does, for clients whose samples are of one kind.
+
+    test: (x, y) to evaluate the global model on; public: (x, y or None) that every client has too; shipped: its bytes
+    count; recipe: how features are prepared, or just "standard" or "client"; schema: what the features are.
+    """
+
+    test: tuple[Any, Any] | None = None
+    public: Public | None = None
+    shipped: bool = False
+    recipe: Recipe | str | None = None
+    schema: Schema | None = None
+
+    def recipe_for(self, data: Federation) -> Recipe | None:
+        """Return how these features are prepared."""
+        if not isinstance(self.recipe, str):
+            return self.recipe
+        return Recipe.of(self.schema, data.train.x[:1].numel(), self.recipe, target=data.classes is None)
+
+
 class Clients:
     """The clients of a run, as its engine asks them. Whoever does not answer by the deadline is left out."""
 
     run = ""
-    public_set: str | None = None  # stands for the public set as it was read, before any preparation
+    # stand for the clients' public sets as they were read, before any preparation
+    public_sets: Sequence[str | None] = ()
 
     def __init__(
         self,
@@ -102,40 +126,66 @@ class Clients:
     def federation(
         self,
         keys: list[str],
-        test: tuple[Any, Any] | None,
+        own: Own,
         classes: int | None = None,
-        schema: Schema | None = None,
-        public: Public | None = None,
-    ) -> RemoteFederation:
+        parts: Mapping[str, Own] | None = None,
+        networks: Sequence[str] | None = None,
+    ) -> Federation:
         """Ask all clients for the size and kind of their data; the result has at least `classes` classes, or those of
-        the schema."""
+        the schema.
+
+        networks: the name of each client's, where there are several; their samples may then be of different kinds, and
+        `parts` has what the server has for each, in place of `own`.
+        """
         hello = {"kind": "hello", "version": unalike.__version__}
         answers = self.tell({k: hello for k in range(len(self.names))})
         facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
-        for k, fact in enumerate(facts):
-            if (fact["x"], fact["y"]) != (facts[0]["x"], facts[0]["y"]):
-                raise UnalikeError(
-                    f"{self.names[k]} has samples {_kind(fact)}, and {self.names[0]} {_kind(facts[0])}: prepare all in "
-                    "the same way."
-                )
-        self._same_public(facts, public)
-        like = _zeros(*facts[0]["x"]), _zeros(*facts[0]["y"])
-        seen = [f["classes"] for f in facts if f["classes"] is not None]
-        splits = [*SPLITS, *sorted({name for f in facts for name in f["sizes"]} - {*SPLITS})]
-        sizes = {name: np.array([f["sizes"].get(name, 0) for f in facts]) for name in splits}
-        for labels in (test and test[1], public and public[1]):
-            if labels is not None and seen:
-                seen.append(int(torch.as_tensor(labels).max()) + 1)
-        names = None if schema is None else schema.label_names
-        most = max(*seen, classes or 0, len(names or ())) if seen else None
-        names = names if names is not None and most == len(names) else None
-        known: dict[str, Any] = {"classes": most, "names": self.names, "label_names": names, "schema": schema}
-        return RemoteFederation.from_sizes(sizes, like, keys=keys, global_test=test, public=public, **known)
+        joined = networks is not None and (parts is not None or any(f["x"] != facts[0]["x"] for f in facts))
+        groups = dict.fromkeys(networks) if joined and networks else {"": None}
+        whose = networks if joined and networks else [""] * len(facts)
+        self._alike(facts, whose)
+        having = parts if joined and parts is not None else _for_each(own, [*groups])
+        hashes = {name: None if (pair := having[name].public) is None else public_hash(pair) for name in groups}
+        self.public_sets = [hashes[name] for name in whose]
+        self._same_public(facts)
+        most = _classes(facts, having.values(), classes)
+        found = {
+            name: self._remote(np.flatnonzero(np.array(whose) == name), facts, keys, having[name], most)
+            for name in groups
+        }
+        return JoinedFederation(found, whose) if joined else found[""]
 
-    def _same_public(self, facts: list[dict[str, Any]], public: Public | None) -> None:
+    def _remote(
+        self, ids: np.ndarray, facts: list[dict[str, Any]], keys: list[str], own: Own, classes: int | None
+    ) -> RemoteFederation:
+        """Return the federation of clients whose samples are of one kind."""
+        some = [facts[k] for k in ids]
+        like = _zeros(*some[0]["x"]), _zeros(*some[0]["y"])
+        splits = [*SPLITS, *sorted({name for f in some for name in f["sizes"]} - {*SPLITS})]
+        sizes = {name: np.array([f["sizes"].get(name, 0) for f in some]) for name in splits}
+        names = None if own.schema is None else own.schema.label_names
+        return RemoteFederation.from_sizes(
+            sizes, like, keys=[keys[k] for k in ids], global_test=own.test, public=own.public, shipped=own.shipped,
+            classes=classes, names=[self.names[k] for k in ids], schema=own.schema,
+            label_names=names if names is not None and classes == len(names) else None,
+        )  # fmt: skip
+
+    def _alike(self, facts: list[dict[str, Any]], networks: Sequence[str]) -> None:
+        """Refuse clients whose labels are of different kinds, and samples that differ between those of a network."""
+        first = dict[str, int]()
+        for k, fact in enumerate(facts):
+            mate = first.setdefault(networks[k], k)
+            other = 0 if fact["y"] != facts[0]["y"] else mate
+            if fact["y"] != facts[0]["y"] or fact["x"] != facts[mate]["x"]:
+                both = f", both for the network {networks[k]!r}" if networks[k] == networks[other] != "" else ""
+                raise UnalikeError(
+                    f"{self.names[k]} has samples {_kind(fact)}, and {self.names[other]} {_kind(facts[other])}{both}: "
+                    "prepare all in the same way."
+                )
+
+    def _same_public(self, facts: list[dict[str, Any]]) -> None:
         """Refuse a client that lacks the run's public set, or has another."""
-        self.public_set = wanted = None if public is None else public_hash(public)
-        for client, fact in enumerate(facts):
+        for client, (fact, wanted) in enumerate(zip(facts, self.public_sets, strict=True)):
             if wanted is not None and fact.get("public") != wanted:
                 raise UnalikeError(f"{self.names[client]}: {OTHER_PUBLIC if fact.get('public') else LACKS_PUBLIC}")
 
@@ -154,8 +204,11 @@ class Clients:
             raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
         return facts
 
-    def prepared(self, data: RemoteFederation, recipe: Recipe) -> RemoteFederation:
-        """Ask all clients for the sums that their features are prepared by; everybody must answer."""
+    def prepared(self, data: Federation, recipe: Recipe | None, ids: Sequence[int]) -> Federation:
+        """Ask these clients, whose data these are, for the sums that their features are prepared by; everybody must
+        answer."""
+        if recipe is None:
+            return data
         x, y = data.train.x, data.train.y
         if not recipe.fits(x):
             raise UnalikeError(
@@ -164,35 +217,45 @@ class Clients:
             )
 
         def ask(request: bytes) -> Iterator[tuple[int, bytes]]:
-            return self.ask({k: (request,) for k in range(len(self.names))})
+            return self.ask({k: (request,) for k in ids})
 
         try:
-            found = prepared_together(recipe, ask, data.train.sizes.tolist(), y[:1].numel())
+            sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
+            found = prepared_together(recipe, ask, sizes, y[:1].numel())
         except UnalikeError as error:
             raise UnalikeError(f"The features cannot be prepared: {error}") from None
-        self.say(f"features prepared from sums over {len(self.names)} clients")
+        self.say(f"features prepared from sums over {len(ids)} clients")
         return data.prepared_by(found)
 
-    def plan(self, tables: dict[str, Any], data: RemoteFederation, keys: list[str], networks: Any = None) -> None:
+    def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
         """Send the plan to all clients, each with the digest of its network. The run's name comes from the plan and the
         keys: the same run, resumed by a new server, finds the clients' state."""
         planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})
-        plan = {
+        plan: dict[str, Any] = {
             "version": unalike.__version__,
             "clients": len(data),
             "classes": data.classes,
             "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
-            "preparation": data.preparation and data.preparation.plain(),
             "run": {k: tables["run"][k] for k in PLANNED_RUN if k in tables["run"]},
         }
-        if self.public_set is not None:  # only then: a plan without one is what it always was
-            plan["public"] = self.public_set
-        self.run = hashlib.sha256(json.dumps([plan, keys], sort_keys=True).encode()).hexdigest()[:16]
-        built = _digests(networks, tables, len(data))
-        own = [{**plan, "client": k, "network": network} for k, network in enumerate(built)]
+        told = [self._of_part(data.part_of(k), k) for k in range(len(data))]
+        named = {**plan, **told[0]}
+        if isinstance(data, JoinedFederation):
+            plan["run"] = {**plan["run"], "architecture": data.architecture}
+            named = {**plan, "parts": told}
+        self.run = hashlib.sha256(json.dumps([named, keys], sort_keys=True).encode()).hexdigest()[:16]
+        built = _digests(networks, {**tables, "run": plan["run"]}, len(data))
+        own = [{**plan, **told[k], "client": k, "network": network} for k, network in enumerate(built)]
         self.tell({k: {"kind": "plan", "run": self.run, "plan": one} for k, one in enumerate(own)})
+
+    def _of_part(self, part: Federation, client: int) -> dict[str, Any]:
+        """Return what a client's plan says of its kind of samples: how they are prepared, and the public set."""
+        out: dict[str, Any] = {"preparation": part.preparation and part.preparation.plain()}
+        if self.public_sets[client] is not None:  # only then: a plan without one is what it always was
+            out["public"] = self.public_sets[client]
+        return out
 
     def end(self, run: Run) -> None:
         """Tell everybody that the run is over, and what of theirs counted. A client that is away hears it next time."""
@@ -219,6 +282,8 @@ def run(
     schema: Schema | None = None,
     public: Public | None = None,
     shipped: bool = False,
+    parts: Mapping[str, Own] | None = None,
+    architecture: Sequence[str] | None = None,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -229,8 +294,9 @@ def run(
     keys: public keys by the clients' names; deadline: seconds for an exchange; wait: seconds until all are there; test:
     (x, y) of the server's own to evaluate the global model on; classes: at least so many; recipe: how features are
     prepared before anything else, if they are, or just "standard" or "client"; schema: what the features are; public:
-    (x, y or None) that every client has too, else it is refused; shipped: its bytes count; check: called while waiting,
-    to raise what it knows.
+    (x, y or None) that every client has too, else it is refused; shipped: its bytes count; parts: all these by network,
+    where the clients' samples are of different kinds; architecture: the network of each client, where [run] does not
+    say it; check: called while waiting, to raise what it knows.
     """
     for name, value in (("deadline", deadline), ("wait", wait)):
         if not value > 0:
@@ -243,11 +309,9 @@ def run(
     clients = Clients(link, keys, deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     clients.wait(wait, check)
-    data = clients.federation(marks, test, classes, schema, public)
-    data = data.replace(shipped=shipped) if shipped else data
-    if isinstance(recipe, str):
-        recipe = Recipe.of(schema, data.train.x[:1].numel(), recipe, target=data.classes is None)
-    data = data if recipe is None else clients.prepared(data, recipe)
+    own = Own(test, public, shipped, recipe, schema)
+    networks = _networks(tables, architecture, len(keys))
+    data = _prepared(clients, clients.federation(marks, own, classes, parts, networks), own, parts)
     done = config.run(
         {**tables, "run": {**settings, "engine": "flower"}}, callbacks=callbacks, resume=resume, federation=data,
         before=lambda checked, networks: clients.plan(checked, data, marks, networks), remote=clients,
@@ -259,6 +323,52 @@ def run(
     if lost := [line["lost"] for line in done.history if "lost" in line]:
         say(f"clients lost: {sum(lost)}, in {len(lost)} of {len(done.history)} rounds")
     return done
+
+
+def _networks(tables: dict[str, Any], architecture: Sequence[str] | None, clients: int) -> list[str] | None:
+    """Return the name of each client's network, None where there is one for all."""
+    if len(tables.get(config.MODELS_TABLE, {})) < 2:
+        return None
+    settings = tables.get("run", {})
+    named = {"architecture": architecture, **settings}
+    return config.network_names({**tables, "run": named}, clients)
+
+
+def _prepared(clients: Clients, data: Federation, own: Own, parts: Mapping[str, Own] | None) -> Federation:
+    """Return the data with features prepared from sums, where they are; of several kinds, each by itself."""
+    if not isinstance(data, JoinedFederation):
+        return clients.prepared(data, own.recipe_for(data), range(len(data)))
+    found = {}
+    for name, part in data.own.items():
+        ids = [k for k, network in enumerate(data.architecture) if network == name]
+        found[name] = clients.prepared(part, (parts or {}).get(name, own).recipe_for(part), ids)
+    return JoinedFederation(found, data.architecture)
+
+
+def _for_each(own: Own, networks: Sequence[str]) -> dict[str, Own]:
+    """Return what the server has for each network's clients, where their samples turn out to be of different kinds: it
+    cannot be one test set or one public set."""
+    if len(networks) > 1:
+        for what, value in (("test set", own.test), ("public set", own.public), ("schema", own.schema)):
+            if value is not None:
+                raise UnalikeError(
+                    f"The clients' samples have different shapes, and there is one {what}: give one for each network "
+                    f"({networks[0]}=FILE)."
+                )
+    return dict.fromkeys(networks, own)
+
+
+def _classes(facts: list[dict[str, Any]], having: Iterable[Own], classes: int | None) -> int | None:
+    """Return how many classes there are: in clients' data, test and public sets, a schema; None for numbers."""
+    seen = [f["classes"] for f in facts if f["classes"] is not None]
+    if not seen:
+        return None
+    for own in having:
+        for labels in (own.test and own.test[1], own.public and own.public[1]):
+            if labels is not None:
+                seen.append(int(torch.as_tensor(labels).max()) + 1)
+        seen.append(len((own.schema and own.schema.label_names) or ()))
+    return max(*seen, classes or 0)
 
 
 def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | None]:
