@@ -12,7 +12,8 @@ features are found from what they tell, or set under [model]. Features in units
 of their own (raw tables) are prepared first with --prepare standard: the clients
 send sums, and missing cells are filled. Tables of words need --schema FILE, here
 and at every client. Methods that need a public set: --public FILE, here and at
-every client, the same file.
+every client, the same file. Where clients with different networks have samples of
+different shapes, these flags are given for each: --public pictures=FILE.
 
 Clients reach the outer port, over TLS and with their key, and nothing else of
 Flower's SuperLink. Settings and --resume are those of `unalike run`.
@@ -21,6 +22,7 @@ Flower's SuperLink. Settings and --resume are those of `unalike run`.
 from __future__ import annotations
 
 import argparse
+import dataclasses as dc
 import os
 import shlex
 import signal
@@ -33,12 +35,15 @@ from unalike.cli import run
 from unalike.config import flags
 from unalike.data.extras import read_public
 from unalike.data.preparation import SCALES
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, did_you_mean, unknown
 
 DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1", "port": 8443, "deadline": 600.0, "wait": 3600.0, "test_set": None,
     "prepare": None, "schema": None, "public": None,
 }  # fmt: skip
+
+
+OWN = ("test_set", "public", "prepare", "schema")  # what the server has, for all clients or by network
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,14 +54,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="the port to listen on [8443]")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for an exchange [600]")
     parser.add_argument("--wait", type=float, metavar="SECONDS", help="until all have joined [3600]")
-    parser.add_argument("--test-set", metavar="FILE", help="x and y of the server's own, to test the global model on")
-    parser.add_argument(
-        "--prepare",
-        choices=SCALES,
-        help="features in comparable units, from sums over all clients [standard with --schema]",
-    )
-    parser.add_argument("--public", metavar="FILE", help="x, and y or none, of a public set that every client has too")
-    parser.add_argument("--schema", metavar="FILE", help="what the columns of the clients' tables mean")
+    own = {
+        "--test-set": ("FILE", "x and y of the server's own, to test the global model on"),
+        "--prepare": (
+            "{standard,client,none}",
+            "features in comparable units, from sums over all clients [standard with --schema]",
+        ),
+        "--public": ("FILE", "x, and y or none, of a public set that every client has too"),
+        "--schema": ("FILE", "what the columns of the clients' tables mean"),
+    }
+    for flag, (metavar, words) in own.items():
+        parser.add_argument(flag, metavar=metavar, help=words, action="append")
     parser.set_defaults(**DEFAULTS)
 
 
@@ -64,8 +72,8 @@ def command(args: argparse.Namespace, words: list[Any], defaults: dict[str, Any]
     """A command with these words and the flags that were given another value than the default."""
     for name, default in defaults.items():
         value = getattr(args, name)
-        if value != default:
-            words = [*words, f"--{name.replace('_', '-')}", f"{value:.12g}" if isinstance(value, float) else value]
+        for one in [] if value == default else value if isinstance(value, list) else [value]:
+            words = [*words, f"--{name.replace('_', '-')}", f"{one:.12g}" if isinstance(one, float) else one]
     return shlex.join(map(str, words))
 
 
@@ -82,7 +90,7 @@ def answer_signals() -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from unalike.network import join, keys, one_machine, server
+    from unalike.network import keys, one_machine, server
 
     if args.dry_run:
         raise UnalikeError("unalike serve: --dry-run is for `unalike run` and `unalike local-federation`.")
@@ -91,12 +99,7 @@ def main(args: argparse.Namespace) -> int:
     checked = config.absolute(config.check({**tables, "data": {"folder": "."}}))
     settings: dict[str, Any] = {**checked, "data": {"name": "federation"}}
     public = keys.roster(Path(args.keys))
-    schema = join.read_schema(Path(args.schema)) if args.schema else None
-    test = (
-        join.read_client(Path(args.test_set), schema=args.schema and Path(args.schema)).train if args.test_set else None
-    )
-    shared = read_public(Path(args.public)) if args.public else None
-    scale = args.prepare or ("standard" if schema else None)
+    having = own_things(args, [*checked.get(config.MODELS_TABLE, {})])
     answer_signals()
 
     def go(live: Any, resume: bool) -> Any:
@@ -104,10 +107,54 @@ def main(args: argparse.Namespace) -> int:
         door, own = one_machine.listen(args.host, args.port), Path(args.keys)
         with one_machine.scratch() as folder, one_machine.serving(folder, own, public, door) as (link, processes):
             return server.run(
-                {**settings, "data": {}}, link, public, deadline=args.deadline, wait=args.wait,
-                test=None if test is None else (test.x, test.y), schema=schema, public=shared,
-                recipe=scale, callbacks=[live], resume=resume, say=live.say,
-                check=processes.check,
+                {**settings, "data": {}}, link, public, deadline=args.deadline, wait=args.wait, **having,
+                callbacks=[live], resume=resume, say=live.say, check=processes.check,
             )  # fmt: skip
 
     return run.conduct(args, settings, go, command(args, ["serve", "--keys", args.keys], DEFAULTS))
+
+
+def own_things(args: argparse.Namespace, networks: list[str]) -> dict[str, Any]:
+    """Return what the flags say of the server's own test set, public set, schema and way of preparing features, as
+    `server.run` takes it: for all clients, or by network (--public pictures=FILE)."""
+    given = {flag: _by_network(flag, getattr(args, flag) or [], networks) for flag in OWN}
+    named = [flag for flag, values in given.items() if "" not in values and values]
+    if not named:
+        own = _own({flag: values.get("") for flag, values in given.items()})
+        return {field.name: getattr(own, field.name) for field in dc.fields(own)}
+    for flag in OWN:
+        if "" in given[flag]:
+            one = f"--{named[0].replace('_', '-')} is given by network"
+            raise UnalikeError(f"unalike serve: {one}: give --{flag.replace('_', '-')} so too, as NAME=….")
+    return {"parts": {name: _own({flag: given[flag].get(name) for flag in OWN}) for name in networks}}
+
+
+def _by_network(flag: str, texts: list[str], networks: list[str]) -> dict[str, str]:
+    """Return the values of a flag by network, or the only one under no name."""
+    out: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        named = bool(equals) and len(networks) > 1 and (name in networks or name.isidentifier())
+        if named and name not in networks:
+            raise UnalikeError(f"unalike serve: --{flag.replace('_', '-')} {text}:{did_you_mean(name, networks)}")
+        if (name if named else "") in out or (out and ("" in out) == named):
+            raise UnalikeError(
+                f"unalike serve: --{flag.replace('_', '-')} {text}: give it once, or once for each of several networks "
+                "(NAME=…)."
+            )
+        out[name if named else ""] = value if named else text
+    return out
+
+
+def _own(texts: dict[str, str | None]) -> Any:
+    """Read what the server has for the clients of one kind of samples."""
+    from unalike.network import join, server
+
+    file = {flag: Path(text) for flag, text in texts.items() if text}
+    schema = join.read_schema(file["schema"]) if "schema" in file else None
+    test = join.read_client(file["test_set"], schema=file.get("schema")).train if "test_set" in file else None
+    scale = texts["prepare"] or ("standard" if schema else None)
+    if scale is not None and scale not in SCALES:
+        raise unknown("way to --prepare features", scale, SCALES)
+    public = read_public(file["public"]) if "public" in file else None
+    return server.Own(None if test is None else (test.x, test.y), public, recipe=scale, schema=schema)

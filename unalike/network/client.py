@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 import unalike
@@ -103,12 +104,33 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def network_digest(module: nn.Module) -> str:
+def network_digest(module: nn.Module, start: bool = False) -> str:
     """Return 16 hex digits of a sha256 over what a network is made of: its layers, and the names and shapes of its
-    weights and statistics. (Not over the weights, which the server sends.)"""
+    weights and statistics. Not over the weights, which the server sends; with `start`, for methods whose server sends
+    none, 16 more over these."""
     layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
     tensors = [(name, list(value.shape)) for name, value in module.state_dict().items() if isinstance(value, Tensor)]
-    return hashlib.sha256(json.dumps([layers, tensors]).encode()).hexdigest()[:16]
+    made_of = hashlib.sha256(json.dumps([layers, tensors]).encode()).hexdigest()[:16]
+    if not start:
+        return made_of
+    values = [value for value in module.state_dict().values() if isinstance(value, Tensor)]
+    weights = b"".join(
+        value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for value in values
+    )
+    return made_of + hashlib.sha256(weights).hexdigest()[:16]
+
+
+def _check_network(wanted: str | None, module: nn.Module, start: bool) -> None:
+    """Refuse a run whose network is not the one that this client builds, or starts at other weights."""
+    built = network_digest(module, start)
+    if wanted is None or wanted == built:
+        return
+    same = "use the same version of PyTorch and the same files."
+    if wanted[:16] != built[:16]:
+        raise UnalikeError(f"The network that this client builds is not the one that the server builds: {same}")
+    raise UnalikeError(
+        f"The weights that this client's network starts with are not the server's, and nobody sends them: {same}"
+    )
 
 
 def _own_network(tables: dict[str, Any], architecture: Any, client: int, clients: int) -> dict[str, Any]:
@@ -273,11 +295,7 @@ class Client:
             )
         network = _own_network(tables, settings.get("architecture"), client, plan["clients"])
         module = config.make_model(network, data, seed)
-        if plan.get("network") not in (None, network_digest(module)):
-            raise UnalikeError(
-                "The network that this client builds is not the one that the server builds: use the same version of "
-                "PyTorch and the same files."
-            )
+        _check_network(plan.get("network"), module, method.serverless)
         loss, buffers = config.make_loss(network), settings.get("buffers", "average")
         if method.serverless and buffers == "average":
             buffers = "local"  # as at the server: there is nobody to average statistics

@@ -7,6 +7,7 @@ kept with the run, where it has a folder, so that it can be resumed; everything 
 from __future__ import annotations
 
 import contextlib
+import dataclasses as dc
 import os
 import secrets
 import shutil
@@ -20,6 +21,7 @@ import safetensors.torch
 import torch
 
 from unalike.data.federation import Federation
+from unalike.data.joined import JoinedFederation
 from unalike.data.public import Public
 from unalike.errors import UnalikeError
 from unalike.files import replacing
@@ -29,7 +31,7 @@ from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 
 LOCAL = "127.0.0.1"
-PUBLIC = "public.safetensors"  # the public set, for all clients
+PUBLIC = "public{}.safetensors"  # the public set, for all clients, or for those of one network
 KEPT = "federation"  # in a run's folder: the clients' keys and state
 
 
@@ -132,9 +134,10 @@ class Local:
         keys.make_server(folder / "outer", [])
         for k, name in enumerate(self.names):
             shutil.copy(self.homes / name / "key.pub", folder / "outer" / "clients" / f"{name}.pub")
-            write_client(data, k, folder / f"{name}.safetensors")
-        if data.public is not None:
-            write_public(data.public, folder / PUBLIC)
+            write_client(data.part_of(k), k, folder / f"{name}.safetensors")
+        for network, part in parts_of(data).items():
+            if part.public is not None:
+                write_public(part.public, folder / PUBLIC.format(network))
         self.public = keys.roster(folder / "outer")
         outer = listen(LOCAL, 0)
         self.address = f"{LOCAL}:{outer.getsockname()[1]}"
@@ -178,7 +181,10 @@ class Local:
             "--data", folder / f"{name}.safetensors", "--state", home / "state",
             "--peers", folder / "outer" / "clients", "--device", "cpu", "--wait", "60", "--repeatable",
         ]  # fmt: skip
-        words += [] if self.data.public is None else ["--public", folder / PUBLIC]
+        if self.data.public_rows:
+            architecture = getattr(self.data, "architecture", None)
+            network = architecture[self.names.index(name)] if architecture else ""
+            words += ["--public", folder / PUBLIC.format(network)]
         self.processes.start(name, [*map(str, words)], OMP_NUM_THREADS="1")
 
 
@@ -221,17 +227,33 @@ def run(
 ) -> Run:
     """A config on a real federation on this machine, one process for every client of `data`. A run with a folder keeps
     the clients' keys and state there, and can be resumed."""
-    data.check(gaps=data.recipe is not None)
+    for part in parts_of(data).values():
+        part.check(gaps=part.recipe is not None)
     where = tables.get("run", {}).get("folder")
     begun = where is not None and (Path(where) / "config.toml").exists()
     kept = Path(where) / KEPT if begun else None
     with federation(data, kept) as (local, link):
         return server.run(
-            tables, link, local.public, deadline=deadline, wait=60.0, test=data.global_test, classes=data.classes,
-            recipe=data.recipe, schema=data.schema, public=data.public, shipped=data.shipped,
+            tables, link, local.public, deadline=deadline, wait=60.0, classes=data.classes, **_having(data),
             callbacks=callbacks if begun else [Keep(local), *callbacks],
             resume=resume, say=say, check=local.processes.check,
         )  # fmt: skip
+
+
+def parts_of(data: Federation) -> dict[str, Federation]:
+    """Return the parts of joined federations by name; of any other itself, under no name."""
+    return data.own if isinstance(data, JoinedFederation) else {"": data}
+
+
+def _having(data: Federation) -> dict[str, Any]:
+    """Return what `server.run` is told of the data beside the clients' own: test and public sets, what features are."""
+    own = {
+        name: server.Own(part.global_test, part.public, part.shipped, part.recipe, part.schema)
+        for name, part in parts_of(data).items()
+    }
+    if isinstance(data, JoinedFederation):
+        return {"parts": own, "architecture": data.architecture}
+    return {field.name: getattr(own[""], field.name) for field in dc.fields(server.Own)}
 
 
 def write_public(public: Public, file: Path) -> None:

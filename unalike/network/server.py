@@ -372,10 +372,11 @@ def _classes(facts: list[dict[str, Any]], having: Iterable[Own], classes: int | 
 
 
 def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | None]:
-    """Return the digest of each client's network."""
+    """Return the digest of each client's network, with its first weights where clients must know them themselves."""
+    start = config.make_method(tables["method"]).serverless
     if not isinstance(networks, dict):
-        return [None if networks is None else network_digest(networks)] * clients
-    built = {name: network_digest(module) for name, module in networks.items()}
+        return [None if networks is None else network_digest(networks, start)] * clients
+    built = {name: network_digest(module, start) for name, module in networks.items()}
     return [built[name] for name in config.network_names(tables, clients)]
 
 
