@@ -136,7 +136,8 @@ def _by_network(flag: str, texts: list[str], networks: list[str]) -> dict[str, s
         name, equals, value = text.partition("=")
         named = bool(equals) and len(networks) > 1 and (name in networks or name.isidentifier())
         if named and name not in networks:
-            raise UnalikeError(f"unalike serve: --{flag.replace('_', '-')} {text}:{did_you_mean(name, networks)}")
+            near = did_you_mean(name, networks)
+            raise UnalikeError(f"unalike serve: --{flag.replace('_', '-')} {text}: there is no such network.{near}")
         if (name if named else "") in out or (out and ("" in out) == named):
             raise UnalikeError(
                 f"unalike serve: --{flag.replace('_', '-')} {text}: give it once, or once for each of several networks "
@@ -155,6 +156,6 @@ def _own(texts: dict[str, str | None]) -> Any:
     test = join.read_client(file["test_set"], schema=file.get("schema")).train if "test_set" in file else None
     scale = texts["prepare"] or ("standard" if schema else None)
     if scale is not None and scale not in SCALES:
-        raise unknown("way to --prepare features", scale, SCALES)
+        raise unknown("scale", scale, SCALES)
     public = read_public(file["public"]) if "public" in file else None
     return server.Own(None if test is None else (test.x, test.y), public, recipe=scale, schema=schema)
