@@ -118,6 +118,22 @@ def test_without_a_public_set_or_labels_it_says_so():
         run(reach.Query(), data=data.replace(splits={}))
 
 
+class PublicCounts(Method):
+    sends = {"counts": Field("classes", weight="one")}
+
+    def client(self, me, s, m):
+        return me.sum(self.labels, data="public").then(self.end)
+
+    def labels(self, batch):
+        return batch.onehot
+
+    def end(self, me, s, m, counts):
+        return {}, {"counts": counts}
+
+    def round(self, server, cohort):
+        server.counts = cohort.call(self.client).sum("counts")
+
+
 def test_unlabelled_rows_have_no_class():
     """Cronus' shape on a public set without labels gives what it gives with them: it never reads them."""
     _, data = testing.task("mlp")
@@ -125,6 +141,8 @@ def test_unlabelled_rows_have_no_class():
     for engine in ("sequential", "batched"):
         ends = [run(reach.Mixed(), data=some, engine=engine).server.w for some in (data, bare)]
         assert torch.equal(*ends)
+        counts = [run(PublicCounts(), data=some, engine=engine).server.counts.sum() for some in (data, bare)]
+        assert [int(count) for count in counts] == [6 * 11, 0]
 
 
 def test_outputs_of_own_samples_have_zeros_behind():
