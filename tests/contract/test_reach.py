@@ -109,7 +109,7 @@ def test_rows_that_are_not_there_are_refused(rows, words, engine):
 
 def test_without_a_public_set_or_labels_it_says_so():
     _, data = testing.task("mlp")
-    with pytest.raises(UnalikeError, match="works on a public set, and there is none: give one by"):
+    with pytest.raises(UnalikeError, match="works on a public set, and there is none: give --public"):
         run(OnPublic(), data=data.replace(public=None))
     for engine in ("sequential", "batched"):
         with pytest.raises(UnalikeError, match=r"has no labels: train on it with own=0\.0"):
