@@ -58,6 +58,32 @@ def test_training_on_public_data_is_training_on_a_client_that_has_them():
     assert torch.allclose(public.server.w, whole.server.w, atol=1e-14, rtol=0)  # an average of equal vectors
 
 
+class OneLoss(Method):
+    """The same loss on one's own samples, on public ones, and with a tensor for each of them."""
+
+    def client(self, me, s, m):
+        return me.train(m.w, loss=self.size, steps=1).then(self.public)
+
+    def public(self, me, s, m, theta):
+        return me.train(theta, data="public", loss=self.size, steps=1).then(self.rows)
+
+    def rows(self, me, s, m, theta):
+        return me.train(theta, data="public", loss=self.size, steps=1, rows={"weight": m.weight}).then(self.done)
+
+    def size(self, batch):
+        weight = batch.rows.weight if "weight" in batch.rows else 1 + batch.source
+        return 0.1 * batch.mean(weight * batch.output.square().sum(-1))
+
+    def round(self, server, cohort):
+        weight = torch.arange(11, dtype=server.w.dtype)
+        server.w = server.w + cohort.call(self.client, w=server.w, weight=weight).mean("delta")
+
+
+def test_one_loss_serves_several_kinds_of_samples():
+    """A step that was built for one kind is not taken for another."""
+    testing.check_engines(OneLoss(), "mlp", "float64")
+
+
 def test_all_clients_see_the_same_public_batches():
     """In an order that is drawn, and new in every round."""
     local = ua.LocalTraining(steps=2, batch_size=4, lr=0.05)
