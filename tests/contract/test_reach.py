@@ -58,6 +58,32 @@ def test_training_on_public_data_is_training_on_a_client_that_has_them():
     assert torch.allclose(public.server.w, whole.server.w, atol=1e-14, rtol=0)  # an average of equal vectors
 
 
+class OneLoss(Method):
+    """The same loss on one's own samples, on public ones, and with a tensor for each of them."""
+
+    def client(self, me, s, m):
+        return me.train(m.w, loss=self.size, steps=1).then(self.public)
+
+    def public(self, me, s, m, theta):
+        return me.train(theta, data="public", loss=self.size, steps=1).then(self.rows)
+
+    def rows(self, me, s, m, theta):
+        return me.train(theta, data="public", loss=self.size, steps=1, rows={"weight": m.weight}).then(self.done)
+
+    def size(self, batch):
+        weight = batch.rows.weight if "weight" in batch.rows else 1 + batch.source
+        return 0.1 * batch.mean(weight * batch.output.square().sum(-1))
+
+    def round(self, server, cohort):
+        weight = torch.arange(11, dtype=server.w.dtype)
+        server.w = server.w + cohort.call(self.client, w=server.w, weight=weight).mean("delta")
+
+
+def test_one_loss_serves_several_kinds_of_samples():
+    """A step that was built for one kind is not taken for another."""
+    testing.check_engines(OneLoss(), "mlp", "float64")
+
+
 def test_all_clients_see_the_same_public_batches():
     """In an order that is drawn, and new in every round."""
     local = ua.LocalTraining(steps=2, batch_size=4, lr=0.05)
@@ -109,13 +135,29 @@ def test_rows_that_are_not_there_are_refused(rows, words, engine):
 
 def test_without_a_public_set_or_labels_it_says_so():
     _, data = testing.task("mlp")
-    with pytest.raises(UnalikeError, match="works on a public set, and there is none: give one by"):
+    with pytest.raises(UnalikeError, match="works on a public set, and there is none: give --public"):
         run(OnPublic(), data=data.replace(public=None))
     for engine in ("sequential", "batched"):
         with pytest.raises(UnalikeError, match=r"has no labels: train on it with own=0\.0"):
             run(OnPublic(), data=data.with_public(data.public[0]), engine=engine)
     with pytest.raises(UnalikeError, match=r"no per-client support data: make them with named_splits\(support=0.5\)"):
         run(reach.Query(), data=data.replace(splits={}))
+
+
+class PublicCounts(Method):
+    sends = {"counts": Field("classes", weight="one")}
+
+    def client(self, me, s, m):
+        return me.sum(self.labels, data="public").then(self.end)
+
+    def labels(self, batch):
+        return batch.onehot
+
+    def end(self, me, s, m, counts):
+        return {}, {"counts": counts}
+
+    def round(self, server, cohort):
+        server.counts = cohort.call(self.client).sum("counts")
 
 
 def test_unlabelled_rows_have_no_class():
@@ -125,6 +167,8 @@ def test_unlabelled_rows_have_no_class():
     for engine in ("sequential", "batched"):
         ends = [run(reach.Mixed(), data=some, engine=engine).server.w for some in (data, bare)]
         assert torch.equal(*ends)
+        counts = [run(PublicCounts(), data=some, engine=engine).server.counts.sum() for some in (data, bare)]
+        assert [int(count) for count in counts] == [6 * 11, 0]
 
 
 def test_outputs_of_own_samples_have_zeros_behind():

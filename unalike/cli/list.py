@@ -20,6 +20,7 @@ from unalike.data.partition import PARTITIONS
 from unalike.engines import ENGINES
 from unalike.errors import unknown
 from unalike.methods import METHODS
+from unalike.run.run import Run
 from unalike.settings import typed
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -115,7 +116,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
 
 
 def method_facts(name: str) -> dict[str, str]:
-    """What a method reads, what the server sees, and its traffic, counted in one round of a small run."""
+    """What a method reads, what the server sees, and its traffic, counted in the first rounds of a small run."""
     from unalike import testing
 
     method = METHODS[name]()
@@ -124,15 +125,31 @@ def method_facts(name: str) -> dict[str, str]:
     sealed = [n for n, f in method.sends.items() if f.read == "sealed"]
     seen = f"every message but {', '.join(sealed)}" if sealed else "every message"
     run = testing.run(method, "mlp", rounds=1, engine="sequential")
-    line = run.history[0]
-    vector = 4 * run.task.layout.size * line["clients"]
+    first, later = run.history[0], testing.run(method, "mlp", rounds=2, engine="sequential").history[1]
+    more = {way: _vectors(run, later, way) for way in ("down", "up") if _each(later, way) > _each(first, way)}
     return {
+        **({"needs": "a public set ([data] public)"} if method.needs_public else {}),
         "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
         "the server sees": f"{seen}: this deployment has no secure aggregation",
-        "down": f"{line['bytes_down'] / vector:.3g}",
-        "up": f"{line['bytes_up'] / vector:.3g}",
-        **({"between clients": f"{line['bytes_peer'] / vector:.3g}"} if "bytes_peer" in line else {}),
+        "down": _vectors(run, first, "down"),
+        "up": _vectors(run, first, "up"),
+        **({"between clients": _vectors(run, first, "peer")} if "bytes_peer" in first else {}),
+        **({"from round 2": ", ".join(f"{size} {way}" for way, size in more.items())} if more else {}),
         "exchanges": str(run.exchanges),
+        **({"further networks": ", ".join(run.task.nets)} if run.task.nets else {}),
         "clients keep": ", ".join(method.keeps) or "nothing",
         "server keeps of each": ", ".join(method.tables) or "nothing",
     }
+
+
+def _each(line: dict[str, Any], way: str) -> float:
+    """Bytes of a participant in a round."""
+    return line[f"bytes_{way}"] / line["clients"]
+
+
+def _vectors(run: Run, line: dict[str, Any], way: str) -> str:
+    """These bytes in vectors of the model's size; a further network that is among them is named."""
+    numbers, model = _each(line, way) / 4, run.task.layout.size
+    named = [name for name, net in run.task.nets.items() if numbers > model + net.size]
+    numbers -= sum(run.task.nets[name].size for name in named)
+    return " + ".join([f"{numbers / model:.3g}", *named])

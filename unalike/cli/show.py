@@ -173,6 +173,11 @@ class Live(Callback):
     def on_start(self, run: Run) -> None:
         if self.tables is not None:
             self.console.print(settings_tree(self.tables, facts(run)))
+        if not run.vectors() and "test" not in run.data.splits:
+            self.say(
+                "note: there is no model for all, and clients have no test samples for their own: nothing can be "
+                "judged; --test 0.2 ([data] test) holds some out of each client's."
+            )
         self.began = self.warm = time.perf_counter()
         self.first = run.rounds_done
         self.bytes = sum(map(traffic, run.history))

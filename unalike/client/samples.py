@@ -14,8 +14,8 @@ from unalike.data import Columns
 from unalike.errors import UnalikeError
 
 NO_PUBLIC = (
-    "The method works on a public set, and there is none: give one by Dataset.split(public=0.1) or "
-    "fed.with_public(x, y), in a config file by [data] public, between machines by --public."
+    "The method works on a public set, and there is none: give --public 0.1 ([data] public in a file), in Python "
+    "fed.with_public(x, y) or Dataset.split(public=0.1)."
 )
 
 

@@ -233,6 +233,9 @@ class Rows:
             )
         return self._values[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
 
 class Batch:
     """A mini-batch as extra losses, replaced steps and averages see it. `weights` sum to one over the real samples

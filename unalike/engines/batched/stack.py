@@ -260,16 +260,17 @@ class Stack:
         }
         if request.loss is not None or request.step is not None:
             moving["draws"] = draws.fold(self.numbers["_draws"], self.trained)
-        union = chosen.samples.own is not None and chosen.samples.public > 0
+        there = chosen.samples
+        samples = "public" if there.own is None else "both" if there.public else "own"
         for name in ("pull", "push"):
             if (value := self._affine(getattr(request, name), pack)) is not None:
                 moving[name] = value
         if moves:
             moving = tree_map(lambda t: t[moves[0]], moving)
             only = only if only is None or only.dim() == 1 else only[moves[0]]
-        if union:
+        if samples == "both":
             moving["own"] = own
-        step = self.engine.step(StepKind.of(local, dc.replace(request, args=args), laid, union), len(self.ids))
+        step = self.engine.step(StepKind.of(local, dc.replace(request, args=args), laid, samples), len(self.ids))
         order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
         self.trained += 1
         done = step.run(moving, Course(chosen, order, amounts.steps, offset, count, alive, own, only, common))

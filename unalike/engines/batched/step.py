@@ -39,8 +39,8 @@ def _bare(local: LocalTraining) -> LocalTraining:
 class StepKind:
     """What a step is built from; equal settings share one compiled step.
 
-    laid: whether the vectors are the model's, laid out as its stack wants them; union: whether samples are own and
-    public ones.
+    laid: whether the vectors are the model's, laid out as its stack wants them; samples: whose they are, "own",
+    "public" or "both"; rows: names of the tensors that have a row for each of them.
     """
 
     local: LocalTraining
@@ -53,14 +53,15 @@ class StepKind:
     net: str = "model"
     part: str | None = None
     laid: bool = True
-    union: bool = False
+    samples: str = "own"
+    rows: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, local: LocalTraining, request: Train, laid: bool = True, union: bool = False) -> StepKind:
+    def of(cls, local: LocalTraining, request: Train, laid: bool = True, samples: str = "own") -> StepKind:
         args = tuple(sorted(plain_args(request.args).items()))
         kind = cls(
             _bare(local), request.loss, request.step, request.batches, request.unclipped, args,
-            request.own, request.net, request.part, laid, union,
+            request.own, request.net, request.part, laid, samples, tuple(sorted(request.rows)),
         )  # fmt: skip
         try:
             hash(kind)
@@ -117,7 +118,6 @@ class Step:
         self.mask = part_mask(task, kind.net, kind.part, pure.layout)
         self.asked: frozenset[str] | None = frozenset() if kind.loss is None and kind.step is None else None
         self.trying: set[str] | None = None
-        self.public = False
 
     # ---- one step of every client of a prefix, in place on `moving`
 
@@ -168,7 +168,7 @@ class Step:
         """What batches know beside x and y, [c, b, B, ...] each; empty where nothing of it is asked for."""
         known: dict[str, Any] = {}
         if index is not None:
-            own = moving["own"] if self.kind.union else None
+            own = moving["own"] if self.kind.samples == "both" else None
             given = [(value, name, False) for name, value in moving["rows"].items()]
             given += [(value, name, True) for name, value in common["rows"].items()]
             known["rows"] = {name: row_values(value, index, own, shared) for value, name, shared in given}
@@ -223,7 +223,7 @@ class Step:
         )
         index = self._asking("index", known["index"][which] if "index" in known else None)
         source = known["source"][which] if "source" in known else None
-        if self.public:
+        if self.kind.samples == "public":
             source = torch.ones_like(y, dtype=torch.int64)
         rows = {name: value[which] for name, value in known.get("rows", {}).items()}
         return Batch(x, y, weight, calls, index=index, source=source, rows=rows, **(at or {})), calls
@@ -317,7 +317,7 @@ class Step:
             x, y = self.samples(course.data, at, keys), taken(course.data.y, at)
             self._step(part, course.common, x, y, weight[0, :1], keys, None, index[0, :1], part["draws"])
         found, self.trying = set(self.trying), None
-        if self.kind.union or moving["rows"] or course.common["rows"]:
+        if self.kind.samples == "both" or self.kind.rows:
             found.add("index")
         self.asked = frozenset(found)
         if "draws" in found and self.mode == "compiled":
@@ -330,7 +330,6 @@ class Step:
     def run(self, moving: dict[str, Any], course: Course) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         """Return (vectors, buffers, optimizer state, mean loss) after all steps of each client."""
         total: Tensor | None = None
-        self.public = course.data.own is None
         if self.asked is None:
             self._try(moving, course)
         while total is None and self.mode != "eager":
