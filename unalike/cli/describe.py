@@ -35,7 +35,7 @@ class Names(list[str]):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unalike data describe [NAME | FILE.toml] [--SETTING VALUE ...] [--schema FILE]"
+    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE]"
     names = Names(config.NAMES["data"])
     parser.add_argument("name", nargs="?", metavar="NAME", help="a data set, or a config with [data]", choices=names)
     schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
