@@ -140,11 +140,12 @@ class Clients:
         hello = {"kind": "hello", "version": unalike.__version__}
         answers = self.tell({k: hello for k in range(len(self.names))})
         facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
-        joined = networks is not None and (parts is not None or any(f["x"] != facts[0]["x"] for f in facts))
-        groups = dict.fromkeys(networks) if joined and networks else {"": None}
-        whose = networks if joined and networks else [""] * len(facts)
+        differ = parts is not None or any(fact["x"] != facts[0]["x"] for fact in facts)
+        joined = networks is not None and differ
+        whose = [*networks] if networks is not None and differ else [""] * len(facts)  # all are of one kind: no names
+        groups = [*dict.fromkeys(whose)]
         self._alike(facts, whose)
-        having = parts if joined and parts is not None else _for_each(own, [*groups])
+        having = parts if joined and parts is not None else _for_each(own, groups)
         hashes = {name: None if (pair := having[name].public) is None else public_hash(pair) for name in groups}
         self.public_sets = [hashes[name] for name in whose]
         self._same_public(facts)
