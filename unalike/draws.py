@@ -96,6 +96,8 @@ def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.floa
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
     """Whole numbers from 0 to high - 1, high up to 2**24."""
+    if not 1 <= high <= 1 << 24:
+        raise UnalikeError(f"Whole numbers below {high} were asked for: it must be from 1 to 2^24.")
     counter = torch.arange(math.prod(shape), device=key.device)
     return (whole(key, counter) * high >> 24).reshape(shape)
 

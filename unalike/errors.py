@@ -14,6 +14,10 @@ class UnalikeError(Exception):
     """A mistake in what was asked for, or in the data; the message is one line and complete."""
 
 
+class NoSuchField(UnalikeError, AttributeError):
+    """A message, a state or the server has nothing of this name: `hasattr` says so."""
+
+
 class EngineRefused(UnalikeError):
     """This engine cannot run this model or method, and says why. For a model, `auto` then takes another."""
 

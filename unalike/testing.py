@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unalike.contract import Method
+from unalike.contract import Method, Vectors
 from unalike.data.federation import Federation
 from unalike.methods.fedavg import FedAvg
 from unalike.models import CharLSTM, keep_start, mlp, small_cnn, softmax_regression
@@ -73,14 +73,24 @@ def run(method: Method, kind: str, **changes: Any) -> Run:
 
 def difference(a: Run, b: Run) -> float:
     """The largest difference in what the servers and the clients hold."""
-    worst = 0.0
-    for name, value in a.server.values.items():
-        if isinstance(value, Tensor):
-            worst = max(worst, float((value - b.server.values[name]).abs().max()))
+    worst = max([_apart(value, b.server.values[name]) for name, value in a.server.values.items()], default=0.0)
     for client in range(a.population):
         mine, yours = a.clients[client], b.clients[client]
-        worst = max([worst, *(float((mine[n] - yours[n]).abs().max()) for n in mine)])
+        worst = max([worst, *(_apart(mine[n], yours[n]) for n in mine)])
     return worst
+
+
+def _apart(a: object, b: object) -> float:
+    """The largest difference of two values of a state; a NaN on one side alone is infinitely far."""
+    if isinstance(a, Vectors) and isinstance(b, Vectors):
+        return max(_apart(part, b[name]) for name, part in a.items())
+    if isinstance(a, list) and isinstance(b, list):
+        return max([_apart(*pair) for pair in zip(a, b, strict=True)], default=0.0)
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or not a.numel():
+        return 0.0
+    if not torch.equal(a.isnan(), b.isnan()):
+        return float("inf")
+    return float((a - b).abs().nan_to_num(nan=0.0, posinf=float("inf")).max())
 
 
 def check_engines(method: Method, kind: str, dtype: str = "float32", engines: tuple[str, ...] = ENGINES) -> None:
@@ -95,7 +105,7 @@ def check_engines(method: Method, kind: str, dtype: str = "float32", engines: tu
             for name in mine:
                 if name.startswith("seconds") or mine[name] is None:
                     continue
-                if abs(mine[name] - yours[name]) > 100 * TOLERANCE[dtype] * (1 + abs(mine[name])):
+                if not abs(mine[name] - yours[name]) <= 100 * TOLERANCE[dtype] * (1 + abs(mine[name])):
                     raise AssertionError(f"{method} on {kind}: {name} is {mine[name]} and on {engine} {yours[name]}")
 
 

@@ -72,7 +72,10 @@ def test_a_folder_of_other_networks_or_other_clients_is_another_run(tmp_path):
 # ---------------------------------------------------------------- what it computes
 
 
-@pytest.mark.parametrize("method", [ua.FedAvg(), ua.Scaffold(), ua.FedAdam()], ids=lambda m: m.name)
+HALVES = [ua.FedAvg(), ua.Scaffold(), ua.FedAdam(), ua.QFedAvg(), ua.FedNova(), ua.FedFa(), ua.FedDyn(), ua.FedDC()]
+
+
+@pytest.mark.parametrize("method", HALVES, ids=lambda m: m.name)
 def test_each_half_is_a_federation_of_its_own(method):
     """Two copies of one network: what each computes is what a run of its clients alone computes. The clients are
     numbered anew there, so that nothing may be drawn: full batches."""
@@ -95,6 +98,10 @@ def test_two_copies_draw_as_one_network_does():
     alone = run(module=model(), clients_per_round=rounds)
     torch.testing.assert_close(both.server.w["small"], alone.server.w, rtol=0, atol=0)
     assert torch.equal(both.server.w["large"], both.tasks["large"].start)  # nobody brought it
+    for method in (ua.QFedAvg(), ua.FedNova(), ua.FedFa()):  # which divide by sums of their own
+        rests = several(method, clients_per_round=rounds)
+        assert torch.equal(rests.server.w["large"], rests.tasks["large"].start)
+        assert not torch.equal(rests.server.w["small"], rests.tasks["small"].start)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

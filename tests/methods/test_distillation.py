@@ -140,8 +140,13 @@ def test_fedmix_without_a_share_is_fedavg_bit_for_bit():
 
 
 def test_fedmix_means():
-    """Of every three samples in stored order, by client: sizes 7, 4, 12, 9, 1 and 6."""
-    done = run(ua.FedMix(group=3), rounds=1)
+    """Of every three samples in stored order, by client: sizes 7, 4, 12, 9, 1 and 6; what is left over is a mean of its
+    own, or joins the one before."""
+    joined = run(ua.FedMix(group=3), rounds=1)
+    done = run(ua.FedMix(group=3, short="own"), rounds=1)
+    x0, _ = testing.task("mlp")[1].train.of(0)
+    assert len(joined.server.x) == 2 + 1 + 4 + 3 + 1 + 2
+    assert (joined.server.x[:2] - torch.stack([x0[:3].mean(0), x0[3:].mean(0)])).abs().max() < 1e-12
     _, fed = testing.task("mlp")
     x, y = zip(*(fed.train.of(k) for k in range(len(fed))), strict=True)
     wanted = torch.cat([torch.stack([part.mean(0) for part in each.split(3)]) for each in x])

@@ -280,7 +280,7 @@ def test_fedmix(variant, engine, dtype):
             assert count == means
             return lookup(batch)
 
-    method = Given(lam=hyper["lambda"], group=hyper["M"], variant=variant)
+    method = Given(lam=hyper["lambda"], group=hyper["M"], short="own", variant=variant)
     for rounds in range(1, len(lines) + 1):
         run = ua.simulate(
             module, fed, method, rounds=rounds, local=training, engine=engine, dtype=dtype,
@@ -301,7 +301,7 @@ def test_fedmix_gradient(engine, dtype):
             def chosen(self, batch, count, number=check["mean_number"]):
                 return torch.tensor([number])
 
-        method = Given(lam=case["hyper"]["lambda"], group=case["hyper"]["M"])
+        method = Given(lam=case["hyper"]["lambda"], group=case["hyper"]["M"], short="own")
         run = ua.simulate(
             network(NETS["a"], case["w0"]), federation(case), method, rounds=1,
             local=local(lr=1.0, batch_size=None), engine=engine, dtype=dtype, clients_per_round=[[check["client"]]],

@@ -81,7 +81,8 @@ def own(fed, k):
 @pytest.fixture
 def people(tmp_path):
     fed = data()
-    return [Client(own(fed, k), tmp_path / f"site-{k}", Rules(repeatable=True)) for k in range(4)]
+    rules = Rules(methods=tuple(ua.METHODS), repeatable=True)
+    return [Client(own(fed, k), tmp_path / f"site-{k}", rules) for k in range(4)]
 
 
 def tables(name="fedavg", rounds=3, **changes):

@@ -280,7 +280,7 @@ def gone(header, tensors):
         (flip_key, "cannot be opened"),
         (cut, "cannot be opened"),
         (bare, "sealed part 'theirs' is not made of bytes"),
-        (gone, "'theirs' is torch.uint8: it must be a float"),
+        (gone, "brings 'theirs' in the clear: what clients send to each other is sealed"),
         (told(exchange=1), "cannot be opened"),
         (told(sender=9), "cannot be opened"),
         (told(field="other"), "cannot be opened"),

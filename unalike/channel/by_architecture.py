@@ -116,7 +116,7 @@ class SumsByArchitecture:
     def _zeros(self, architecture: str, name: str, dtype: torch.dtype, *rows: int) -> Tensor:
         field = self._fields[architecture].get(name, Field((0,)))  # a network without such statistics
         shape = field.resolve(self._architectures.sizes[architecture], self._method)
-        return torch.zeros(*rows, *shape, dtype=dtype, device=self._like.device)
+        return torch.zeros((*rows, *shape), dtype=dtype, device=self._like.device)
 
     def buffers(self) -> Iterator[tuple[str, np.ndarray, Tensor, float]]:
         """Yield BatchNorm's statistics as each architecture's clients sent them: its name, they, sum and weight."""

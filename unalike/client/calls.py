@@ -16,7 +16,7 @@ class ModelCalls:
 
     nets: the method's further networks; buffers: BatchNorm's statistics of the model; key, weight, train: as
     `FunctionalModule` takes them; drawn: gives the key of what the batch draws; trains: the network that is trained
-    (its new statistics are left in `statistics`).
+    (its new statistics are left in `statistics`); labelled: whether the samples have labels.
     """
 
     def __init__(
@@ -30,11 +30,19 @@ class ModelCalls:
         train: bool = True,
         drawn: Callable[[], Tensor] | None = None,
         trains: str | None = None,
+        labelled: bool = True,
     ):
-        self.layout, self.classes, self.losses = task.layout, task.outputs, task.losses
+        self.layout, self.classes = task.layout, task.outputs
+        self._losses, self._labelled = task.losses, labelled
         self._pure, self._nets, self._buffers, self._weight = pure, nets, buffers, weight
         self._model_key, self._train, self._drawn, self._trains = key, train, drawn, trains
         self.statistics: Tensor | None = None
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """One loss a sample."""
+        if not self._labelled:
+            raise UnalikeError("The public set has no labels, and the loss of its samples was asked for.")
+        return self._losses(output, y)
 
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """(output, features) of the model."""

@@ -79,7 +79,7 @@ def as_arguments(me: Me, s: Fields, m: Fields) -> dict[str, Any]:
     """Return a client, its state and its message as arguments of a request: tensors reach samples in no other way."""
     parts = zip(PARTS, (me.numbers, s, m), strict=True)
     named = {prefix + name: value for prefix, part in parts for name, value in dict.items(part)}
-    return {**named, "round": me.round, "local": me.local}
+    return {**named, "me.start": me.start, "round": me.round, "local": me.local}
 
 
 def from_arguments(method: Method, batch: Batch, args: dict[str, Any]) -> Tensor:

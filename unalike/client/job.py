@@ -73,6 +73,8 @@ class Job:
     def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
         """Return the samples of a request for these clients; each must have one at least."""
         chosen = Chosen(self.samples(request.data), ids, request.only)
+        if isinstance(request, Gradient) and not chosen.samples.labelled:
+            raise UnalikeError("The public set has no labels, and the gradient of its samples' loss was asked for.")
         if (chosen.sizes == 0).any():
             client = int(ids[chosen.sizes == 0][0])
             raise UnalikeError(f"Client {client} has no {request.data} samples to {request.verb}.")
@@ -114,7 +116,11 @@ class Job:
     def settings(self, request: Train) -> LocalTraining:
         """Return the settings of a requested training: the run's, with the request's own in their place. What has an
         optimizer of its own leaves the one that the client keeps alone."""
+        if not self.task.layout.size and request.net == "model":
+            raise UnalikeError(f"{type(self.method).__name__} trains, and there is no model: needs_model is False.")
         local = self.local.replaced(**request.local) if request.local else self.local
+        if local.augment and PUBLIC in request.data and "augment" not in request.local:
+            local = dc.replace(local, augment=None)  # targets for public samples were made from these as they are
         apart = request.net != "model" or request.slots is not None
         return dc.replace(local, keep_optimizer=False) if apart and local.keep_optimizer else local
 

@@ -17,7 +17,7 @@ from unalike.client.state_on_disk import REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.messages.check import asked_call, check_fields
+from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields
 from unalike.messages.request import united
 from unalike.messages.sealed import Sealer, asked_wraps, bytes_of, deliveries, key_about, row_about, row_of, text_of
 
@@ -50,6 +50,9 @@ class Node:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
         kept, sent, loss = self._run(call, tensors)
+        # nothing leaves that is not declared, in its declared shape
+        fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
+        check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
         sent, keys = self._sealed(header, call, sent)
         kept |= keys
         reply = self._reply(header, sent, int(self.job.data.train.sizes[self.client]), loss, self.one_client.trained)
@@ -87,6 +90,11 @@ class Node:
     def _opened(self, header: dict[str, Any], call: Call, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the message with the rows that other clients have sealed for this one opened."""
         parts = deliveries(header, tensors)
+        clear = [name for name, value in tensors.items() if value.dim() and name not in parts]
+        if clear and self.job.method.serverless and self.sealer is not None:
+            raise UnalikeError(
+                f"The request brings {clear[0]!r} in the clear: what clients send to each other is sealed."
+            )
         if not parts:
             return tensors
         if self.sealer is None:

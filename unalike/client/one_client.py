@@ -16,6 +16,7 @@ from unalike import draws
 from unalike.client.calls import ModelCalls
 from unalike.client.job import Job
 from unalike.client.plan import (
+    Ordered,
     Plan,
     begin_slots,
     check_rows,
@@ -23,6 +24,7 @@ from unalike.client.plan import (
     flat_slots,
     judged,
     leave,
+    order_number,
     padded,
     part_mask,
     start_buffers,
@@ -48,7 +50,8 @@ def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any]
 
 
 def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Check the end of a client function, (state, reply), and return it as tensors. (The server checks replies too.)"""
+    """Check the end of a client function, (state, reply), and return it as tensors. (Replies are checked where they
+    leave, and where they come.)"""
     name = f"{type(job.method).__name__}.{fn.__name__}"
     if not (isinstance(out, tuple) and len(out) == 2 and all(isinstance(part, dict) for part in out)):
         raise UnalikeError(
@@ -127,7 +130,8 @@ class OneClient:
         self.sent: dict[str, Tensor] = {}
         self.received = self.buffers = start_buffers(task, s, m)
         self.loss = float("nan")
-        self.trained = self.before = call.trained
+        self.trained = call.trained
+        self.ordered: Ordered | None = None
         fn = job.function(call.function)
         inputs: dict[str, Any] = {**{f"m.{k}": v for k, v in dict.items(m)}, **{f"s.{k}": v for k, v in dict.items(s)}}
         try:
@@ -173,7 +177,7 @@ class OneClient:
         mean = float(total) / steps if request.step is None else float("nan")
         self.loss = float(judged(request, theta, torch.tensor(mean, dtype=torch.float64, device=theta.device)))
         self.me.steps, self.me.lr = self.me.steps.new_tensor(steps), lr[0]
-        if plain or request.step is not None:
+        if request.net == "model":
             keep, send = leave(job, local, slots, bound.buffers, self.received, torch.clone)
             if BUFFERS in keep or BUFFERS in send:
                 self.buffers = bound.buffers.clone()  # what follows in this exchange goes on from here
@@ -196,12 +200,16 @@ class OneClient:
         """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
         bound, task, request = self.bound, self.job.task, course.request
         bound.gradient.zero_()
-        output, features = bound(x, key, want_features=request.loss is not None)
-        loss = data_loss = task.losses(output, y).mean() if request.own else output.new_zeros(())
-        if request.own != 1:
-            loss = request.own * data_loss
+        at: dict[str, Any] = {"vector": self._bound_vector}
+        if request.own:
+            output, features = bound(x, key, want_features=request.loss is not None)
+            loss = data_loss = task.losses(output, y).mean()
+            loss = loss if request.own == 1 else request.own * loss
+            at |= {"output": output, "features": features}
+        else:  # the model is called where the method's own loss asks for its output
+            loss = data_loss = x.new_zeros((), dtype=bound.vector.dtype)
+            at["compute"] = lambda: bound(x, key, want_features=True)
         if request.loss is not None:
-            at = {"output": output, "features": features, "vector": self._bound_vector}
             loss = loss + request.loss(course.batch(x, y, index, key, number, at=at), **request.args)
         loss.backward()
         with torch.no_grad():
@@ -273,8 +281,9 @@ class OneClient:
                 output, features = self.bound(x, train=False, want_features=True)
             weight = torch.full((len(y),), 1 / len(picked), dtype=self.job.task.dtype, device=device)
             calls = ModelCalls(
-                self.job.task, lambda: self.functional, self.nets, self.bound.buffers, weight, train=False
-            )
+                self.job.task, lambda: self.functional, self.nets, self.bound.buffers, weight, train=False,
+                labelled=chosen.samples.labelled,
+            )  # fmt: skip
             known: dict[str, Any] = {"output": output, "features": features, "index": lambda i=index: i}
             if request.at is not None:
                 known["vector"] = lambda at=request.at: at
@@ -375,11 +384,8 @@ class _Course:
     def __init__(self, one: OneClient, request: Train, local: LocalTraining):
         self.one, self.request, self.local = one, request, local
         job, ids = one.job, np.array([one.id])
-        number = one.trained
-        if request.same_batches:
-            if one.trained == one.before:
-                raise UnalikeError("same_batches=True: there was no training in this function whose batches to take.")
-            number -= 1
+        number = order_number(request, local, one.trained, one.ordered)
+        one.ordered = number, request.data, local.batch_size
         chosen = job.chosen(request, ids)
         check_rows(request, chosen, request.rows)
         self.plan = Plan(job, local, ids, one.round, number, chosen)
@@ -431,8 +437,9 @@ class _Course:
         weight = torch.full((len(y),), 1 / max(1, len(y)), dtype=task.dtype, device=y.device)
         drawn = lambda: draws.fold(self.drawn, number)  # noqa: E731
         self.calls = ModelCalls(
-            task, lambda: one.functional, one.nets, one.bound.buffers, weight, key, train, drawn, self.request.net
-        )
+            task, lambda: one.functional, one.nets, one.bound.buffers, weight, key, train, drawn, self.request.net,
+            self.plan.chosen.samples.labelled,
+        )  # fmt: skip
         rows = self.place.rows(self.request.rows, index)
         return Batch(
             x, y, weight, self.calls, index=lambda: index, source=self.place.source(index), rows=rows, **(at or {})

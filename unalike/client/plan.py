@@ -12,6 +12,7 @@ from torch import Tensor
 from unalike.client.job import Job
 from unalike.client.samples import Chosen
 from unalike.contract import BUFFERS, OPTIMIZER, Average, Batch, Fields, Train
+from unalike.contract.requests import DataName
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 from unalike.nn.task import Task
@@ -56,6 +57,21 @@ class Plan:
         return self.chosen.offsets
 
 
+Ordered = tuple[int, DataName, int | None]  # the order of a training's batches: its number, data and batch size
+
+
+def order_number(request: Train, local: LocalTraining, trained: int, before: Ordered | None) -> int:
+    """Return the number that a training's order of mini-batches is drawn from: its own, or that of the training before
+    it in the same function. trained: how many trainings of the round there were."""
+    if not request.same_batches:
+        return trained
+    if before is None:
+        raise UnalikeError("same_batches=True: there was no training in this function whose batches to take.")
+    if (request.data, local.batch_size) != before[1:]:
+        raise UnalikeError("same_batches=True: the training before was on other data, or in batches of another size.")
+    return before[0]
+
+
 def same(vectors: Tensor) -> Tensor:
     return vectors
 
@@ -73,6 +89,11 @@ def begin_slots(
     slots = new_slots(local, theta)
     if given is not None:
         size, at = (given.shape[-1] - 1) // 2, 0
+        if pack(given[..., :size]).shape[-1] != theta.shape[-1] or given.shape[-1] != 2 * size + 1:
+            raise UnalikeError(
+                f"slots= has {given.shape[-1]} numbers: an optimizer's state for this vector is Field('optimizer'), "
+                "for one of a further network Field('optimizer NAME')."
+            )
         for name, shape in slot_names(local).items():
             if shape == "model":
                 slots[name].copy_(pack(given.narrow(-1, at, size)))
@@ -160,6 +181,11 @@ def stepped(vector: Tensor, state: Mapping[str, Tensor], out: object) -> tuple[T
     if after.keys() != state.keys():
         given, got = ", ".join(state) or "none", ", ".join(after) or "none"
         raise UnalikeError(f"A step was given the state {given} and returned {got}: return all of it, as a dict.")
+    for name, value in after.items():
+        before = state[name]
+        if not isinstance(value, Tensor) or (value.shape, value.dtype) != (before.shape, before.dtype):
+            want = f"{before.dtype} {list(before.shape)}".removeprefix("torch.")
+            raise UnalikeError(f"A step was given the state {name!r} as {want}, and must return it as such.")
     return theta, after
 
 

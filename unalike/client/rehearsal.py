@@ -24,8 +24,9 @@ class Rehearsal(Job):
     """A job with one stand-in client that has two samples and does one step where another does a training."""
 
     def __init__(self, job: Job):
-        x, y = (t[:1].expand(SAMPLES, *t.shape[1:]).contiguous() for t in (job.data.train.x, job.data.train.y))
-        columns = Columns(x, y, np.array([0, SAMPLES]))
+        samples = min(SAMPLES, job.largest("train"))
+        x, y = (t[:1].expand(samples, *t.shape[1:]).contiguous() for t in (job.data.train.x, job.data.train.y))
+        columns = Columns(x, y, np.array([0, samples]))
         further = dict.fromkeys(job.data.further, columns)
         data = Federation(
             columns, validation=columns, test=columns, splits=further, public=job.data.public, classes=job.data.classes

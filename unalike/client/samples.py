@@ -97,7 +97,8 @@ def row_values(values: Tensor, index: Tensor, own: Tensor | None, shared: bool) 
     if own is None:
         return found
     public = index >= own.reshape(lead)
-    return found * public.reshape(*index.shape, *([1] * (found.dim() - index.dim()))).to(found.dtype)
+    public = public.reshape(*index.shape, *([1] * (found.dim() - index.dim())))
+    return torch.where(public, found, torch.zeros_like(found))
 
 
 def _checked(only: Tensor, rows: int) -> int:
@@ -108,6 +109,8 @@ def _checked(only: Tensor, rows: int) -> int:
         raise UnalikeError(
             f"only= must be whole numbers [r], rows of the public set; got {only.dtype} {list(only.shape)}."
         )
+    if only.shape[-1] > rows:
+        raise UnalikeError(f"only= asks for {only.shape[-1]} rows of a public set that has {rows}.")
     low, high = (int(v) for v in only.aminmax())
     if low < 0 or high >= rows:
         raise UnalikeError(f"only= asks for row {low if low < 0 else high} of a public set that has {rows}.")

@@ -12,7 +12,15 @@ from unalike.contract.fields import BUFFERS, Field
 from unalike.contract.vectors import Vectors
 from unalike.errors import UnalikeError, did_you_mean
 
-SHARED = ("scalar", "features", "pairs", "classes", "samples", "public")  # shapes that mean the same in every network
+SHARED = (
+    "scalar",
+    "features",
+    "pairs",
+    "classes",
+    "samples",
+    "public",
+    "input",
+)  # shapes that mean the same in every network
 Sizes = dict[str, int]
 Assigned = Sequence[str] | Callable[[int], str] | str  # names by client, a function of its number, or "a:10, b:5"
 
@@ -59,16 +67,15 @@ class Architectures:
     def is_own(self, name: str, field: Field, method: object) -> bool:
         """Return whether a field has a value per architecture: it has the shape of the model or of a part of it, and no
         sum goes from one architecture to another. Heads of equal shapes are summed over everybody."""
-        if name == BUFFERS:
+        if name == BUFFERS or field.by == "network":
             return True
         return any(self._is_own(size, method) for size in _words(field))
 
     def _is_own(self, size: str, method: object) -> bool:
         if size == "head":
             return not self.same_heads
-        further = size.removeprefix("optimizer ") in getattr(
-            method, "nets", {}
-        )  # a network of the method, or its state
+        nets = getattr(method, "nets", {})
+        further = size.removeprefix("optimizer ") in nets  # a network of the method, or its optimizer's state
         return not (size in SHARED or further or isinstance(getattr(method, size, None), int))
 
     def check(self, method: Any) -> None:
@@ -133,8 +140,7 @@ def remaining(
 
 def _words(field: Field) -> list[str]:
     """Return the sizes by name that a field's shape is made of."""
-    shape = field.shape if isinstance(field.shape, tuple) else (field.shape,)
-    return [size for size in shape if isinstance(size, str)]
+    return [size for size in field.names if isinstance(size, str)]
 
 
 def _places(assigned: Assigned, population: int, names: Sequence[str]) -> np.ndarray:

@@ -37,11 +37,12 @@ RENAMED = {"K": "steps", "K_mean": "mean_steps", "rel": "relative_size", "lr0": 
 class Me:
     """One client, as its own function sees it. No device, no cohort, no loop over rounds.
 
-    n: its training samples; relative_size: n over the mean n of all clients; lr, first_lr: this round's and the first
-    round's learning rate; steps: the steps of local training it does this round (after a training with settings of its
-    own, steps and lr are what was done); mean_steps: those of a client of mean size; first: whether it has kept no
-    state yet. Numbers are 0-dimensional tensors. round: the round, from 0 (an exchange whose function reads it is never
-    replayed as a captured graph); local: the run's LocalTraining; layout: the model's layout (`body`, `head`, `join`);
+    n: its training samples; relative_size: n over the mean n of all clients (of all with its network, where there are
+    several); lr, first_lr: this round's and the first round's learning rate; steps: the steps of local training it does
+    this round (after a training with settings of its own, steps and lr are what was done); mean_steps: those of a
+    client of mean size; first: whether it has kept no state yet. Numbers are 0-dimensional tensors. round: the round,
+    from 0 (an exchange whose function reads it is never replayed as a captured graph); local: the run's LocalTraining;
+    layout: the model's layout (`body`, `head`, `join`);
     start: the run's first vector, a function of the seed that every client has without a message.
     """
 
@@ -181,7 +182,7 @@ class Me:
         """The gradient of the mean loss over all my samples, or those that `data` and `only` name."""
         return Gradient(at, data, only)
 
-    # ---- draws: functions of (seed, round, client, purpose)
+    # ---- draws: functions of (seed, round, exchange, client, purpose)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Standard normal numbers."""
@@ -253,6 +254,7 @@ class Batch:
         *,
         output: Tensor | None = None,
         features: Tensor | None = None,
+        compute: Callable[[], tuple[Tensor, Tensor | None]] | None = None,
         vector: Callable[[], Tensor] | None = None,
         index: Callable[[], Tensor] | None = None,
         source: Tensor | None = None,
@@ -261,13 +263,14 @@ class Batch:
         self.x, self.y, self.weights = x, y, weights
         self.rows = Rows(rows or {})
         self._calls, self._output, self._features, self._vector = calls, output, features, vector
-        self._index, self._source = index, source
+        self._index, self._source, self._compute = index, source, compute
 
     # ---- at the current vector
 
     @property
     def output(self) -> Tensor:
         """The model's output (logits) at the current vector."""
+        self._at_vector()
         if self._output is None:
             raise UnalikeError("batch.output is not known here: use batch.forward(vector).")
         return self._output
@@ -277,6 +280,7 @@ class Batch:
     @property
     def features(self) -> Tensor:
         """The head's input at the current vector, [batch, features]."""
+        self._at_vector()
         if self._features is None:
             raise UnalikeError("batch.features are not known here: use batch.forward(vector).")
         return self._features
@@ -292,6 +296,11 @@ class Batch:
         if self._vector is None:
             raise UnalikeError("batch.vector is not known here: a step is given its vector.")
         return self._vector()
+
+    def _at_vector(self) -> None:
+        """Call the model where that was left until somebody asks."""
+        if self._output is None and self._compute is not None:
+            self._output, self._features = self._compute()
 
     def with_output(self, output: Tensor) -> Batch:
         """Return this batch with another output."""
@@ -316,7 +325,8 @@ class Batch:
     @property
     def source(self) -> Tensor:
         """Where each sample comes from: 0 is my own data, 1 the public set."""
-        return torch.zeros_like(self.y, dtype=torch.int64) if self._source is None else self._source
+        own = torch.zeros(len(self.y), dtype=torch.int64, device=self.y.device)
+        return own if self._source is None else self._source
 
     @property
     def onehot(self) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import NoSuchField, UnalikeError, did_you_mean
 
 BUFFERS = "buffers"  # the reserved field in which BatchNorm's statistics travel
 LOSS = "training_loss"  # the reserved field in which a client's mean training loss travels
@@ -21,16 +21,19 @@ class Field:
     """One declared part of a reply, of a client's state or of a server table.
 
     shape: "model", "body" (all but the head), "head" or another part of the model's vector ("all but norm": see
-      `Layout.chosen`), the name of one of the method's `nets`, "optimizer" (an optimizer's state: see `Me.train`),
-      "features", "pairs" (the upper triangle of features × features), "classes", "input" (numbers in a sample),
-      "public" (rows of the public set), "scalar", or a tuple of numbers and names (a name that is none of these is an
-      attribute of the method: `("clusters", "model")`). What a client keeps may have the shape "samples", one for each
-      of its training samples: in a simulation with zeros behind, as many as the largest client has.
+      `Layout.chosen`), the name of one of the method's `nets`, "optimizer" (an optimizer's state: see `Me.train`) or
+      "optimizer NAME" (of one of `nets`), "features", "pairs" (the upper triangle of features × features), "classes",
+      "input" (numbers in a sample), "public" (rows of the public set), "scalar", or a tuple of numbers and names (a
+      name that is none of these is an attribute of the method: `("clusters", "model")`). What a client keeps may have
+      the shape "samples", one for each of its training samples: in a simulation with zeros behind, as many as the
+      largest client has.
     read: who may see a single client's value. "sum": nobody, the server gets the weighted sum; "each": the server;
       "peers": the server and other clients, to whom it sends values, or what it makes of them; "sealed": one other
       client, and not the server, which can only hand it on (`replies.pass_on`).
     weight: what the value is weighted by in sums and means: "samples", "one", or the name of an option of the method
       that is "samples" or "uniform"; fixed before anything is sent.
+    by: where clients have different networks, "all": sums and means are over everybody (but fields of the model's
+      shape are always those of one network); "network": each network's clients have sums of their own.
     life: for client state: "run", or "round" for what is only carried from one exchange to the next.
     """
 
@@ -38,9 +41,14 @@ class Field:
     read: str = "sum"
     weight: str = "samples"
     life: str = "run"
+    by: str = "all"
 
     def __post_init__(self) -> None:
-        for value, options, what in ((self.read, READS, "read"), (self.life, ("run", "round"), "life")):
+        for value, options, what in (
+            (self.read, READS, "read"),
+            (self.life, ("run", "round"), "life"),
+            (self.by, ("all", "network"), "by"),
+        ):
             if value not in options:
                 raise UnalikeError(f"Field({what}={value!r}): must be one of {', '.join(options)}.")
 
@@ -56,19 +64,25 @@ class Field:
             )
         return found
 
+    @property
+    def names(self) -> tuple[int | str, ...]:
+        """The numbers and names that the shape is made of."""
+        return self.shape if isinstance(self.shape, tuple) else (self.shape,)
+
     def resolve(self, sizes: dict[str, int], method: object) -> tuple[int, ...]:
         """Return the shape in numbers."""
         if self.shape == "scalar":
             return ()
-        names = self.shape if isinstance(self.shape, tuple) else (self.shape,)
         out = []
-        for name in names:
+        for name in self.names:
             if isinstance(name, int):
                 out.append(name)
-            elif name in sizes:
+            elif dict.__contains__(sizes, name):
                 out.append(sizes[name])
             elif isinstance(getattr(method, name, None), int):
                 out.append(getattr(method, name))
+            elif name in sizes:  # a part of the model, perhaps a layer that is called so
+                out.append(sizes[name])
             else:
                 raise UnalikeError(
                     f"{type(method).__name__} declares the shape {self.shape!r}, and {name!r} is neither a size of "
@@ -89,7 +103,7 @@ class Fields(dict[str, Tensor]):
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UnalikeError(f"There is no field {name!r} here.{did_you_mean(name, dict.keys(self))}")
+        raise NoSuchField(f"There is no field {name!r} here.{did_you_mean(name, dict.keys(self))}")
 
 
 class PerClient:

@@ -19,6 +19,7 @@ from unalike.errors import UnalikeError
 from unalike.settings.knobs import check_fields
 
 SERVER_HALF = ("setup", "round", "published", "models")
+NOT_CALLED = (*SERVER_HALF, "predict")  # functions that a server cannot have a client run
 
 
 class Method:
@@ -102,7 +103,7 @@ def check_serverless(method: Method) -> None:
             )
     if method.tables:
         raise UnalikeError(f"{kind.__name__} is serverless, and declares a table: keep it at the clients (`keeps`).")
-    if kind.personal is Method.personal:
+    if kind.personal is Method.personal and kind.predict is Method.predict:
         raise UnalikeError(f"{kind.__name__} is serverless: `personal` must say which vector is a client's own.")
 
 
@@ -132,5 +133,5 @@ def function_name(method: Method, fn: Callable[..., Any]) -> str:
 def client_functions(method: Method) -> Iterator[str]:
     """Yield the names a server may call: the method's own public functions, less the server's half."""
     for name in dir(type(method)):
-        if not name.startswith("_") and name not in SERVER_HALF and callable(getattr(type(method), name)):
+        if not name.startswith("_") and name not in NOT_CALLED and callable(getattr(type(method), name)):
             yield name

@@ -73,6 +73,7 @@ class Train(Request):
         if set(self.unclipped) - {"pull", "push"}:
             raise UnalikeError(f"unclipped={self.unclipped!r}: only 'pull' and 'push' can be left out of clipping.")
         check_data(self.data)
+        _no_test(self.data)
         if self.own == 0 and self.loss is None and self.step is None:
             raise UnalikeError("own=0.0 leaves nothing to train on: give a loss of the method's own.")
         if self.net != "model" and (self.own != 0 or self.part is not None):
@@ -81,6 +82,15 @@ class Train(Request):
             raise UnalikeError("state= belongs to a replaced step: give step=..., which returns (vector, state).")
         if self.step is not None and (self.part is not None or self.slots is not None):
             raise UnalikeError("part= and slots= are for the run's optimizer: a replaced step does without it.")
+        plain = (
+            isinstance(self.pull, float | int) and isinstance(self.push, float | int) and not (self.pull or self.push)
+        )
+        if self.step is not None and (self.loss is not None or self.own != 1 or not plain):
+            raise UnalikeError(
+                "pull=, push=, loss= and own= are for the run's steps: a replaced step does all by itself."
+            )
+        if "keep_optimizer" in self.local:
+            raise UnalikeError("keep_optimizer is a setting of the run: a method keeps an optimizer's state by slots=.")
 
 
 @dc.dataclass(frozen=True)
@@ -133,6 +143,7 @@ class Gradient(Request):
 
     def __post_init__(self) -> None:
         check_data(self.data)
+        _no_test(self.data)
 
 
 @dc.dataclass(frozen=True)
@@ -153,6 +164,11 @@ def check_data(data: object) -> None:
     two = isinstance(data, tuple) and len(data) == 2 and all(isinstance(name, str) for name in data)
     if not two or data[0] == PUBLIC or data[1] != PUBLIC:  # type: ignore[index]
         raise UnalikeError(f"data={data!r}: name a split such as 'train', 'public', or both: ('train', 'public').")
+
+
+def _no_test(data: DataName) -> None:
+    if "test" in ((data,) if isinstance(data, str) else data):
+        raise UnalikeError("data='test': test samples are for judging a model, not for making it.")
 
 
 def checked_args(args: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from unalike.contract.peers import Sealed, addressed, has_tensor
 from unalike.contract.requests import PUBLIC
 from unalike.contract.server_draws import ServerDraws
 from unalike.contract.vectors import Layouts, Vectors
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import NoSuchField, UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 
 Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or a row to each
@@ -79,7 +79,7 @@ class Server:
                     f"{self._serverless} is serverless: there is no server.w. A client's first model is me.start."
                 ) from None
             public = [known for known in self.values if not known.startswith("_")]
-            raise UnalikeError(f"The server has no {name!r}.{did_you_mean(name, public)}") from None
+            raise NoSuchField(f"The server has no {name!r}.{did_you_mean(name, public)}") from None
 
     def table(self, name: str) -> Table:
         if name not in self._tables:
@@ -118,6 +118,10 @@ class Server:
         BatchNorm's statistics of the model stay what the clients' samples made them.
         """
         slots, kept = None, f"_optimizer of {keep}"
+        if "slots" in asked or "keep_optimizer" in asked:
+            raise UnalikeError("server.train keeps an optimizer's state by name: keep='student'.")
+        if keep is not None and not keep.isidentifier():
+            raise UnalikeError(f"keep={keep!r} is a name for the optimizer's state: letters, digits and _.")
         if keep is not None:
             fresh = lambda vector: vector.new_zeros(2 * vector.shape[-1] + 1)  # noqa: E731
             fresh_slots = at.map(fresh) if isinstance(at, Vectors) else fresh(at)

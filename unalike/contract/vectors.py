@@ -105,6 +105,11 @@ class Vectors:
         raise UnalikeError(f"Vectors take no {name!r}: set a part with v['name'] = tensor.")
 
 
+def by_network(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call a function for each architecture where there are several (`each`), else as it is."""
+    return each(fn, *args) if any(isinstance(arg, Vectors) for arg in args) else fn(*args)
+
+
 def each(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function for each architecture, with that architecture's part of every `Vectors` among the arguments, also
     inside lists. Tensors come back as `Vectors`; other values must be the same for all, and come back as one."""

@@ -96,6 +96,11 @@ def reply_fields(method: Method, task: Task) -> dict[str, Field]:
     if LOSS in method.sends or BUFFERS in method.sends:
         taken = LOSS if LOSS in method.sends else BUFFERS
         raise UnalikeError(f"{type(method).__name__} declares a field {taken!r}: that name is reserved, take another.")
+    for name, field in method.sends.items():
+        if "samples" in field.names:
+            raise UnalikeError(
+                f"{type(method).__name__} sends {name!r} with a row for each sample: such fields stay with the client."
+            )
     averaged = {BUFFERS: Field((task.buffer_layout.size,))} if task.averages_buffers else {}
     return {**method.sends, **averaged, LOSS: LOSS_FIELD}
 

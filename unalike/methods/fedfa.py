@@ -25,7 +25,7 @@ import math
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, PerClient, Server, knob
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, PerClient, Server, by_network, knob
 from unalike.errors import UnalikeError
 
 
@@ -51,7 +51,7 @@ class FedFa(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        numbers = {name: Field("scalar", read="each") for name in ("accuracy", "taken")}
+        numbers = {name: Field("scalar", read="each", by="network") for name in ("accuracy", "taken")}
         weight = "samples" if self.weighting == "samples" else "one"
         return {**(numbers if self.weighting == "information" else {}), "delta": Field(weight=weight)}
 
@@ -80,7 +80,7 @@ class FedFa(Method):
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
         if self.weighting == "information":
-            weights = self.information(replies.each("accuracy"), replies.each("taken"))
+            weights = by_network(self.information, replies.each("accuracy"), replies.each("taken"))
             update = cohort.only(replies.ids).call(self.send, weight=PerClient(weights)).sum("delta")
         else:
             update = replies.mean("delta")
@@ -92,6 +92,8 @@ class FedFa(Method):
 
     def information(self, accuracy: Tensor, taken: Tensor) -> Tensor:
         """The weights, worked out in float64; a component that says nothing (nobody right, one client) is even."""
+        if not len(accuracy):  # a network that nobody brought
+            return accuracy
         dtype, accuracy, taken = accuracy.dtype, accuracy.double(), taken.double()
         share = accuracy / accuracy.sum().clamp(min=1e-300)
         rest = 1 - taken / taken.sum()

@@ -9,9 +9,10 @@ samples at a time; all get all of them. A mini-batch is mixed with one mean, dra
 coefficient of the last term is λ(1−λ); the paper drops λ², and so does this. A public program (smduan/FedMix) divides
 that term by the batch size once more, which leaves nothing of it.
 
-Means are shown to all clients. `group` is the privacy knob: a mean of few samples is nearly raw data, and a client with
-one sample more than a multiple of `group` sends that one as it is. They go down with every round: G (d + C) numbers, as
-large as the clients' data over `group`.
+Means are shown to all clients. `group` is the privacy knob: a mean of few samples is nearly raw data. Samples left over
+join the mean before; with `short="own"` they have one of their own, and a single one travels as it is. A real client
+takes part only where its owner has named the method (`join --methods fedmix`). Means go down with every round:
+G (d + C) numbers, as large as the clients' data over `group`.
 
 Practical truth: λ is small (0.05 to 0.2), for f sees (1−λ)x only. The third term is a derivative by x that
 is derived once more: a step costs about three. It needs inputs that can be averaged: pictures and tables, no tokens.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +34,7 @@ from unalike.errors import UnalikeError
 class FedMix(Method):
     lam: float = knob(0.05, "λ, share of the mean", values="0.05, 0.1 or 0.2", least=0, below=1, tune=(0.02, 0.3))
     group: int = knob(10, "M, samples of a client in one mean", least=1)
+    short: str = knob("joined", "samples left over: in the mean before, or one of their own", choices=("joined", "own"))
     variant: str = knob("fedmix", "first order, or mixup with the mean itself", choices=("fedmix", "naive"))
 
     name = "fedmix"
@@ -42,7 +45,8 @@ class FedMix(Method):
     }
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        groups = -(-everyone.samples // self.group)  # of each client, the short last one too
+        groups = everyone.samples // self.group  # of each client
+        groups = np.maximum(groups, 1) if self.short == "joined" else -(-everyone.samples // self.group)
         found: list[tuple[int, Tensor, Tensor]] = []
         for number in range(int(groups.max())):
             replies = everyone.only(everyone.ids[groups > number]).call(self.mean, number=float(number))
@@ -51,12 +55,14 @@ class FedMix(Method):
         server.x, server.y = torch.stack([x for _, x, _ in found]), torch.stack([y for _, _, y in found])
 
     def mean(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.sum(self.members, number=m.number).then(self.sent)
+        groups = me.n / self.group
+        last = (groups.floor().clamp(min=1) if self.short == "joined" else groups.ceil()) - 1
+        return me.sum(self.members, number=m.number, last=last).then(self.sent)
 
-    def members(self, batch: Batch, number: Tensor) -> dict[str, Tensor]:
+    def members(self, batch: Batch, number: Tensor, last: Tensor) -> dict[str, Tensor]:
         if not batch.x.is_floating_point():
             raise UnalikeError("FedMix averages inputs: it needs numbers (pictures, tables), no tokens.")
-        inside = (batch.index // self.group == number).to(batch.x.dtype)[:, None]
+        inside = (torch.minimum(batch.index // self.group, last) == number).to(batch.x.dtype)[:, None]
         return {"n": inside, "x": inside * batch.x.flatten(1), "y": inside * batch.onehot}
 
     def sent(self, me: Me, s: Fields, m: Fields, total: dict[str, Tensor]) -> Answer:

@@ -30,7 +30,7 @@ class FedNova(Method):
     mu: float = knob(0.0, "strength of the spring (FedProx's) in local training", least=0, tune=(1e-3, 1.0))
 
     name = "fednova"
-    sends = {"direction": Field(), "work": Field("scalar")}
+    sends = {"direction": Field(), "work": Field("scalar", by="network")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)

@@ -33,7 +33,7 @@ class QFedAvg(Method):
     )
 
     name = "qfedavg"
-    sends = {"delta": Field(weight="one"), "h": Field("scalar", weight="one")}
+    sends = {"delta": Field(weight="one"), "h": Field("scalar", weight="one", by="network")}
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         over = "epoch" if self.h == "rfedavg_repo" else "samples"
@@ -52,4 +52,4 @@ class QFedAvg(Method):
 
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w)
-        server.w = server.w - replies.sum("delta") / replies.sum("h")
+        server.w = server.w - replies.sum("delta") / replies.sum("h").clamp(min=1e-30)  # 0 of a network that rests

@@ -286,6 +286,11 @@ class Client:
         own.check()  # its labels are among the run's classes
         data = alone(own, client, plan["clients"]).to(self.device, dtype)
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
+        if any("input" in field.names for field in method.sends.values()) and self.rules.methods is None:
+            raise UnalikeError(
+                f"{type(method).__name__} sends what it makes of the samples themselves: this client runs it only if "
+                "its owner has named it (--methods)."
+            )
         if method.pooled:
             raise UnalikeError(f"{type(method).__name__} pools data, which stay here.")
         sealed = [name for name, field in method.sends.items() if field.read == "sealed"]

@@ -57,7 +57,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--splits", metavar="TEXT", help="further splits of the training samples, as support=0.5,query=0.5"
     )
-    parser.add_argument("--methods", metavar="NAMES", help="methods this client runs, as a,b; default all built in")
+    parser.add_argument(
+        "--methods",
+        metavar="NAMES",
+        help="methods this client runs, as a,b; default all built in but those that send means of samples (fedmix)",
+    )
     parser.add_argument("--file", metavar="FILE.py", action="append", default=[], help="code that may be run, if asked")
     parser.add_argument(
         "--peers", metavar="FOLDER", help="the other clients' .pub files: rows are sealed for these keys and no others"

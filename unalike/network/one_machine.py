@@ -25,6 +25,7 @@ from unalike.data.joined import JoinedFederation
 from unalike.data.public import Public
 from unalike.errors import UnalikeError
 from unalike.files import replacing
+from unalike.methods import METHODS
 from unalike.network import keys, server
 from unalike.network.processes import Processes
 from unalike.run.callbacks import Callback
@@ -180,6 +181,7 @@ class Local:
             "unalike.network.join", self.address, "--ca", folder / "outer" / "ca.crt", "--key", home / "key",
             "--data", folder / f"{name}.safetensors", "--state", home / "state",
             "--peers", folder / "outer" / "clients", "--device", "cpu", "--wait", "60", "--repeatable",
+            "--methods", ",".join(METHODS),  # all of these clients are the user's own
         ]  # fmt: skip
         if self.data.public_rows:
             architecture = getattr(self.data, "architecture", None)

@@ -247,8 +247,10 @@ class Clients:
             plan["run"] = {**plan["run"], "architecture": data.architecture}
             named = {**plan, "parts": told}
         self.run = hashlib.sha256(json.dumps([named, keys], sort_keys=True).encode()).hexdigest()[:16]
-        built = _digests(networks, {**tables, "run": plan["run"]}, len(data))
-        own = [{**plan, **told[k], "client": k, "network": network} for k, network in enumerate(built)]
+        asked = {**tables, "run": plan["run"]}
+        built, means = _digests(networks, asked, len(data)), _mean_sizes(networks, asked, data.train.sizes)
+        each = enumerate(zip(built, means, strict=True))
+        own = [{**plan, **told[k], "client": k, "network": network, "mean": mean} for k, (network, mean) in each]
         self.tell({k: {"kind": "plan", "run": self.run, "plan": one} for k, one in enumerate(own)})
 
     def _of_part(self, part: Federation, client: int) -> dict[str, Any]:
@@ -379,6 +381,14 @@ def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | 
         return [None if networks is None else network_digest(networks, start)] * clients
     built = {name: network_digest(module, start) for name, module in networks.items()}
     return [built[name] for name in config.network_names(tables, clients)]
+
+
+def _mean_sizes(networks: Any, tables: dict[str, Any], sizes: np.ndarray) -> list[float]:
+    """Return what each client compares its own number of samples with: the mean over the clients of its network."""
+    if not isinstance(networks, dict):
+        return [float(sizes.mean())] * len(sizes)
+    names = np.array(config.network_names(tables, len(sizes)))
+    return [float(sizes[names == name].mean()) for name in names]
 
 
 def _save(run: Run, file: Path, tables: dict[str, Any]) -> None:

@@ -321,7 +321,7 @@ def join_values(tensors: dict[str, Tensor], architectures: Iterable[str] = ()) -
     order of the architectures (a file has them in any order)."""
     whole: dict[str, Any] = {name: value for name, value in tensors.items() if "@" not in name}
     for name in dict.fromkeys(name.partition("@")[0] for name in tensors if "@" in name):
-        whole[name] = Vectors({a: tensors[f"{name}@{a}"] for a in architectures})
+        whole[name] = Vectors({a: tensors[key] for a in architectures if (key := f"{name}@{a}") in tensors})
     values = {name: value for name, value in whole.items() if "." not in name}
     for name in sorted(whole.keys() - values.keys(), key=lambda n: int(n.rpartition(".")[2])):
         values.setdefault(name.rpartition(".")[0], []).append(whole[name])

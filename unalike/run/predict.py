@@ -86,7 +86,7 @@ class Predictor:
         """Predict rows as the user has them: an array [n, ...] as before any preparation, or, where the data came from
         a table, a file, a data frame or a list of dicts. Numbers come back in the unit of the table."""
         x = self.prepared(rows)
-        pick, first = picker(self.output), next(self.module.parameters(), torch.empty(0))
+        pick, first = picker(self.output), next(self.module.parameters(), x)
         self.module.eval()
         outputs = []
         with torch.no_grad():
@@ -192,7 +192,7 @@ def predictor(run: Run, client: int | str | None = None, architecture: str | Non
         schema=data.schema,
         classes=data.classes,
         label_names=None if names is None else tuple(names),
-        output=(run.task if name is None else run.tasks[name]).output,
+        output=None if isinstance(module, MethodOutputs) else (run.task if name is None else run.tasks[name]).output,
         about=about,
     )
 

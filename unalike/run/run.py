@@ -240,7 +240,8 @@ class Run:
         """Return the engine of a network's clients, and the reason for it."""
         task, cohort = self.tasks[name], self.sampling.size(self.population)
         data = self._training if len(self.tasks) == 1 else self.parts[name]
-        mean = float(self._training.train.sizes.mean())
+        sizes = self._training.train.sizes
+        mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         job = Job(self.method, task, data, self.local, self.seed, states, mean)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None

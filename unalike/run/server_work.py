@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.client import ClientStore, Job, OneClient
-from unalike.client.samples import Samples
+from unalike.client.samples import Samples, no_labels
 from unalike.contract import BUFFERS, Answer, Call, Fields, Me, Method, Request, Vectors
 from unalike.contract.requests import PUBLIC, DataName
 from unalike.data import Federation
@@ -23,7 +23,9 @@ from unalike.nn.task import Task
 from unalike.training.settings import LocalTraining
 
 GIVEN, NOTHING = "given", "nothing"  # names of samples that the method gives, and of none
+RESULT = " result"  # of a request, where it is one tensor (no field of a method has such a name)
 SCHEDULES = ("constant", "cosine")
+NONE = torch.empty(0)
 
 
 class ServerJob(Job):
@@ -39,15 +41,15 @@ class ServerJob(Job):
             return super().samples(PUBLIC)
         like = self.data.train
         if data == NOTHING:
-            return Samples(like.x.new_zeros(1, 0), like.y[:1], None, 1)
+            return Samples(like.x.new_zeros(1, 0), no_labels(1, like.y), None, 1, labelled=False)
         if data == GIVEN and self.given is not None:
-            x, y = self.given["x"], self.given.get("y")
-            rows = (x, y) if y is not None else (x, None)
-            return Samples.of(PUBLIC, self.data.splits, rows)
-        raise UnalikeError(
-            f"The server has no clients' data, and data={data!r} was asked for: it works on data='public', on tensors "
-            "of its own, {'x': ..., 'y': ...}, or on None."
-        )
+            x, y = (None if t is None else self._cast(t) for t in (self.given["x"], self.given.get("y")))
+            assert x is not None
+            return Samples.of(PUBLIC, self.data.splits, (x, y))
+        return super().samples(data)
+
+    def _cast(self, values: Tensor) -> Tensor:
+        return values.to(self.task.device, self.task.dtype if values.is_floating_point() else None)
 
     def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
         names = ("n", "relative_size", "lr", "first_lr", "steps", "mean_steps")
@@ -70,7 +72,7 @@ class ServerWork:
     def __init__(self, method: Method, tasks: Mapping[str, Task], parts: Mapping[str, Federation], seed: int):
         self._method, self._tasks, self._parts, self._seed = method, tasks, parts, seed
         self._workers: dict[str, OneClient] = {}
-        self._round, self._trained = -1, 0
+        self._round, self._trained, self._last = -1, 0, 0
         self.buffers: Callable[[], Tensor | Vectors | None] = lambda: None
 
     @property
@@ -79,7 +81,7 @@ class ServerWork:
 
     @round.setter
     def round(self, round: int) -> None:
-        self._round, self._trained = round, 0
+        self._round, self._trained, self._last = round, 0, 0
 
     # ---- what `server.train` and its kin ask
 
@@ -102,16 +104,18 @@ class ServerWork:
             given = {key: part(value) for key, value in asked.items()}
             asks = lambda me: me.train(part(at), data=_name(data), slots=part(slots), **given)  # noqa: E731
             found = self._run(name, data, asks, schedule)
-            if not torch.isfinite(found["result"]).all():
+            if not torch.isfinite(found[RESULT]).all():
                 raise Diverged(
                     f"Round {self.round + 1}: the server's own training became NaN or infinite; the last checkpoint is "
                     "kept. A smaller lr usually helps.",
                     self.round + 1,
                     [],
                 )
-            return found["result"], found.get("slots")
+            return found[RESULT], found.get("slots")
 
-        return self._each(at, one)
+        found = self._each(at, one)
+        self._trained = self._last  # counted once, however many networks were trained
+        return found
 
     def outputs(
         self, at: Any, data: str | Mapping[str, Tensor], only: Tensor | None, fn: Any, args: dict[str, Any]
@@ -120,11 +124,14 @@ class ServerWork:
 
         def one(name: str, part: Callable[[Any], Any]) -> Tensor:
             given = {key: part(value) for key, value in args.items()}
-            return self._run(name, data, lambda me: me.outputs(part(at), _name(data), only, fn, **given))["result"]
+            return self._run(name, data, lambda me: me.outputs(part(at), _name(data), only, fn, **given))[RESULT]
 
         if not isinstance(at, Vectors):
             return one(self._first, _itself)
-        found = [one(name, _of(name)) for name, rows in at.items() if len(rows)]
+        several = {name: vectors.dim() > 1 for name, vectors in at.items()}
+        found = [one(name, _of(name)) for name, vectors in at.items() if not several[name] or len(vectors)]
+        if not all(several.values()):
+            return torch.stack(found)  # of one vector each, [architectures, rows, outputs]
         if not found:
             raise UnalikeError("server.outputs was given no vector: no client of any network answered.")
         return torch.cat(found)
@@ -142,9 +149,9 @@ class ServerWork:
 
         def one(name: str, part: Callable[[Any], Any]) -> Any:
             given = {key: part(value) for key, value in args.items()}
-            asks = lambda me: me.average(fn, part(at), _name(data), only=only, rows=rows, **given)  # noqa: E731
+            asks = lambda me: me.average(fn, part(at), _name(data), only=only, rows=part(rows), **given)  # noqa: E731
             found = self._run(name, data, asks)
-            return found.get("result", found)
+            return found.pop(RESULT) if RESULT in found else found
 
         if not isinstance(at, Vectors):
             return one(self._first, _itself)
@@ -170,7 +177,7 @@ class ServerWork:
         """Run one request as a client's: its result, and what came with it, by name."""
 
         def end(me: Me, s: Fields, m: Fields, result: Any, **more: Tensor) -> Answer:
-            return {}, {**(result if isinstance(result, dict) else {"result": result}), **more}
+            return {}, {**(result if isinstance(result, dict) else {RESULT: result}), **more}
 
         def server(me: Me, s: Fields, m: Fields) -> Answer:
             return asks(me).then(end)
@@ -189,13 +196,25 @@ class ServerWork:
         call = Call("server", {}, {}, self.round, 0, self._trained)
         first = torch.ones((), dtype=torch.bool, device=job.task.device)
         _, found, _ = worker.run(call, 0, {}, first, message)
-        self._trained += worker.trained
+        self._last = self._trained + worker.trained
         # statistics that the server's own samples would leave are dropped: they stay the clients'
         return {key: value for key, value in found.items() if key != BUFFERS}
 
 
-def _name(data: str | Mapping[str, Tensor] | None) -> str:
-    return NOTHING if data is None else data if isinstance(data, str) else GIVEN
+def _name(data: object) -> str:
+    """Return the name of the samples that the server works on; clients' are refused."""
+    if data is None or data == PUBLIC:
+        return NOTHING if data is None else PUBLIC
+    if not isinstance(data, Mapping):
+        raise UnalikeError(
+            f"The server has no clients' data, and data={data!r} was asked for: it works on data='public', on tensors "
+            "of its own, {'x': ..., 'y': ...}, or on None."
+        )
+    if not data.keys() <= {"x", "y"} or not all(isinstance(data.get(name, NONE), Tensor) for name in ("x", "y")):
+        raise UnalikeError("The server's own samples are two tensors, {'x': ..., 'y': ...}; y may be left out.")
+    if "x" not in data or ("y" in data and len(data["y"]) != len(data["x"])):
+        raise UnalikeError("The server's own samples need x, and as many labels y as there are samples, or none.")
+    return GIVEN
 
 
 def _itself(value: Any) -> Any:

@@ -100,9 +100,12 @@ def update(
     affine(late=True)
     if mask is not None:
         g.mul_(mask)
-    before = {k: v.clone() for k, v in slots.items()} if live is not None else {}
+    before = {k: v.clone() for k, v in slots.items()} if live is not None or mask is not None else {}
     OPTIMIZERS[local.optimizer](local, theta, g, slots, lr)
     for name, old in before.items():
-        slots[name].copy_(torch.where(live, slots[name], old))  # type: ignore[arg-type]
+        if live is not None:
+            slots[name].copy_(torch.where(live, slots[name], old))
+        if mask is not None and old.shape[-1] == len(mask):
+            slots[name].copy_(torch.where(mask, slots[name], old))
     if mask is not None:
         theta.copy_(torch.where(mask, theta, still))  # type: ignore[arg-type]

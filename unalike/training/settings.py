@@ -74,6 +74,9 @@ class LocalTraining:
         for name in changes:
             if name not in known:
                 raise unknown("setting of LocalTraining", name, known)
+        if changes.get("optimizer", self.optimizer) != self.optimizer:  # which the other's settings do not fit
+            for name in ("momentum", "nesterov", "betas", "smoothing", "eps"):
+                changes.setdefault(name, next(f.default for f in dc.fields(self) if f.name == name))
         if "steps" in changes:
             changes.setdefault("epochs", None)
         if "epochs" in changes and changes["epochs"] is not None:

@@ -142,7 +142,7 @@ def _shapes(moving: dict[str, Any], common: Common) -> Any:
     """What two cohorts must have in common to share static buffers."""
     leaves, spec = tree_flatten(moving)
     shared, shared_spec = tree_flatten(common)
-    return spec, [t.shape[1:] for t in leaves], shared_spec, [t.shape for t in shared]
+    return spec, [(t.shape[1:], t.dtype) for t in leaves], shared_spec, [(t.shape, t.dtype) for t in shared]
 
 
 def taken(values: Tensor, rows: Tensor) -> Tensor:

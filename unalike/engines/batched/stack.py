@@ -20,7 +20,7 @@ from unalike import draws
 from unalike.client import Job, OneClient, Plan, begin_slots, finish, judged, leave, start_buffers
 from unalike.client.calls import ModelCalls
 from unalike.client.one_client import Trained
-from unalike.client.plan import check_rows, checked_output, flat_slots, same
+from unalike.client.plan import Ordered, check_rows, checked_output, flat_slots, order_number, same
 from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import (
     BUFFERS,
@@ -38,8 +38,8 @@ from unalike.contract import (
 )
 from unalike.contract.requests import Measure, plain_args, tensor_args
 from unalike.engines.batched.graphs import at_work, capturing, taken
-from unalike.engines.batched.step import Common, Course, StepKind
-from unalike.errors import EngineRefused, UnalikeError
+from unalike.engines.batched.step import Common, Course, Same, StepKind
+from unalike.errors import EngineRefused, UnalikeError, first_line
 from unalike.training import LocalTraining, Order, to_device
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Stack:
         self.ids, self.positions = ids[self.longest], positions
         self.sizes = sizes[self.ids]
         self.trained = call.trained
+        self.ordered: Ordered | None = None
         self.asked: list[Request] = []  # the requests made so far
         self.used: list[Any] = []  # what they used and did not make
         self.clock = Clock(call.round)
@@ -217,10 +218,13 @@ class Stack:
             except UnalikeError as single:
                 return single
         looks = any(word in str(error) for word in (".item()", "control flow"))
-        why = "it looks at the value of a tensor (if, .item(), float())" if looks else type(error).__name__
+        why = "it looks at the value of a tensor (if, .item(), float())"
+        if not looks:
+            why = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+        advice = ", or torch.where instead of a branch" if looks else ""
         return EngineRefused(
             f"{type(self.job.method).__name__}.{fn.__name__} works for one client but not for a stack of clients: "
-            f"{why}. Use engine='workers' or 'sequential', or torch.where instead of a branch."
+            f"{why}. Use engine='workers' or 'sequential'{advice}."
         )
 
     # ---- the requests
@@ -229,14 +233,12 @@ class Stack:
         return PERFORM[type(request)](self, request)
 
     def _train(self, request: Train) -> Trained:
-        job, number = self.job, self.trained
-        if request.same_batches:
-            if number == self.call.trained:
-                raise UnalikeError("same_batches=True: there was no training in this function whose batches to take.")
-            number -= 1
+        job = self.job
+        number = order_number(request, settings := job.settings(request), self.trained, self.ordered)
+        self.ordered = number, request.data, settings.batch_size
         only = _one_or_each(request.only)
         chosen = job.chosen(dc.replace(request, only=only), self.ids)
-        plan = self.plan(job.settings(request), number, chosen)
+        plan = self.plan(settings, number, chosen)
         local, amounts = plan.local, self.amounts(plan)
         course = self.course(plan, amounts)
         rates, keys, offset, own, did, passes, count, alive, *moves = self.carry((*course, *amounts.arrays))
@@ -270,7 +272,7 @@ class Stack:
             only = only if only is None or only.dim() == 1 else only[moves[0]]
         if samples == "both":
             moving["own"] = own
-        step = self.engine.step(StepKind.of(local, dc.replace(request, args=args), laid, samples), len(self.ids))
+        step = self.engine.step(StepKind.of(local, request, laid, samples, there.labelled), len(self.ids))
         order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
         self.trained += 1
         done = step.run(moving, Course(chosen, order, amounts.steps, offset, count, alive, own, only, common))
@@ -309,10 +311,12 @@ class Stack:
             return value.to(self.dtype)[:, None]
         return pack(value)
 
-    def _batch(self, at: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, known: dict[str, Any]) -> Batch:
+    def _batch(
+        self, labelled: bool, at: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, known: dict[str, Any]
+    ) -> Batch:
         """One client's samples with the model's output at a vector ([0]: without a model), in evaluation."""
-        pure = self.engine.pure
-        calls = ModelCalls(self.job.task, lambda: pure, self.job.task.nets, buffers, weight, train=False)
+        task, pure = self.job.task, self.engine.pure
+        calls = ModelCalls(task, lambda: pure, task.nets, buffers, weight, train=False, labelled=labelled)
         output = features = None
         more: dict[str, Any] = {**known, "index": lambda: known["index"]}
         if at.shape[-1]:
@@ -325,10 +329,11 @@ class Stack:
             parts = [self._average(dc.replace(request, at=request.at[:, j])) for j in range(request.at.shape[1])]
             return tree_map(lambda *p: torch.stack(p, 1), *parts)
         plain, same = plain_args(_own(request.args)), _common(request)["args"]
+        labelled = self.job.samples(request.data).labelled
 
         def one(*given: Any) -> Any:
             *parts, args = given
-            batch = self._batch(*parts)
+            batch = self._batch(labelled, *parts)
             rows = request.fn(batch, **args, **same, **plain)
             return tree_map(batch.sum if request.total else batch.mean, rows)
 
@@ -369,7 +374,7 @@ class Stack:
         plain, same = plain_args(_own(request.args)), _common(request)["args"]
 
         def one(at: Tensor, buffers: Tensor, args: dict, x: Tensor, y: Tensor, weight: Tensor, known: dict) -> Tensor:
-            batch = self._batch(at, buffers, x, y, weight, known)
+            batch = self._batch(samples.labelled, at, buffers, x, y, weight, known)
             return checked_output(batch, batch.output if fn is None else fn(batch, **args, **same, **plain))
 
         at, args = self._model(request.at), tensor_args(_own(request.args))
@@ -385,7 +390,7 @@ class Stack:
             index = torch.where(real, place, 0)
             rows = chosen.find(index, offset, own, only)
             weight = real.to(self.dtype) / n
-            given: Any = [taken(samples.x, rows), taken(samples.y, rows), weight, {"index": index}]
+            given: Any = [taken(samples.x, rows), taken(samples.y, rows), weight, _known(samples, index, own, {}, {})]
             if alike:
                 given = tree_map(lambda t: t[0], given)
             dims = (0, 0, 0, *([None if alike else 0] * 4))
@@ -479,13 +484,6 @@ _STACKED = object()  # marks where a stacked tensor belongs
 
 # the parts of a request in which a tensor of the message may stay one for all clients, instead of a copy for each
 COMMON = {"args", "rows", "only"}
-
-
-@dc.dataclass(frozen=True, eq=False)
-class Same:
-    """A tensor that is the same for all clients: one of the message's own."""
-
-    value: Tensor
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:

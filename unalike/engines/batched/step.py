@@ -17,6 +17,7 @@ from unalike.client.calls import ModelCalls
 from unalike.client.plan import part_mask, stepped
 from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import Batch, Train, plain_args
+from unalike.contract.requests import DataName
 from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.task import FunctionalModule, Task
@@ -39,8 +40,8 @@ def _bare(local: LocalTraining) -> LocalTraining:
 class StepKind:
     """What a step is built from; equal settings share one compiled step.
 
-    laid: whether the vectors are the model's, laid out as its stack wants them; samples: whose they are, "own",
-    "public" or "both"; rows: names of the tensors that have a row for each of them.
+    laid: whether the vectors are the model's, laid out as its stack wants them; data: the samples' name; samples: whose
+    they are, "own", "public" or "both"; labelled: whether all have labels; tensors: names of all arguments and rows.
     """
 
     local: LocalTraining
@@ -53,21 +54,33 @@ class StepKind:
     net: str = "model"
     part: str | None = None
     laid: bool = True
+    data: DataName = "train"
     samples: str = "own"
-    rows: tuple[str, ...] = ()
+    labelled: bool = True
+    tensors: tuple[tuple[str, ...], ...] = ((), ())
 
     @classmethod
-    def of(cls, local: LocalTraining, request: Train, laid: bool = True, samples: str = "own") -> StepKind:
-        args = tuple(sorted(plain_args(request.args).items()))
+    def of(
+        cls, local: LocalTraining, request: Train, laid: bool = True, samples: str = "own", labelled: bool = True
+    ) -> StepKind:
+        plain = plain_args({name: value for name, value in request.args.items() if not isinstance(value, Same)})
+        args, tensors = tuple(sorted(plain.items())), (tuple(sorted(request.args)), tuple(sorted(request.rows)))
         kind = cls(
             _bare(local), request.loss, request.step, request.batches, request.unclipped, args,
-            request.own, request.net, request.part, laid, samples, tuple(sorted(request.rows)),
+            request.own, request.net, request.part, laid, request.data, samples, labelled, tensors,
         )  # fmt: skip
         try:
             hash(kind)
         except TypeError as error:
             raise UnalikeError(f"The args of a loss or step must be tensors or plain values: {error}.") from error
         return kind
+
+
+@dc.dataclass(frozen=True, eq=False)
+class Same:
+    """A tensor that is the same for all clients: one of the message's own."""
+
+    value: Tensor
 
 
 Common = dict[str, dict[str, Tensor]]  # tensors that are the same for all clients: "args", and "rows" of samples
@@ -219,12 +232,13 @@ class Step:
         current vector."""
         drawn = self._asking("draws", known.get("draws"))
         calls = ModelCalls(
-            self.task, lambda: self.pure, self.task.nets, buffers, weight, key, train, drawn, self.kind.net
-        )
+            self.task, lambda: self.pure, self.task.nets, buffers, weight, key, train, drawn, self.kind.net,
+            self.kind.labelled,
+        )  # fmt: skip
         index = self._asking("index", known["index"][which] if "index" in known else None)
         source = known["source"][which] if "source" in known else None
         if self.kind.samples == "public":
-            source = torch.ones_like(y, dtype=torch.int64)
+            source = torch.ones(len(y), dtype=torch.int64, device=y.device)
         rows = {name: value[which] for name, value in known.get("rows", {}).items()}
         return Batch(x, y, weight, calls, index=index, source=source, rows=rows, **(at or {})), calls
 
@@ -253,16 +267,26 @@ class Step:
         known: dict[str, Any],
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         extra, own = self.kind.loss, self.kind.own
-        output, features, new_buffers = self.pure(theta, buffers, x, key, weight, want_features=extra is not None)
-        loss = data_loss = (self.task.losses(output, y) * weight).sum() if own else output.new_zeros(())
-        if own != 1:
-            loss = own * data_loss
+        at: dict[str, Any] = {"vector": lambda: self.pure.layout.repack(theta, self.task.layout)}
+        after = [buffers]
+
+        def forward() -> tuple[Tensor, Tensor | None]:
+            output, features, new = self.pure(theta, buffers, x, key, weight, want_features=extra is not None)
+            after.append(new)
+            return output, features
+
+        if own:
+            output, features = forward()
+            loss = data_loss = (self.task.losses(output, y) * weight).sum()
+            loss = loss if own == 1 else own * loss
+            at |= {"output": output, "features": features}
+        else:  # the model is called where the method's own loss asks for its output
+            loss = data_loss = theta.new_zeros(())
+            at["compute"] = forward
         if extra is not None:
-            vector = lambda: self.pure.layout.repack(theta, self.task.layout)  # noqa: E731
-            at = {"output": output, "features": features, "vector": vector}
             batch, _ = self._batch(buffers, x, y, weight, key, known, at=at)
             loss = loss + extra(batch, **args, **common, **self.args)
-        return loss, ((data_loss if own else loss).detach(), new_buffers.detach())
+        return loss, ((data_loss if own else loss).detach(), after[-1].detach())
 
     def _net_objective(
         self,
@@ -317,7 +341,7 @@ class Step:
             x, y = self.samples(course.data, at, keys), taken(course.data.y, at)
             self._step(part, course.common, x, y, weight[0, :1], keys, None, index[0, :1], part["draws"])
         found, self.trying = set(self.trying), None
-        if self.kind.samples == "both" or self.kind.rows:
+        if self.kind.samples == "both" or self.kind.tensors[1]:
             found.add("index")
         self.asked = frozenset(found)
         if "draws" in found and self.mode == "compiled":
