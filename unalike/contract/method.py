@@ -18,8 +18,7 @@ from unalike.contract.server import Cohort, Message, Server
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import check_fields
 
-SERVER_HALF = ("setup", "round", "published", "models")
-NOT_CALLED = (*SERVER_HALF, "predict")  # functions that a server cannot have a client run
+NOT_CALLED = ("setup", "round", "published", "models", "predict")  # functions that no server has a client run
 
 
 class Method:
@@ -131,7 +130,7 @@ def function_name(method: Method, fn: Callable[..., Any]) -> str:
 
 
 def client_functions(method: Method) -> Iterator[str]:
-    """Yield the names a server may call: the method's own public functions, less the server's half."""
+    """Yield the names a server may call: the method's own public functions, less the server's half and `predict`."""
     for name in dir(type(method)):
         if not name.startswith("_") and name not in NOT_CALLED and callable(getattr(type(method), name)):
             yield name
