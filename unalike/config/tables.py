@@ -88,7 +88,8 @@ def data_settings(table: dict[str, Any]) -> Known:
 
 def data_parts(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """[data.NAME]: a [data] for each of several networks, by name; none where [data] itself says the data."""
-    return {name: part for name, part in data.items() if isinstance(part, dict) and name != "splits"}
+    own = ("splits", "table")  # settings that may be dicts themselves: shares by name, a table that Python gives
+    return {name: part for name, part in data.items() if isinstance(part, dict) and name not in own}
 
 
 def model_settings(table: dict[str, Any]) -> Known:
