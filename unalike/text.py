@@ -10,7 +10,7 @@ from typing import Any
 
 from unalike.errors import UnalikeError
 
-PLURALS = {"is": "are", "reads": "read", "keeps": "keep", "it": "them"}
+PLURALS = {"is": "are", "reads": "read", "keeps": "keep", "learns": "learn", "it": "them"}
 
 
 def size(count: float) -> str:

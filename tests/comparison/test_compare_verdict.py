@@ -361,6 +361,12 @@ def test_what_they_ask_for():
         "a (accuracy) and p (mean) read values of each client, and cannot run unchanged behind secure aggregation; "
         "fedavg and s read sums only; s keeps state on clients, stale for those that come rarely."
     )
+    sealed, public = Traits(sealed=("theta",), sums=False), Traits(public=True)
+    text = say(method("fedavg", BASE), method("d", BASE, sealed), method("m", BASE, public), method("n", BASE, public))
+    assert text["What they ask for"] == (
+        "fedavg, m and n read sums only; of d the server reads nothing; m and n learn from a public set, which the others "
+        "have no use for."
+    )
 
 
 def test_against_the_reference_lines():

@@ -359,7 +359,9 @@ def _worse(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
 
 def _reads(methods: Sequence[Evidence]) -> str:
     each = [f"{m.label} ({listed([*m.traits.each, *m.traits.peers])})" for m in methods if _singly(m)]
-    sums = [m.label for m in methods if not _singly(m)]
+    sums = [m.label for m in methods if not _singly(m) and m.traits.sums]
+    nothing = [m.label for m in methods if not _singly(m) and not m.traits.sums]
+    public = [m.label for m in methods if m.traits.public]
     state = [m.label for m in methods if m.traits.state]
     parts = []
     if each:
@@ -367,6 +369,11 @@ def _reads(methods: Sequence[Evidence]) -> str:
         parts.append(f"{listed(each)} {plural('reads', each)} {words}")
     if sums:
         parts.append(f"{listed(sums)} {plural('reads', sums)} sums only")
+    if nothing:
+        parts.append(f"of {listed(nothing)} the server reads nothing")
+    if public:
+        more = "" if len(public) == len(methods) else ", which the others have no use for"
+        parts.append(f"{listed(public)} {plural('learns', public)} from a public set{more}")
     if state:
         parts.append(f"{listed(state)} {plural('keeps', state)} state on clients, stale for those that come rarely")
     return f"What they ask for: {'; '.join(parts)}."

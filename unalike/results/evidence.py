@@ -48,6 +48,7 @@ class Traits:
     state: tuple[str, ...] = ()
     sealed: tuple[str, ...] = ()
     sums: bool = True
+    public: bool = False  # learns from a public set
 
     @property
     def words(self) -> str:
@@ -63,7 +64,7 @@ def traits(method: Method) -> Traits:
     sends = method.sends.items()
     each, peers, sealed = (tuple(n for n, f in sends if f.read == how) for how in ("each", "peers", "sealed"))
     state = tuple(n for n, f in method.keeps.items() if f.life == "run")
-    return Traits(each, peers, state, sealed, sums=len(sealed) < len(sends) or not sends)
+    return Traits(each, peers, state, sealed, sums=len(sealed) < len(sends) or not sends, public=method.needs_public)
 
 
 @dc.dataclass

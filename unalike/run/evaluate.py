@@ -209,12 +209,12 @@ def _test_means(run: Run, vector: Tensor | Vectors) -> Tensor:
     """Return the means of every class on the test set; of several networks, weighted by their clients."""
     parts = vector.items() if isinstance(vector, Vectors) else [(next(iter(run.tasks)), vector)]
     shares = {name: 1.0 for name, _ in parts} if run.architectures is None else run.architectures.shares
-    total = torch.zeros(())
-    for name, part in parts:
-        test = run.parts[name].global_test
-        assert test is not None
-        total = total + shares[name] * class_means(run.tasks[name], run.bound(part, name), *test)
-    return total
+    found = [
+        (shares[name], class_means(run.tasks[name], run.bound(part, name), *test))
+        for name, part in parts
+        if (test := run.parts[name].global_test) is not None  # a part of a joined federation may have none
+    ]
+    return torch.stack([share * means for share, means in found]).sum(0) / sum(share for share, _ in found)
 
 
 def _one_model_here(run: Run) -> bool:
