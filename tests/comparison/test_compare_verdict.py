@@ -364,8 +364,8 @@ def test_what_they_ask_for():
     sealed, public = Traits(sealed=("theta",), sums=False), Traits(public=True)
     text = say(method("fedavg", BASE), method("d", BASE, sealed), method("m", BASE, public), method("n", BASE, public))
     assert text["What they ask for"] == (
-        "fedavg, m and n read sums only; of d the server reads nothing; m and n learn from a public set, which the others "
-        "have no use for."
+        "fedavg, m and n read sums only; of d the server reads nothing; m and n learn from a public set, which the "
+        "others have no use for."
     )
 
 
