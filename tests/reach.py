@@ -127,6 +127,27 @@ class Dual(Method):
         return {"alpha": alpha}, {"delta": (theta - m.w) * count / me.steps}
 
 
+class Hard(Method):
+    """Each sample's last loss is its weight in the next training: rows and outputs of one's own samples."""
+
+    keeps = {"loss": Field("samples")}
+
+    def client(self, me, s, m):
+        return me.train(m.w, rows={"loss": s.loss}, loss=self.harder).then(self.look)
+
+    def harder(self, batch):
+        return batch.mean(batch.rows.loss * batch.losses)
+
+    def look(self, me, s, m, theta):
+        return me.outputs(theta, data="train", fn=self.one).then(self.end, theta=theta)
+
+    def one(self, batch):
+        return batch.losses
+
+    def end(self, me, s, m, losses, theta):
+        return {"loss": losses}, {"delta": theta - m.w}
+
+
 class HeadFirst(Method):
     """The head alone, then everything but the head, on the same mini-batches (FedRep's shape); the optimizer of the
     second lives on."""
@@ -301,4 +322,4 @@ class Prototypes(Method):
         return {}
 
 
-REACHING = (Consensus, Shared, Mixed, Mutual, Dual, HeadFirst, Noisy, Fisher, Adversary, Ensemble)
+REACHING = (Consensus, Shared, Mixed, Mutual, Dual, Hard, HeadFirst, Noisy, Fisher, Adversary, Ensemble)

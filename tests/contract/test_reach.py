@@ -236,7 +236,7 @@ class Part(Method):
 
 
 @pytest.mark.parametrize("engine", ("sequential", "batched"))
-@pytest.mark.parametrize("part", ("head", "body", "first 2", "all but first 1", "head + first 1"))
+@pytest.mark.parametrize("part", ("head", "body", "first 2", "all but first 1", "head + first 1", "last 2"))
 def test_only_the_part_moves_and_clipping_sees_no_other(part, engine):
     """As if the other weights were frozen in the module itself."""
     module, data = testing.task("mlp")

@@ -172,6 +172,32 @@ def test_what_cannot_be_is_said(given, words):
         ua.simulate(*testing.task("mlp"), Asks(), **CHANGES)
 
 
+def test_the_server_draws_for_itself():
+    """Neither its orders nor its draws are those of a client."""
+    seen = {}
+
+    class Watches(Method):
+        def client(self, me, s, m):
+            return me.train(m.w, data="public", step=self.mine, steps=2, batch_size=4).then(self.done)
+
+        def mine(self, theta, batches, lr):
+            seen.setdefault("client", []).append((batches[0].index.tolist(), float(batches[0].uniform("a", ()))))
+            return theta
+
+        def own(self, theta, batches, lr):
+            seen.setdefault("server", []).append((batches[0].index.tolist(), float(batches[0].uniform("a", ()))))
+            return theta
+
+        def round(self, server, cohort):
+            cohort.call(self.client, w=server.w)
+            server.w = server.train(server.w, step=self.own, steps=2, batch_size=4)
+
+    changes = {**CHANGES, "local": ua.LocalTraining(lr=0.1), "clients_per_round": [[0]]}
+    ua.simulate(*testing.task("mlp"), Watches(), **changes)
+    (orders, draws), (others, more) = (zip(*seen[who], strict=True) for who in ("client", "server"))
+    assert orders != others and not set(draws) & set(more)
+
+
 def test_a_server_that_diverges_stops_the_run():
     class Wild(Method):
         def round(self, server, cohort):

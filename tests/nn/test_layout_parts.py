@@ -1,0 +1,47 @@
+"""Parts of a model's vector by name."""
+
+import pytest
+import torch
+
+from unalike.errors import UnalikeError
+from unalike.nn.layout import Layout
+
+NAMED = [("a.weight", (2,)), ("a.bias", (1,)), ("b.n.weight", (1,)), ("b.c.weight", (2, 1)), ("h.weight", (3,))]
+LAYOUT = Layout(NAMED, "h", norms=frozenset({"b.n.weight"}))
+
+
+@pytest.mark.parametrize(
+    "part, places",
+    [
+        ("head", [6, 7, 8]),
+        ("body", [0, 1, 2, 3, 4, 5]),
+        ("norm", [3]),
+        ("all but norm", [0, 1, 2, 4, 5, 6, 7, 8]),
+        ("first 1", [0, 1, 2]),
+        ("last 2", [4, 5, 6, 7, 8]),
+        ("b", [3, 4, 5]),
+        ("a.bias", [2]),
+        ("a.bias + norm", [2, 3]),
+        ("all but a + h", [3, 4, 5]),
+    ],
+)
+def test_what_a_part_holds(part, places):
+    vector = torch.arange(9.0)
+    assert LAYOUT.part(vector, part).tolist() == places
+    assert LAYOUT.mask(part).nonzero().flatten().tolist() == places and LAYOUT.part_size(part) == len(places)
+    changed = LAYOUT.with_part(vector, part, -torch.ones(len(places)))
+    assert changed.tolist() == [-1.0 if k in places else float(k) for k in range(9)]
+    stacked = LAYOUT.part(torch.stack([vector, vector + 10]), part)
+    assert stacked.tolist() == [places, [k + 10 for k in places]]
+
+
+def test_a_part_that_is_not_there_is_named():
+    with pytest.raises(UnalikeError, match="no part 'hed'. Did you mean 'head'"):
+        LAYOUT.part(torch.zeros(9), "hed")
+    assert LAYOUT.has("b.c") and not LAYOUT.has("c")
+
+
+def test_aligned_vectors_have_the_same_parts():
+    wide = LAYOUT.aligned(4)
+    vector = LAYOUT.repack(torch.arange(9.0), wide)
+    assert wide.part(vector, "norm").tolist() == [3.0] and int(wide.mask("last 2").sum()) == 5
