@@ -36,7 +36,7 @@ def test_what_a_part_holds(part, places):
 
 
 def test_a_part_that_is_not_there_is_named():
-    with pytest.raises(UnalikeError, match="no part 'hed'. Did you mean 'head'"):
+    with pytest.raises(UnalikeError, match=r"no part 'hed'\. Did you mean 'head'"):
         LAYOUT.part(torch.zeros(9), "hed")
     assert LAYOUT.has("b.c") and not LAYOUT.has("c")
 
