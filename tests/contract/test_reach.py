@@ -379,6 +379,15 @@ def test_a_step_says_what_it_must_return():
         ({"only": torch.tensor([1])}, "only= chooses rows of the public set"),
         ({"part": "heads"}, "no part 'heads'. Did you mean 'head'"),
         ({"data": "support", "rows": {"a": torch.zeros(1)}}, "needs a row for each of"),
+        ({"data": "test"}, "test samples are for judging"),
+        ({"keep_optimizer": True}, "a method keeps an optimizer's state by slots="),
+        ({"step": lambda t, b, lr: t, "pull": 1.0}, "a replaced step does all by itself"),
+        ({"step": lambda t, b, lr: t, "loss": lambda b: 0.0}, "a replaced step does all by itself"),
+        ({"slots": torch.zeros(7)}, "slots= has 7 numbers"),
+        (
+            {"data": "public", "only": torch.zeros(12, dtype=torch.int64)},
+            "asks for 12 rows of a public set that has 11",
+        ),
     ],
 )
 def test_requests_that_cannot_be(given, words):
@@ -567,30 +576,6 @@ def test_a_loss_of_the_methods_own_calls_the_model_only_where_it_asks():
 
     done = run(Penalty())
     torch.testing.assert_close(done.server.w, 0.81 * done.task.start)
-
-
-@pytest.mark.parametrize(
-    "given, words",
-    [
-        ({"data": "test"}, "test samples are for judging"),
-        ({"keep_optimizer": True}, "a method keeps an optimizer's state by slots="),
-        ({"step": lambda t, b, lr: t, "pull": 1.0}, "a replaced step does all by itself"),
-        ({"step": lambda t, b, lr: t, "loss": lambda b: 0.0}, "a replaced step does all by itself"),
-        ({"slots": torch.zeros(7)}, "slots= has 7 numbers"),
-        (
-            {"data": "public", "only": torch.zeros(12, dtype=torch.int64)},
-            "asks for 12 rows of a public set that has 11",
-        ),
-    ],
-)
-def test_requests_that_mean_nothing(given, words):
-    class Asks(Method):
-        def client(self, me, s, m):
-            return me.train(m.w, **given).then(self.done)
-
-    for engine in ("sequential", "batched"):
-        with pytest.raises(UnalikeError, match=words):
-            run(Asks(), engine=engine, clients_per_round=[[2]])
 
 
 def test_the_rest_of_a_kept_optimizer_rests_too():

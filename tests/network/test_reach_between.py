@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 import reach
 import torch
-from small import timeless
-from test_network_messages import Direct, close, data, own, served, tables
+from test_network_messages import Direct, data, own, same_as_simulated, served, tables
 from test_public_set import public
 
-from unalike import config
 from unalike.network.client import Client, Rules
 
 FILE = Path(reach.__file__).resolve()
@@ -18,23 +16,12 @@ ROWS = 11  # of the public set, as the toys take them
 
 @pytest.mark.parametrize("toy", reach.REACHING, ids=lambda toy: toy.__name__)
 def test_a_federation_computes_what_a_simulation_does(toy, tmp_path):
-    whole, pair = data().replace(public=public(ROWS)), public(ROWS)
+    whole, pair = data(), public(ROWS)
     rules = Rules(repeatable=True, files=(FILE,))
     people = [Client(own(whole, k).replace(classes=3, public=pair), tmp_path / str(k), rules) for k in range(4)]
     settings = tables(rounds=2, run={"dtype": "float64"})
     settings["method"] = {"file": f"{FILE}:{toy.__name__}"}
-    said, link = [], Direct(people)
-    real = served(settings, link, said, public=pair)
-    alone = {**settings, "run": {**settings["run"], "engine": "sequential"}}
-    simulation = config.run(alone, federation=whole)
-    assert not said
-    close(real.server.w, simulation.server.w)
-    for mine, theirs in zip(timeless(real.history), timeless(simulation.history), strict=True):
-        assert mine.keys() == theirs.keys()
-        for key, value in mine.items():
-            assert value == theirs[key] or value == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), key
-    for name in ("down", "up"):
-        assert link.passed[name] == simulation.summary()[f"bytes_{name}"]
+    same_as_simulated(settings, Direct(people), public=pair)
 
 
 def test_a_real_client_keeps_as_many_numbers_as_it_has_samples(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, unknown
 from unalike.nn.networks import Network
 from unalike.nn.task import FunctionalModule, Task
 
@@ -61,7 +61,7 @@ class ModelCalls:
     def net(self, name: str, vector: Tensor, inputs: tuple[Tensor, ...], train: bool) -> Tensor:
         """The output of one of the method's networks."""
         if name not in self._nets:
-            raise UnalikeError(f"The method has no network {name!r} in `nets`.{did_you_mean(name, self._nets)}")
+            raise unknown("network", name, self._nets)
         net, weight = self._nets[name], self._weight
         if train and len(inputs[0]) != len(weight):
             weight = weight.new_full((len(inputs[0]),), 1 / len(inputs[0]))

@@ -165,14 +165,14 @@ class OneClient:
             self._make_functional()
         slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
         state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
-        for k, (parts, key) in enumerate(course.batches()):
+        for k, parts in enumerate(course.batches()):
             rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * k / steps)))
             if request.step is not None:
-                theta, state = self._step(course, theta, state, parts, rate, key, k)
+                theta, state = self._step(course, theta, state, parts, rate)
             elif plain:
-                total += self._descend(course, *parts[0], slots, rate, key, k)
+                total += self._descend(course, parts[0], slots, rate)
             else:
-                total += self._descend_net(course, theta, *parts[0], slots, rate, key, k)
+                total += self._descend_net(course, theta, parts[0], slots, rate)
         self.trained += 1
         mean = float(total) / steps if request.step is None else float("nan")
         self.loss = float(judged(request, theta, torch.tensor(mean, dtype=torch.float64, device=theta.device)))
@@ -186,54 +186,33 @@ class OneClient:
         more = {} if request.slots is None else {"slots": flat_slots(local, slots, theta)}
         return Trained(theta.clone(), {**state, **more})
 
-    def _descend(
-        self,
-        course: _Course,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor,
-        slots: Slots,
-        lr: Tensor,
-        key: Tensor | None,
-        number: int,
-    ) -> Tensor:
+    def _descend(self, course: _Course, part: _Part, slots: Slots, lr: Tensor) -> Tensor:
         """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
-        bound, task, request = self.bound, self.job.task, course.request
+        bound, task, request, x, key = self.bound, self.job.task, course.request, part.x, part.key
         bound.gradient.zero_()
         at: dict[str, Any] = {"vector": self._bound_vector}
         if request.own:
             output, features = bound(x, key, want_features=request.loss is not None)
-            loss = data_loss = task.losses(output, y).mean()
+            loss = data_loss = task.losses(output, part.y).mean()
             loss = loss if request.own == 1 else request.own * loss
             at |= {"output": output, "features": features}
         else:  # the model is called where the method's own loss asks for its output
             loss = data_loss = x.new_zeros((), dtype=bound.vector.dtype)
             at["compute"] = lambda: bound(x, key, want_features=True)
         if request.loss is not None:
-            loss = loss + request.loss(course.batch(x, y, index, key, number, at=at), **request.args)
+            loss = loss + request.loss(course.batch(part, at=at), **request.args)
         loss.backward()
         with torch.no_grad():
             affine = request.pull, request.push, request.unclipped
             update(course.local, bound.vector, bound.gradient, slots, lr, *affine, mask=course.mask)
         return data_loss.detach() if request.own else loss.detach()
 
-    def _descend_net(
-        self,
-        course: _Course,
-        theta: Tensor,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor,
-        slots: Slots,
-        lr: Tensor,
-        key: Tensor | None,
-        number: int,
-    ) -> Tensor:
+    def _descend_net(self, course: _Course, theta: Tensor, part: _Part, slots: Slots, lr: Tensor) -> Tensor:
         """The same for one of the method's further networks: the method's loss alone, on a vector of its own."""
         request, weights = course.request, self.job.task.nets[course.request.net].weights
 
         def objective(vector: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            batch = course.batch(x, y, index, key, number, train=False, at={"vector": lambda: vector})
+            batch = course.batch(part, train=False, at={"vector": lambda: vector})
             assert request.loss is not None
             loss = request.loss(batch, **request.args)
             statistics = course.calls.statistics
@@ -246,18 +225,11 @@ class OneClient:
         return loss
 
     def _step(
-        self,
-        course: _Course,
-        theta: Tensor,
-        state: dict[str, Tensor],
-        parts: list[tuple[Tensor, Tensor, Tensor]],
-        lr: Tensor,
-        key: Tensor | None,
-        number: int,
+        self, course: _Course, theta: Tensor, state: dict[str, Tensor], parts: list[_Part], lr: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         request = course.request
         assert request.step is not None
-        batches = [course.batch(x, y, index, key, number) for x, y, index in parts]
+        batches = [course.batch(part) for part in parts]
         theta, state = stepped(theta, state, request.step(theta.clone(), batches, lr[0], **state, **request.args))
         return theta.detach(), {name: value.detach() for name, value in state.items()}
 
@@ -378,6 +350,16 @@ class _Place:
         return {name: row_values(value, index[None], own, shared=True)[0] for name, value in given.items()}
 
 
+class _Part(NamedTuple):
+    """A mini-batch of a step: its samples and their numbers, the key of the model's dropout, the number of the step."""
+
+    x: Tensor
+    y: Tensor
+    picked: Tensor
+    key: Tensor | None
+    number: int
+
+
 class _Course:
     """One training of one client: its plan, its mini-batches and what a batch knows."""
 
@@ -397,8 +379,8 @@ class _Course:
         self.drawn = draws.fold(one.me.__dict__["_draws"], one.trained)
         self.calls: ModelCalls
 
-    def batches(self) -> Iterator[tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor | None]]:
-        """Yield the mini-batches of every step (x, y, numbers of the samples), and the key of the model's dropout."""
+    def batches(self) -> Iterator[list[_Part]]:
+        """Yield the mini-batches of every step."""
         plan, together, device = self.plan, self.request.batches, self.one.bound.vector.device
         n, keys, samples = int(plan.sizes[0]), plan.keys, plan.chosen.samples
         key, order = torch.tensor(keys[0], device=device), Order(plan.local, keys, plan.sizes, device)
@@ -419,21 +401,13 @@ class _Course:
                     x = samples.x[at]
                     if moved and step_key is not None:
                         x = moved(x, draws.fold(step_key, augment.NUMBER - (b - k)))
-                    some.append((x, samples.y[at], batch))
-                yield some, step_key
+                    some.append(_Part(x, samples.y[at], batch, step_key, k // together))
+                yield some
 
-    def batch(
-        self,
-        x: Tensor,
-        y: Tensor,
-        index: Tensor,
-        key: Tensor | None,
-        number: int,
-        train: bool = True,
-        at: dict[str, Any] | None = None,
-    ) -> Batch:
-        """Return the batch that a loss or a step sees in step `number`; at: what is known at the current vector."""
+    def batch(self, part: _Part, train: bool = True, at: dict[str, Any] | None = None) -> Batch:
+        """Return a mini-batch as a loss or a step sees it; at: what is known at the current vector."""
         one, task = self.one, self.one.job.task
+        x, y, index, key, number = part
         weight = torch.full((len(y),), 1 / max(1, len(y)), dtype=task.dtype, device=y.device)
         drawn = lambda: draws.fold(self.drawn, number)  # noqa: E731
         self.calls = ModelCalls(

@@ -13,7 +13,7 @@ from unalike.client.job import Job
 from unalike.client.samples import Chosen
 from unalike.contract import BUFFERS, OPTIMIZER, Average, Batch, Fields, Train
 from unalike.contract.requests import DataName
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, unknown
 from unalike.nn.layout import Layout
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, Slots, new_slots, slot_names
@@ -151,7 +151,7 @@ def part_mask(task: Task, net: str, part: str | None, layout: Layout | None = No
     """Return which numbers of the vector a training moves, None for all; layout: as the vector is laid out."""
     if net != "model":
         if net not in task.nets:
-            raise UnalikeError(f"The method has no network {net!r} in `nets`.{did_you_mean(net, task.nets)}")
+            raise unknown("network", net, task.nets)
         size, weights = task.nets[net].size, task.nets[net].weights
         return torch.arange(size, device=task.device) < weights if weights < size else None
     return None if part is None else (layout or task.layout).mask(part).to(task.device)

@@ -15,7 +15,7 @@ from unalike.contract.peers import Sealed, addressed, has_tensor
 from unalike.contract.requests import PUBLIC
 from unalike.contract.server_draws import ServerDraws
 from unalike.contract.vectors import Layouts, Vectors
-from unalike.errors import NoSuchField, UnalikeError, did_you_mean
+from unalike.errors import NoSuchField, UnalikeError, did_you_mean, unknown
 from unalike.nn.layout import Layout
 
 Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or a row to each
@@ -89,7 +89,7 @@ class Server:
     def start(self, net: str) -> Tensor:
         """Return the first vector of one of the method's further networks (`nets`), a function of the run's seed."""
         if net not in self._starts:
-            raise UnalikeError(f"The method has no network {net!r} in `nets`.{did_you_mean(net, self._starts)}")
+            raise unknown("network", net, self._starts)
         return self._starts[net].clone()
 
     def init(self, count: int) -> Tensor:
