@@ -59,6 +59,23 @@ def test_training_on_public_data_is_training_on_a_client_that_has_them():
     assert torch.allclose(public.server.w, whole.server.w, atol=1e-14, rtol=0)  # an average of equal vectors
 
 
+class OwnRows(Method):
+    """Every client trains on public rows of its own."""
+
+    def round(self, server, cohort):
+        rows = torch.arange(4) + torch.from_numpy(cohort.ids)[:, None]
+        server.w = server.w + cohort.call(self.client, w=server.w, rows=ua.PerClient(rows)).mean("delta")
+
+    def client(self, me, s, m):
+        return me.train(m.w, data="public", only=m.rows).then(self.done)
+
+
+def test_clients_that_read_other_rows_of_the_public_set_do_so_in_a_stack():
+    each, stacked = run(OwnRows(), rounds=2), run(OwnRows(), rounds=2, engine="batched")
+    assert testing.difference(each, stacked) < 1e-9
+    assert testing.difference(each, run(OnPublic(), rounds=2)) > 1e-3
+
+
 class OneLoss(Method):
     """The same loss on one's own samples, on public ones, and with a tensor for each of them."""
 

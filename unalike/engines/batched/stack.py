@@ -264,6 +264,8 @@ class Stack:
             moving["draws"] = draws.fold(self.numbers["_draws"], self.trained)
         there = chosen.samples
         samples = "public" if there.own is None else "both" if there.public else "own"
+        if samples == "public" and (only is None or only.dim() == 1) and local.augment is None:
+            samples = "same"  # the order is one for all too (Plan.keys)
         for name in ("pull", "push"):
             if (value := self._affine(getattr(request, name), pack)) is not None:
                 moving[name] = value

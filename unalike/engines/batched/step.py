@@ -41,7 +41,8 @@ class StepKind:
     """What a step is built from; equal settings share one compiled step.
 
     laid: whether the vectors are the model's, laid out as its stack wants them; data: the samples' name; samples: whose
-    they are, "own", "public" or "both"; labelled: whether all have labels; tensors: names of all arguments and rows.
+    they are, "own", "public", "both", or "same" (public, and every client reads the same rows in the same order);
+    labelled: whether all have labels; tensors: names of all arguments and rows.
     """
 
     local: LocalTraining
@@ -146,15 +147,18 @@ class Step:
         index: Tensor | None = None,
         drawn: Tensor | None = None,
     ) -> Tensor:
-        """index: numbers of the samples within their client's data, where they are asked for; drawn: the keys of what
-        batches draw, likewise."""
+        """x, y: [c, b, B, ...], without the clients where all read the same; index: numbers of the samples within their
+        client's data, where they are asked for; drawn: the keys of what batches draw, likewise."""
         theta, buffers, lr, args = moving["theta"], moving["buffers"], moving["lr"], moving["args"]
         if live is not None:
             lr = torch.where(live, lr, 0.0)
         known = self._known(moving, common, index, drawn)
+        # one picture for all clients: the first layer of a stack is then one product, not one a client
+        each = None if self.kind.samples == "same" else 0
+        dims = (0, 0, each, each, 0, 0, 0, 0)
         if self.kind.step is not None:
             state, given = moving["state"], common["args"]
-            new, after, loss = vmap(lambda *one: self._replaced(given, *one))(
+            new, after, loss = vmap(lambda *one: self._replaced(given, *one), in_dims=(*dims, 0, 0))(
                 theta, buffers, x, y, weight, keys, args, known, lr[:, 0], state
             )
             kept = lambda after, before: after if live is None else torch.where(_like(live, after), after, before)  # noqa: E731
@@ -163,8 +167,8 @@ class Step:
                 state[name].copy_(kept(value, state[name]))
             return loss
         objective = self._objective if self.kind.net == "model" else self._net_objective
-        g, (loss, new_buffers) = vmap(grad(lambda *one: objective(common["args"], *one), has_aux=True))(
-            theta, buffers, x[:, 0], y[:, 0], weight[:, 0], keys, args, known
+        g, (loss, new_buffers) = vmap(grad(lambda *one: objective(common["args"], *one), has_aux=True), in_dims=dims)(
+            theta, buffers, *(t[0] if each is None else t[:, 0] for t in (x, y)), weight[:, 0], keys, args, known
         )
         pull, push = moving.get("pull", 0.0), moving.get("push", 0.0)
         update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live, self.mask)
@@ -208,6 +212,7 @@ class Step:
         rows, weight, *numbers = (t.index_select(0, at)[0, : len(keys)] for t in found)
         index = numbers[0] if numbers else None
         live = torch.arange(len(keys), device=at.device)[:, None] < alive.index_select(0, at)
+        rows = self.read(rows)
         loss = self._step(moving, common, x[rows], y[rows], weight, keys, live, index, drawn)
         total.add_(torch.where(live[:, 0], loss, 0.0))
         at.add_(1)
@@ -237,7 +242,7 @@ class Step:
         )  # fmt: skip
         index = self._asking("index", known["index"][which] if "index" in known else None)
         source = known["source"][which] if "source" in known else None
-        if self.kind.samples == "public":
+        if self.kind.samples in ("public", "same"):
             source = torch.ones(len(y), dtype=torch.int64, device=y.device)
         rows = {name: value[which] for name, value in known.get("rows", {}).items()}
         return Batch(x, y, weight, calls, index=index, source=source, rows=rows, **(at or {})), calls
@@ -337,7 +342,7 @@ class Step:
         part = tree_map(lambda t: t[:1].clone(), moving)
         with torch.no_grad():
             _, rows, weight, index = next(self._blocks(course))
-            at, keys = rows[0, :1], self.step_keys(course.order.keys[:1], 0, 0)
+            at, keys = self.read(rows[0, :1]), self.step_keys(course.order.keys[:1], 0, 0)
             x, y = self.samples(course.data, at, keys), taken(course.data.y, at)
             self._step(part, course.common, x, y, weight[0, :1], keys, None, index[0, :1], part["draws"])
         found, self.trying = set(self.trying), None
@@ -398,7 +403,7 @@ class Step:
                 for k in range(rows.shape[0]):
                     w = int(alive[first + k])
                     part = moving if w == c else tree_map(lambda t, w=w: t[:w], moving)
-                    at, keys = rows[k, :w], self.step_keys(key[:w], first, k)
+                    at, keys = self.read(rows[k, :w]), self.step_keys(key[:w], first, k)
                     x = self.samples(data, at, keys)
                     asked = index[k, :w] if self.numbered else None, self.drawn_keys(part, first, k)
                     total[:w] += self._step(
@@ -416,9 +421,13 @@ class Step:
         drawn = self.pure.keyed or self.moved is not None
         return draws.fold(key, (first + at) * self.kind.batches) if drawn else key
 
+    def read(self, rows: Tensor) -> Tensor:
+        """The rows of samples [c, b, B] to read; [b, B] where all clients read the same."""
+        return rows[0] if self.kind.samples == "same" else rows
+
     def samples(self, data: Samples, rows: Tensor, keys: Tensor) -> Tensor:
-        """The samples of a step [c, b, B, ...], augmented where asked. Never compiled: Inductor on a CPU reads outside
-        of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
+        """The samples of a step, as many as rows are read, augmented where asked. Never compiled: Inductor on a
+        CPU reads outside of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
         x = taken(data.x, rows)
         if self.moved is None:
             return x
