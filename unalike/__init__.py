@@ -13,7 +13,7 @@ from unalike import data, draws, methods, metrics, models
 from unalike import draws as random
 from unalike import training as local
 from unalike.contract import Batch, Cohort, Field, Fields, Me, Method, PerClient, Replies, Request, Server, Vectors
-from unalike.data import Dataset, Federation, load, partition, synthetic
+from unalike.data import Dataset, Federation, load, partition, skew, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.methods import CLASSES, METHODS
 from unalike.nn import layout
@@ -32,7 +32,7 @@ __all__ = [
     "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress", "Replies",
     "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "data", "draws",
     "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random",
-    "sampling", "simulate", "synthetic", *CLASSES,
+    "sampling", "simulate", "skew", "synthetic", *CLASSES,
 ]  # fmt: skip
 
 

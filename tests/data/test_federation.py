@@ -469,6 +469,7 @@ FACTS = {
     "notes": [],
     **dict.fromkeys(("schema", "recipe", "preparation")),
     "shipped": False,
+    "planted": {},
 }
 
 

@@ -1,6 +1,6 @@
 """Data: federations as columns, partitions of pooled data sets, synthetic federations, data sets by name."""
 
-from unalike.data import partition, synthetic
+from unalike.data import partition, skew, synthetic
 from unalike.data.columns import Columns
 from unalike.data.dataset import Dataset
 from unalike.data.extras import noise_like
@@ -10,5 +10,5 @@ from unalike.data.sources import load, load_federation
 
 __all__ = [
     "SPLITS", "Columns", "Dataset", "Federation", "RemoteFederation", "load", "load_federation", "noise_like",
-    "partition", "synthetic",
+    "partition", "skew", "synthetic",
 ]  # fmt: skip

@@ -125,31 +125,30 @@ class Dataset:
             more: dict[str, Any] = {"drop_empty": drop_empty, "public": aside, "public_labels": public_labels}
             more |= {"shipped": shipped, "splits": splits, "raw": raw}
             return rest.split(partition, clients, seed, test, validation, **more)
-        if partition is None:
-            partition = "iid" if self.natural is None else "natural"
-        if isinstance(partition, str):
-            partition = partitions.parse(partition)
+        given = partitions.parse(partition) if isinstance(partition, str) else partition
+        recipe = partitions.Composed(()) if given is None else partitions.composed(given)
+        dealer: Any = recipe.dealer or partitions.parse("iid" if self.natural is None else "natural")
         labels, test_labels, names = self.y.cpu().numpy(), None, None
         if self.test is not None:
             test_labels = self.test[1].cpu().numpy()
-        if isinstance(partition, partitions.Natural):
-            labels, test_labels = self._natural(partition, test == "same")
+        if isinstance(dealer, partitions.Natural):
+            labels, test_labels = self._natural(dealer, test == "same")
             clients = len(np.unique(labels)) if clients is None else clients
-            names = partition.chosen(labels, clients)
+            names = dealer.chosen(labels, clients)
         clients = CLIENTS if clients is None else clients
 
         test_parts = None
         if test == "same":
-            parts, test_parts = self._same(partition, labels, test_labels, clients, seed)
+            parts, test_parts = self._same(dealer, labels, test_labels, clients, seed)
         elif isinstance(test, str):
             raise UnalikeError(f"test={test!r} must be a share of each client's samples, such as 0.2, or 'same'.")
         else:
-            parts = partition(labels, clients, seed)
-        parts = self._checked(partition, parts, clients)
+            parts = dealer(labels, clients, seed)
+        parts = self._checked(dealer, parts, clients)
         empty = [k for k, part in enumerate(parts) if not len(part)]
         if empty and (not drop_empty or len(empty) == clients):
             raise UnalikeError(
-                f"The partition {partition} leaves {len(empty)} of {clients} clients empty: ask for fewer clients, or "
+                f"The partition {dealer} leaves {len(empty)} of {clients} clients empty: ask for fewer clients, or "
                 "leave these out with drop_empty=True."
             )
         kept = np.setdiff1d(np.arange(clients), empty)
@@ -166,6 +165,7 @@ class Dataset:
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)
+        fed = recipe.change(fed, seed)
         fed = with_extras(fed, public, public_labels, splits, seed, shipped)
         return fed if raw or self.scale is None else fed.prepared()
 

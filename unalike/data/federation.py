@@ -37,7 +37,8 @@ class Federation:
     `classes` is the number of labels (found from the labels where not given), None for regression. `names` are the
     clients', `label_names` the classes'. Data that come from a table have its `schema`, and `notes`: what was worth a
     remark when they were read. Features that are to be prepared yet have a `recipe`, those that were, their
-    `preparation`.
+    `preparation`. `planted` has what a skew made to order did to every client, by the skew's name: groups as whole
+    numbers, or how far each is changed.
     """
 
     remote = False  # whether the samples are on other machines
@@ -59,6 +60,7 @@ class Federation:
         recipe: Recipe | None = None,
         preparation: Preparation | None = None,
         notes: Sequence[str] = (),
+        planted: Mapping[str, Any] | None = None,
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
@@ -89,6 +91,10 @@ class Federation:
         self.names = names
         self.classes = self._count_classes(classes)
         self.schema, self.recipe, self.preparation, self.notes = schema, recipe, preparation, [*notes]
+        self.planted = {name: np.asarray(values) for name, values in (planted or {}).items()}
+        for name, values in self.planted.items():
+            if values.shape != (len(train),):
+                raise UnalikeError(f"planted {name!r} has shape {list(values.shape)}: it must be one value a client.")
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -137,7 +143,7 @@ class Federation:
     @property
     def facts(self) -> dict[str, Any]:
         """Everything but the samples, as the constructor takes it: classes, names, what the features are, notes."""
-        names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes", "shipped")
+        names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes", "shipped", "planted")
         return {name: getattr(self, name) for name in names}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
@@ -342,6 +348,15 @@ class Federation:
         splits = {name: self.train.take(np.flatnonzero(part == i + 1), counts[i]) for i, name in enumerate(shares)}
         return self.replace(splits={**self.further, **splits})
 
+    def skewed(self, changes: Any, seed: int = 0) -> Self:
+        """Return the federation with its clients made unlike: 'rotate:4|permute:2', or changes of unalike.skew."""
+        from unalike.data.partition import composed, parse  # here: changes are made of federations
+
+        recipe = composed(parse(changes) if isinstance(changes, str) else changes)
+        if recipe.dealer is not None and str(recipe.dealer) != "natural":
+            raise UnalikeError(f"{recipe.dealer} deals samples, and these have their clients: give changes alone.")
+        return recipe.change(self, draws.check_seed(seed))
+
     def prepared(self, recipe: Recipe | str | None = None) -> Self:
         """Return the federation as models should see it: features in comparable units, missing cells filled, a number
         to predict standardised, all by sums over the clients' training samples (unalike/data/preparation.py).
@@ -375,7 +390,7 @@ class Federation:
 
     def pooled(self) -> Federation:
         """Return one client that holds all clients' data, split by split; the tensors are shared, not copied."""
-        return self.map(lambda columns: Columns(columns.x, columns.y, [0, len(columns.y)]), names=None)
+        return self.map(lambda columns: Columns(columns.x, columns.y, [0, len(columns.y)]), names=None, planted={})
 
     # ---- where it lies
 

@@ -173,7 +173,8 @@ def write_mapped(
         parts = [_stem(name) for name in splits] + ["global"] * (global_test is not None)
         parts += ["public"] * (public is not None)
         plain = {name: facts[name] and facts[name].plain() for name in KINDS if name in facts}
-        index = {"format": FORMAT, "parts": parts, **facts, **plain}
+        planted = {name: values.tolist() for name, values in facts.get("planted", {}).items()}
+        index = {"format": FORMAT, "parts": parts, **facts, **plain, "planted": planted}
         (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
         if target.exists():
             target.rmdir()  # empty: seen above
@@ -202,6 +203,7 @@ def open_mapped(source: Path) -> dict[str, Any]:
         facts = {"classes": index["classes"], "names": index["names"], "label_names": index.get("label_names")}
         facts |= {name: kind.from_plain(index[name]) for name, kind in KINDS.items() if index.get(name)}
         facts["notes"], facts["shipped"] = index.get("notes", []), index.get("shipped", False)
+        facts["planted"] = index.get("planted", {})
         return {**parts, **facts}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnalikeError(

@@ -84,6 +84,7 @@ class JoinedFederation(Federation):
         self.classes, self.names = first.classes, _names(self.own, places)
         self.label_names = next((p.label_names for p in self.own.values() if p.label_names is not None), None)
         self.schema = self.recipe = self.preparation = None  # each part has its own
+        self.planted = {}
         self.notes = [f"{name}: {note}" for name, part in self.own.items() for note in part.notes]
         self.shipped = any(part.shipped for part in self.own.values())
         self.global_test = None

@@ -2,7 +2,8 @@
 
 Every sample is used exactly once (unless leftovers="drop" or the N largest natural clients are asked for), no client
 is empty, an impossible request is an error, and the same arguments give the same answer everywhere. Any function of
-that form may be used in place of those here.
+that form may be used in place of those here. Changes of what clients have got (unalike/data/skew) may follow:
+"dirichlet:0.3|permute:2".
 """
 
 from __future__ import annotations
@@ -12,46 +13,63 @@ from collections.abc import Callable
 
 from unalike.data.partition.labels import Classes, Dirichlet, PowerLawClasses, Shards, Similarity
 from unalike.data.partition.natural import Natural
+from unalike.data.partition.pieces import Composed, Dealer, Partition, Piece, composed
 from unalike.data.partition.prior import LogNormal, PriorDirichlet
 from unalike.data.partition.sizes import IID, PowerLaw
-from unalike.data.partition.tools import Partition, Spelled
+from unalike.data.skew import CHANGES
 from unalike.errors import UnalikeError, unknown
 
 __all__ = [
-    "IID", "PARTITIONS", "Classes", "Dirichlet", "LogNormal", "Natural", "Partition", "PowerLaw", "PowerLawClasses",
-    "PriorDirichlet", "Shards", "Similarity", "parse",
+    "IID", "PARTITIONS", "PIECES", "Classes", "Composed", "Dirichlet", "LogNormal", "Natural", "Partition", "PowerLaw",
+    "PowerLawClasses", "PriorDirichlet", "Shards", "Similarity", "composed", "parse",
 ]  # fmt: skip
 
-KINDS: tuple[type[Spelled], ...] = (
+KINDS: tuple[type[Dealer], ...] = (
     IID, Dirichlet, PriorDirichlet, Shards, Classes, Similarity, LogNormal, PowerLaw, PowerLawClasses, Natural,
 )  # fmt: skip
 PARTITIONS: dict[str, type] = {kind.name: kind for kind in KINDS}
+PIECES: dict[str, type[Piece]] = {**PARTITIONS, **CHANGES}
 
 
-def parse(text: str) -> Partition:
-    """'dirichlet:0.1', 'shards:2', 'iid', 'iid:true': a name and its arguments in order."""
-    name, *values = [piece.strip() for piece in str(text).split(":")]
-    kind = PARTITIONS.get(name.lower())
+def parse(text: str) -> Piece | Composed:
+    """'dirichlet:0.1', 'shards:2', 'iid:true': a name and its arguments in order; '@0.5' behind them is the strength;
+    several with '|' between them, as in 'dirichlet:0.3|rotate:4@0.5'."""
+    pieces = [_piece(piece.strip(), str(text)) for piece in str(text).split("|")]
+    return pieces[0] if len(pieces) == 1 else Composed(tuple(pieces))
+
+
+def _piece(text: str, whole: str) -> Piece:
+    text, at, strength = text.partition("@")
+    name, *values = [piece.strip() for piece in text.split(":")]
+    kind = PIECES.get(name.lower())
     if kind is None:
-        raise unknown("partition", name, PARTITIONS)
-    fields = dataclasses.fields(kind)
+        raise unknown("partition", name, PIECES)
+    fields = kind.arguments()
     usage = ":".join([name.lower(), *("true" if str(f.type) == "bool" else f.name for f in fields)])
     if len(values) > len(fields):
-        raise UnalikeError(f"The partition {text!r} has {len(values)} arguments: write at most {usage!r}.")
+        raise UnalikeError(f"The partition {whole!r} has {len(values)} arguments: write at most {usage!r}.")
     needed = [f for f in fields if f.default is dataclasses.MISSING][len(values) :]
     if needed:
         example = f"{name.lower()}:{EXAMPLES[str(needed[0].type)]}"
-        raise UnalikeError(f"The partition {text!r} lacks {needed[0].name}: write {usage!r}, such as {example!r}.")
+        raise UnalikeError(f"The partition {whole!r} lacks {needed[0].name}: write {usage!r}, such as {example!r}.")
     arguments = []
     for field, value in zip(fields, values, strict=False):
         try:
             arguments.append(READERS[str(field.type)](value))
         except (ValueError, KeyError):
             raise UnalikeError(
-                f"The partition {text!r} has {field.name}={value!r}: it must be {WORDS[str(field.type)]}; "
+                f"The partition {whole!r} has {field.name}={value!r}: it must be {WORDS[str(field.type)]}; "
                 f"write {usage!r}."
             ) from None
-    return kind(*arguments)
+    piece = kind(*arguments)
+    if not at:
+        return piece
+    try:
+        return piece.at(float(strength))
+    except ValueError:
+        raise UnalikeError(
+            f"The partition {whole!r} has the strength {strength!r}: after @ there must be a number from 0 to 1."
+        ) from None
 
 
 READERS: dict[str, Callable] = {

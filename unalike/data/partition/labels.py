@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from unalike.data.partition import tools
-from unalike.data.partition.tools import Spelled, checked, count, deal, deal_counts, generator, numbered
+from unalike.data.partition.pieces import Dealer
+from unalike.data.partition.tools import checked, count, deal, deal_counts, generator, numbered
 from unalike.draws import check_seed
 from unalike.errors import UnalikeError, one_of
 
@@ -20,7 +21,7 @@ HOPELESS = 50  # with more clients than this below min_size another draw would n
 
 
 @dataclasses.dataclass(frozen=True)
-class Dirichlet(Spelled):
+class Dirichlet(Dealer):
     """Label skew: each class is shared among the clients in proportions drawn from Dir(alpha, …, alpha).
 
     As in NIID-Bench (Li et al. 2022, arXiv:2102.02079), a client that has its even share already gets none
@@ -35,10 +36,11 @@ class Dirichlet(Spelled):
     min_size: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         tools.above_zero("Dirichlet's alpha", self.alpha)
         count("Dirichlet's min_size", self.min_size, least=0)
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, max(self.min_size, 1), "dirichlet")
         classes = numbered(labels, "dirichlet")
         rng = generator(seed, "dirichlet")
@@ -78,7 +80,7 @@ class Dirichlet(Spelled):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shards(Spelled):
+class Shards(Dealer):
     """Sort by label, cut into clients × per_client equal shards, give each client `per_client` at random.
 
     McMahan et al. 2017 (arXiv:1602.05629): with 2 shards most clients have two labels. Float targets work
@@ -89,9 +91,10 @@ class Shards(Spelled):
     per_client: int = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         count("Shards' per_client", self.per_client)
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, self.per_client, "shards")
         rng = generator(seed, "shards")
         shards = clients * self.per_client
@@ -102,7 +105,7 @@ class Shards(Spelled):
 
 
 @dataclasses.dataclass(frozen=True)
-class Classes(Spelled):
+class Classes(Dealer):
     """Every client has samples of exactly `per_client` classes, drawn at random.
 
     NIID-Bench's #C=c (Li et al. 2022, arXiv:2102.02079): a class is shared evenly among its owners. There client k
@@ -115,9 +118,10 @@ class Classes(Spelled):
     per_client: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         count("Classes' per_client", self.per_client)
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         each = self.per_client
         labels = checked(labels, clients, each, self.name)
         classes = numbered(labels, self.name)
@@ -173,7 +177,7 @@ def _owned(owners: np.ndarray, clients: int, each: int, rng: np.random.Generator
 
 
 @dataclasses.dataclass(frozen=True)
-class Similarity(Spelled):
+class Similarity(Dealer):
     """A share of the samples is dealt at random, the rest sorted by label and dealt in contiguous slices.
 
     rFedAvg's "similarity" (Wang et al., ICDE 2023): 1 is IID, 0 gives each client one or two labels where there are
@@ -189,10 +193,11 @@ class Similarity(Spelled):
     leftovers: str = "spread"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         tools.number("Similarity's share", self.share, 0, 1, 0.1)
         one_of(self, "leftovers", "spread", "drop")
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, 1, self.name)
         stream = random.Random(check_seed(seed))
         return self._deal(labels, self._shuffled(labels, stream), clients)
@@ -236,7 +241,7 @@ class Similarity(Spelled):
 
 
 @dataclasses.dataclass(frozen=True)
-class PowerLawClasses(Spelled):
+class PowerLawClasses(Dealer):
     """Client k has the classes k, k+1, … (mod K), `classes` of them, in very unequal amounts.
 
     `form` "mnist" is FedProx's MNIST (Li et al. 2020, arXiv:1812.06127, generate_niid.py; there 1000 clients of 2
@@ -256,11 +261,12 @@ class PowerLawClasses(Spelled):
     leftovers: str = "spread"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         count("PowerLawClasses' classes", self.classes)
         one_of(self, "form", "mnist", "letters")
         one_of(self, "leftovers", "spread", "drop")
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, 1, self.name)
         classes = numbered(labels, self.name)
         totals = np.bincount(classes)

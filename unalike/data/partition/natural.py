@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.tools import Spelled, count
+from unalike.data.partition.pieces import Dealer
+from unalike.data.partition.tools import count
 from unalike.errors import UnalikeError
 
 
 @dataclasses.dataclass(frozen=True)
-class Natural(Spelled):
+class Natural(Dealer):
     """One client a value of a column of the data set: a writer, a speaker, a person, a hospital.
 
     `column` None is the column that the data set itself calls its client. Fewer clients than values: those with most
@@ -24,7 +25,7 @@ class Natural(Spelled):
     name: ClassVar[str] = "natural"
     column: str | None = None
 
-    def __call__(self, values: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, values: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         return _rows(values, self.chosen(values, clients))
 
     def chosen(self, values: np.ndarray, clients: int) -> np.ndarray:

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.tools import Spelled, above_zero, checked, number, numbered, repair
+from unalike.data.partition.pieces import Dealer
+from unalike.data.partition.tools import above_zero, checked, number, numbered, repair
 from unalike.draws import check_seed
 
 REDRAWS = 5_000_000  # that PriorDirichlet allows itself for a data set, and 1,000 more a sample
@@ -17,7 +18,7 @@ BLOCK = 1 << 16  # words of the random stream that are read ahead
 
 
 @dataclasses.dataclass(frozen=True)
-class LogNormal(Spelled):
+class LogNormal(Dealer):
     """Quantity skew: sizes in proportion to lognormal(log(n / clients), sigma) draws; labels at random.
 
     Index for index the "iid" of FedDyn's and FedDC's programs (Acar et al., ICLR 2021; Gao et al., CVPR 2022) for
@@ -31,9 +32,10 @@ class LogNormal(Spelled):
     sigma: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         number("LogNormal's sigma", self.sigma, 0, 20, 0.3)
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, 1, self.name)
         stream = legacy(seed)
         order = stream.permutation(len(labels))
@@ -41,7 +43,7 @@ class LogNormal(Spelled):
 
 
 @dataclasses.dataclass(frozen=True)
-class PriorDirichlet(Spelled):
+class PriorDirichlet(Dealer):
     """Label skew: each client draws its own class proportions from Dir(alpha, …, alpha), then its samples by them.
 
     Index for index what FedDyn's and FedDC's programs give for the same seed (Acar et al., ICLR 2021; Gao et al.,
@@ -62,10 +64,11 @@ class PriorDirichlet(Spelled):
     sigma: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         above_zero("PriorDirichlet's alpha", self.alpha)
         number("PriorDirichlet's sigma", self.sigma, 0, 20, 0.3)
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, 1, self.name)
         classes = numbered(labels, self.name)
         stream = legacy(seed)

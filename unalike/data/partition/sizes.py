@@ -7,17 +7,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.tools import Spelled, apportion, checked, deal, generator, number, numbered, repair
+from unalike.data.partition.pieces import Dealer
+from unalike.data.partition.tools import apportion, checked, deal, generator, number, numbered, repair
 
 
 @dataclasses.dataclass(frozen=True)
-class IID(Spelled):
+class IID(Dealer):
     """Shuffle and cut into equal parts (sizes differ by one at most); `balanced`: every class evenly too."""
 
     name: ClassVar[str] = "iid"
     balanced: bool = False
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, 1, "iid")
         rng = generator(seed, "iid")
         order = rng.permutation(len(labels))
@@ -30,7 +31,7 @@ class IID(Spelled):
 
 
 @dataclasses.dataclass(frozen=True)
-class PowerLaw(Spelled):
+class PowerLaw(Dealer):
     """Quantity skew: the k-th client (from 1) has a share in proportion to k^-exponent; labels at random.
 
     Client 0 is the largest. 0 is equal sizes, 1 Zipf's law; a share below one sample becomes one, taken from the
@@ -41,9 +42,10 @@ class PowerLaw(Spelled):
     exponent: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         number("PowerLaw's exponent", self.exponent, 0, 100, 1.5)
 
-    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         labels = checked(labels, clients, 1, self.name)
         sizes = apportion(np.arange(1, clients + 1) ** -float(self.exponent), len(labels))
         repair(sizes[None], 1)

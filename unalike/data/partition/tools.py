@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from unalike import draws
 from unalike.errors import UnalikeError
-
-Partition = Callable[[np.ndarray, int, int], list[np.ndarray]]
-
-
-class Spelled:
-    """`str(partition)` is what `parse` reads."""
-
-    name: ClassVar[str]
-
-    def __str__(self) -> str:
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        values = [getattr(self, f.name) for f in fields]
-        while values and values[-1] == fields[len(values) - 1].default:
-            values.pop()
-        return ":".join([self.name, *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)])
-
 
 # ---- checks
 

@@ -1,0 +1,143 @@
+"""Pieces of skew, and several of them as one: `Dirichlet(0.3) | Quantity(0.5) | Rotate(4)`.
+
+A dealer says which client gets which samples; a change (unalike/data/skew) alters what a client has got. Every piece
+has a strength from 0, no skew at all, to 1, all that its own parameters ask for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from unalike.data.partition import tools
+from unalike.errors import UnalikeError
+
+Partition = Callable[[np.ndarray, int, int], list[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One kind of skew. `str(piece)` is what `parse` reads; `a | b` is both, one after the other."""
+
+    name: ClassVar[str]
+    strength: float = dataclasses.field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        tools.number(f"{type(self).__name__}'s strength", self.strength, 0, 1, 0.5)
+
+    @classmethod
+    def arguments(cls) -> list[dataclasses.Field]:
+        """Return its parameters in their order, without the strength."""
+        return [f for f in dataclasses.fields(cls) if f.name != "strength"]
+
+    def __str__(self) -> str:
+        fields = self.arguments()
+        values = [getattr(self, f.name) for f in fields]
+        while values and values[-1] == fields[len(values) - 1].default:
+            values.pop()
+        text = ":".join([self.name, *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)])
+        return text if self.strength == 1 else f"{text}@{self.strength:g}"
+
+    def at(self, strength: float) -> Self:
+        """Return the same at another strength."""
+        return dataclasses.replace(self, strength=strength)
+
+    def __or__(self, other: Any) -> Composed:
+        return Composed((*_pieces(self), *_pieces(other)))
+
+    def __ror__(self, other: Any) -> Composed:
+        return Composed((*_pieces(other), *_pieces(self)))
+
+
+class Dealer(Piece):
+    """A partition: which rows each client gets. At a strength below 1 that share of a client's rows stays with it, and
+    the others go round at random among all clients; sizes stay as they are."""
+
+    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        parts = self.parts(labels, clients, seed)
+        return parts if self.strength == 1 else _loosened(parts, self.strength, seed)
+
+    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        """Return the rows of each client at full strength."""
+        raise NotImplementedError
+
+
+class Change(Piece):
+    """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
+
+    def change(self, fed: Any, seed: int) -> Any:
+        """Return the federation changed, with what was planted in `fed.planted`."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Composed:
+    """Several pieces as one partition: one dealer at most (first), then changes in their order."""
+
+    pieces: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        dealers = [piece for piece in self.pieces if not isinstance(piece, Change)]
+        if len(dealers) > 1:
+            raise UnalikeError(f"{dealers[0]} and {dealers[1]} both deal the samples: name one of them.")
+        if dealers and self.pieces[0] is not dealers[0]:
+            raise UnalikeError(f"{dealers[0]} deals the samples: it must come first in '{self}'.")
+
+    def __str__(self) -> str:
+        return "|".join(str(piece) for piece in self.pieces)
+
+    def __or__(self, other: Any) -> Composed:
+        return Composed((*self.pieces, *_pieces(other)))
+
+    def __ror__(self, other: Any) -> Composed:
+        return Composed((*_pieces(other), *self.pieces))
+
+    @property
+    def dealer(self) -> Partition | None:
+        """The piece that deals the samples; None: the data's own clients, or all alike."""
+        return next((piece for piece in self.pieces if not isinstance(piece, Change)), None)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(piece for piece in self.pieces if isinstance(piece, Change))
+
+    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        if self.dealer is None:
+            raise UnalikeError(f"'{self}' does not say how samples are dealt: begin with one that does, as in 'iid|…'.")
+        return self.dealer(labels, clients, seed)
+
+    def change(self, fed: Any, seed: int) -> Any:
+        """Return the federation with all changes, one after the other."""
+        for change in self.changes:
+            fed = change.change(fed, seed)
+        return fed
+
+
+def composed(partition: Any) -> Composed:
+    """Return a piece, several, or a partition of one's own as pieces in a row."""
+    return partition if isinstance(partition, Composed) else Composed((partition,))
+
+
+def _pieces(given: Any) -> Sequence[Any]:
+    if isinstance(given, str):
+        from unalike.data.partition import parse  # here: the registry knows all pieces
+
+        given = parse(given)
+    if isinstance(given, Composed):
+        return given.pieces
+    if not callable(given) and not isinstance(given, Piece):
+        raise UnalikeError(f"{given!r} is no skew: give a partition, a change, or a text such as 'rotate:4'.")
+    return (given,)
+
+
+def _loosened(parts: list[np.ndarray], strength: float, seed: int) -> list[np.ndarray]:
+    """Let a share of every client's rows go round at random; sizes stay."""
+    rng = tools.generator(seed, "strength")
+    sizes = np.array([len(part) for part in parts])
+    rows = np.concatenate(parts)
+    loose = rng.random(len(rows)) >= strength
+    rows[loose] = rng.permutation(rows[loose])
+    return np.split(rows, np.cumsum(sizes)[:-1])

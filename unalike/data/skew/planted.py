@@ -1,0 +1,25 @@
+"""Who is changed, and how far: groups of clients, or a level for each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unalike import draws
+from unalike.errors import UnalikeError
+
+
+def drawn_groups(name: str, clients: int, groups: int, seed: int) -> np.ndarray:
+    """Return the group of every client, int64 [N]: as even as can be, drawn at random. Group 0 is not changed."""
+    if groups > clients:
+        raise UnalikeError(f"{name} must make {groups} groups of {clients} clients: ask for at most {clients}.")
+    return draws.generator(draws.check_seed(seed), "groups", name).permutation(np.arange(clients) % groups)
+
+
+def levels(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is planted, and how far every client is changed, float64 [N] evenly from 0 to 1. With groups all of
+    a group are changed alike, and their groups are planted; without (0), each by a level of its own, which is."""
+    if groups:
+        planted = drawn_groups(name, clients, groups, seed)
+        return planted, planted / max(groups - 1, 1)
+    own = np.arange(clients) / max(clients - 1, 1)
+    return own, own
