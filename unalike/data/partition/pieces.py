@@ -106,6 +106,10 @@ class Composed:
     def changes(self) -> tuple[Change, ...]:
         return tuple(piece for piece in self.pieces if isinstance(piece, Change))
 
+    def without_features(self) -> Composed:
+        """Return the same without changes of features."""
+        return Composed(tuple(piece for piece in self.pieces if not getattr(piece, "of_features", False)))
+
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         if self.dealer is None:
             raise UnalikeError(f"'{self}' does not say how samples are dealt: begin with one that does, as in 'iid|…'.")
