@@ -15,6 +15,7 @@ from unalike.contract import Method
 from unalike.contract.architectures import assigned_names
 from unalike.data import Dataset, Federation, load, load_federation
 from unalike.data.extras import with_extras
+from unalike.data.partition import composed, parse
 from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
@@ -58,8 +59,9 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
         seed, extras = options.get("seed", 0), _extras(options)
-        if dealt == "natural":
-            return _extended(load_federation(name, **options).split_clients(validation=share, seed=seed), extras, seed)
+        if composed(parse(dealt)).natural:
+            fed = load_federation(name, **options).split_clients(validation=share, seed=seed)
+            return _extended(fed.skewed(dealt, seed), extras, seed)
         test = options.pop("test", 0.0)
         made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
         pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
@@ -69,9 +71,9 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
         return picture_dataset(**options).split(**split)
     if name is None and "folder" in options:
         fractions = {f"{k}_fraction": split.pop(k) for k in ("test", "validation") if k in split}
-        extras = _extras(split)
+        extras, changes, seed = _extras(split), split.pop("partition", "natural"), split.get("seed", 0)
         fed = Federation.from_folder(options.pop("folder"), raw=True, **fractions, **split, **options)
-        fed = _extended(fed, extras, split.get("seed", 0))
+        fed = _extended(fed.skewed(changes, seed), extras, seed)
         return fed if raw or fed.recipe is None else fed.prepared()
     if name is None:
         return _table(options, split, raw)

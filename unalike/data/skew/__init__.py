@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from unalike.data.partition.pieces import Change
 from unalike.data.skew.labels import Permute
+from unalike.data.skew.views import Views
 
-__all__ = ["CHANGES", "Permute"]
+__all__ = ["CHANGES", "Permute", "Views"]
 
-KINDS: tuple[type[Change], ...] = (Permute,)
+KINDS: tuple[type[Change], ...] = (Permute, Views)
 CHANGES: dict[str, type[Change]] = {kind.name: kind for kind in KINDS}
