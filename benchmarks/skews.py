@@ -128,7 +128,9 @@ def page():
         for method in METHODS:
             values = [v for (d, k, _, m, _), v in done.items() if (d, k, m) == (data, ALIKE, method)]
             alike.append(f"{method} {100 * statistics.mean(values):.1f} %")
-        parts.append(f"## {title}\n\nWith clients that are alike (`iid`): {', '.join(alike)}. Points lost against that:\n")
+        parts.append(
+            f"## {title}\n\nWith clients that are alike (`iid`): {', '.join(alike)}. Points lost against that:\n"
+        )
         heads = [f"{m} at {s:g}" for m in METHODS for s in STRENGTHS]
         rows = [f"| kind | written | {' | '.join(heads)} |", "|" + "---|" * (2 + len(heads))]
         for kind, (words, sets) in KINDS.items():
@@ -139,12 +141,13 @@ def page():
     PAGE.write_text("\n".join(parts))
 
 
-INTRODUCTION = """Twenty clients, all in every round; a fifth of every client's samples are its own test, and a cell is how many points of
-accuracy the one common model loses on all these tests against clients that are alike: mean over five seeds and its standard
-error, each seed beside its own run with `iid`. Both methods train alike (two epochs a round, a network of one hidden layer of 64,
-rate 0.1); nothing is tuned to a kind of skew. In a composed kind every piece has the strength of the column. A negative number
-is a gain: under `periods` or a stream a client's own test is of its own time. Made by `python benchmarks/skews.py`, the runs
-one by one in [benchmarks/skews.csv](../benchmarks/skews.csv); the kinds are explained in [skews.md](skews.md).
+INTRODUCTION = """Twenty clients, all in every round; a fifth of every client's samples are its own test, and a cell
+is how many points of accuracy the one common model loses on all these tests against clients that are alike: mean over five
+seeds and its standard error, each seed beside its own run with `iid`. Both methods train alike (two epochs a round, a
+network of one hidden layer of 64, rate 0.1); nothing is tuned to a kind of skew. In a composed kind every piece has the
+strength of the column. A negative number is a gain: under `periods` or a stream a client's own test is of its own time.
+Made by `python benchmarks/skews.py`, the runs one by one in [benchmarks/skews.csv](../benchmarks/skews.csv); the kinds
+are explained in [skews.md](skews.md).
 """
 
 
