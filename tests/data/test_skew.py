@@ -145,6 +145,25 @@ def test_draws_do_not_depend_on_chunks_or_on_the_device_s_type(name, monkeypatch
     assert torch.equal(double.train.y, whole.train.y)
 
 
+FINGERPRINTS = {
+    "noise": "a5312851b70b3d12",
+    "impulse": "2bdffeeafbc47a78",
+    "shift": "9abeaa241fcae761",
+    "rotate": "2541bdb4647e5568",
+    "blur": "43b6ae2b086f3bff",
+    "contrast": "eb94682e40872339",
+    "colour": "057b452e188c51f5",
+    "permute": "1a599e5e90a0e5d0",
+    "crowd": "43dccd5c3378bf22",
+    "noise:0.5@0.5|rotate:3:100|crowd:0.3:0.2": "e271cca44c5d9c15",
+}
+
+
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_the_same_federation_on_every_platform(name):
+    assert made().skewed(TEXTS.get(name, name), seed=9).fingerprint() == FINGERPRINTS[name]
+
+
 def test_two_kinds_cross_at_random():
     """Groups of two kinds are drawn apart: all four pairs occur, and the pairs differ from seed to seed."""
     fed = made(sizes=[5] * 40)

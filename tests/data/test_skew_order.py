@@ -84,8 +84,9 @@ def test_raw_features_are_not_changed_and_labels_are():
     assert fed.recipe is not None and sorted(fed.planted["permute"]) == [0, 0, 1, 1]
     with says("noise changes features as models see them, and these are raw", "prepared"):
         pool("standard").split("iid|noise:1", 4, raw=True)
-    with says("shift changes features as models see them"):
-        fed.skewed("shift:1")
+    for text in ("shift:1", "views:2"):
+        with says(f"{text[:5]} changes features as models see them"):
+            fed.skewed(text)
     assert "shift" in fed.prepared().skewed("shift:1").planted
     assert "noise" in pool().split("noise:1", 4, raw=True).planted  # nothing is to be prepared here
 

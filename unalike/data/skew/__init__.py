@@ -11,8 +11,9 @@ from unalike.data.partition.pieces import Change
 from unalike.data.skew.features import Impulse, Noise, Shift
 from unalike.data.skew.labels import Crowd, Permute
 from unalike.data.skew.pictures import Blur, Colour, Contrast, Rotate
+from unalike.data.skew.views import Views
 
-__all__ = ["CHANGES", "Blur", "Colour", "Contrast", "Crowd", "Impulse", "Noise", "Permute", "Rotate", "Shift"]
+__all__ = ["CHANGES", "Blur", "Colour", "Contrast", "Crowd", "Impulse", "Noise", "Permute", "Rotate", "Shift", "Views"]
 
-KINDS: tuple[type[Change], ...] = (Noise, Impulse, Shift, Rotate, Blur, Contrast, Colour, Permute, Crowd)
+KINDS: tuple[type[Change], ...] = (Noise, Impulse, Shift, Rotate, Blur, Contrast, Colour, Views, Permute, Crowd)
 CHANGES: dict[str, type[Change]] = {kind.name: kind for kind in KINDS}
