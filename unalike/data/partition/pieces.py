@@ -68,6 +68,8 @@ class Dealer(Piece):
 class Change(Piece):
     """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
 
+    in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
+
     def change(self, fed: Any, seed: int) -> Any:
         """Return the federation changed, with what was planted in `fed.planted`."""
         raise NotImplementedError

@@ -8,9 +8,10 @@ far it is changed.
 from __future__ import annotations
 
 from unalike.data.partition.pieces import Change
+from unalike.data.skew.drift import Drift, Stream
 from unalike.data.skew.labels import Permute
 
-__all__ = ["CHANGES", "Permute"]
+__all__ = ["CHANGES", "Drift", "Permute", "Stream"]
 
-KINDS: tuple[type[Change], ...] = (Permute,)
+KINDS: tuple[type[Change], ...] = (Permute, Drift, Stream)
 CHANGES: dict[str, type[Change]] = {kind.name: kind for kind in KINDS}
