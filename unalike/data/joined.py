@@ -272,4 +272,4 @@ def _padded(part: Federation, places: np.ndarray, clients: int, names: list[str]
         sizes[places] = columns.sizes
         return Columns(columns.x, columns.y, offsets_of(sizes))
 
-    return part.map(place, names=names, drift=None)  # the part as it was given has it
+    return part.map(place, names=names, planted={}, drift=None)  # the part as it was given has them

@@ -389,7 +389,7 @@ def _side_by_side(data: Sequence[Federation]) -> Federation:
 
     # the runs' clients often have the same names, and a federation's names are distinct
     splits = as_arguments({name: joined(name) for name in data[0].splits})
-    return data[0].replace(**splits, global_test=None, names=None)
+    return data[0].replace(**splits, global_test=None, names=None, planted={})
 
 
 # ---------------------------------------------------------------- who can stand side by side
