@@ -200,6 +200,13 @@ def test_mistakes(text, message):
 def test_what_cannot_be_done_is_said_when_it_is_asked_for():
     with refused("permute must make 2 groups of 1 clients"):
         numbered(6).skewed("drift:3:permute:2")
+    with refused("rotate changes pictures"):
+        federation().skewed("drift:3:rotate:2")
+    with refused("crowd:0.3:0.5 changes how many samples clients have"):
+        federation().skewed("drift:3:crowd:0.3:0.5")
+    later = federation().skewed("drift:3:crowd:0.3").named_splits(query=0.5)
+    with refused("change labels first, then make further splits"):  # before round 1
+        Present(later, torch.device("cpu"), torch.float32)
 
 
 def test_rounds_are_whole_numbers_from_1():
@@ -265,7 +272,7 @@ def test_nothing_is_computed_inside_a_phase(monkeypatch):
     present = Present(fed, torch.device("cpu"), torch.float32)
     for round in range(1, 12):
         present.enter(round)
-    assert asked == [1.0, 0.25, 0.5, 0.75, 1.0]  # the first to see that it can be done
+    assert asked == [1.0, 1.0, 0.25, 0.5, 0.75, 1.0]  # first when it is declared, and before the run
 
 
 def test_parts_of_joined_federations_drift_each_in_its_way():

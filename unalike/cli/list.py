@@ -17,6 +17,7 @@ from typing import Any
 from unalike import config
 from unalike.cli import show
 from unalike.data.partition import PARTITIONS
+from unalike.data.skew import CHANGES
 from unalike.engines import ENGINES
 from unalike.errors import unknown
 from unalike.methods import METHODS
@@ -28,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "data": config.NAMES["data"],
     "models": config.NAMES["model"],
     "partitions": PARTITIONS,
+    "skews": CHANGES,
     "engines": ENGINES,
 }
 NOTE = (

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unalike.config.build import make_local, make_loss, make_method, make_sampling
+from unalike.config.build import make_local, make_loss, make_method, make_sampling, own_clients
 from unalike.config.tables import (
     FACTS,
     IN_COMMON,
@@ -189,10 +189,20 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
     for data in _data_tables(tables["data"]).values():
         if "partition" in data:
-            parse_partition(data["partition"])
+            _check_partition(data)
     clients = population(tables["data"])
     if clients is not None:
         participants.check(clients)
+
+
+def _check_partition(data: dict[str, Any]) -> None:
+    """A partition that can be read; of a folder with a file a client, changes alone."""
+    partition = parse_partition(data["partition"])
+    if "name" not in data and "clients" not in data_settings(data) and not own_clients(data["partition"]):
+        raise UnalikeError(
+            f"[data] partition {str(partition)!r} deals samples, and in this folder every client has its own: give "
+            "changes alone, such as 'rotate:4'."
+        )
 
 
 def _check_shares(where: str, data: dict[str, Any]) -> None:
@@ -226,7 +236,7 @@ def population(data: dict[str, Any]) -> int | None:
     known = data_settings(data)
     if "clients" not in known or "clients" in data:
         return data.get("clients")
-    dealt = str(data.get("partition", "natural")).partition(":")[0] != "natural"
+    dealt = not own_clients(data.get("partition", "natural"))
     return CLIENTS if dealt and "partition" in known else known["clients"][1]
 
 

@@ -78,6 +78,7 @@ def data_settings(table: dict[str, Any]) -> Known:
         if depth := layout(table["folder"]):
             return {**PICTURES, **(NATURAL if depth == "clients" else SPLIT)}
         own = {"folder": FOLDER, "scale": SCALE, "test": SPLIT["test"]._replace(hint=float)}
+        own["partition"] = NATURAL["partition"]
         return own | {name: SPLIT[name] for name in ("seed", "validation", *EXTRAS)}
     if name in FEDERATIONS:
         more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}

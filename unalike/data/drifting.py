@@ -65,6 +65,8 @@ class Present:
 
     def __init__(self, federation: Federation, device: torch.device, dtype: torch.dtype):
         self.federation = federation
+        assert federation.drift is not None
+        federation.at(federation.drift.rounds)  # what cannot be done is said before the first round
         self.data = own_memory(federation.at(1).to(device, dtype))
         self._phase = self._phase_of(1)
 

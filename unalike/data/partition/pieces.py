@@ -68,6 +68,7 @@ class Dealer(Piece):
 class Change(Piece):
     """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
 
+    of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
     in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
 
     def change(self, fed: Any, seed: int) -> Any:
@@ -105,6 +106,10 @@ class Composed:
     @property
     def changes(self) -> tuple[Change, ...]:
         return tuple(piece for piece in self.pieces if isinstance(piece, Change))
+
+    def without_features(self) -> Composed:
+        """Return the same without changes of features."""
+        return Composed(tuple(piece for piece in self.pieces if not getattr(piece, "of_features", False)))
 
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         if self.dealer is None:

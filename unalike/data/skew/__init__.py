@@ -9,9 +9,24 @@ from __future__ import annotations
 
 from unalike.data.partition.pieces import Change
 from unalike.data.skew.drift import Drift, Stream
-from unalike.data.skew.labels import Permute
+from unalike.data.skew.features import Impulse, Noise, Shift
+from unalike.data.skew.labels import Crowd, Permute
+from unalike.data.skew.pictures import Blur, Colour, Contrast, Rotate
 
-__all__ = ["CHANGES", "Drift", "Permute", "Stream"]
+__all__ = [
+    "CHANGES",
+    "Blur",
+    "Colour",
+    "Contrast",
+    "Crowd",
+    "Drift",
+    "Impulse",
+    "Noise",
+    "Permute",
+    "Rotate",
+    "Shift",
+    "Stream",
+]
 
-KINDS: tuple[type[Change], ...] = (Permute, Drift, Stream)
+KINDS: tuple[type[Change], ...] = (Noise, Impulse, Shift, Rotate, Blur, Contrast, Colour, Permute, Crowd, Drift, Stream)
 CHANGES: dict[str, type[Change]] = {kind.name: kind for kind in KINDS}

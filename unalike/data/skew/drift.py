@@ -14,6 +14,7 @@ import torch
 from unalike import draws
 from unalike.data.columns import Columns
 from unalike.data.drifting import Drifting
+from unalike.data.federation import as_arguments
 from unalike.data.partition import tools
 from unalike.data.partition.pieces import Change
 from unalike.data.skew.planted import levels
@@ -68,6 +69,11 @@ class Drift(DriftingChange):
         object.__setattr__(self, "strength", self.strength * skew.strength)
         object.__setattr__(self, "skew", skew.at(1.0))
 
+    @property
+    def of_features(self) -> bool:  # type: ignore[override]
+        """Whether samples drift, which must have been prepared then."""
+        return self.skew.of_features
+
     @classmethod
     def read(cls, values: list[str], whole: str) -> Drift:
         """Return it from the arguments of a text: rounds, steps or nothing, and the change with its own arguments."""
@@ -114,6 +120,7 @@ class Stream(DriftingChange):
 
     name: ClassVar[str] = "stream"
     in_order: ClassVar[bool] = True
+    of_features: ClassVar[bool] = False
     rounds: int
     share: float = 0.5
     order: str = "time"
@@ -139,8 +146,9 @@ class Stream(DriftingChange):
     def present(self, now: Any, base: Any, seed: int, round: int) -> Any:
         ahead = self.ahead * levels(self.name, len(base), 0, seed)[1]
         passed = np.minimum((round - 1 + ahead) / (self.rounds - 1), 1.0)
-        before = {id(columns): base.splits[name] for name, columns in now.splits.items()}
-        return now.map(lambda columns: self._window(columns, self._ordered(before[id(columns)], seed), passed))
+        orders = {name: self._ordered(columns, seed) for name, columns in base.splits.items()}
+        splits = {name: self._window(columns, orders[name], passed) for name, columns in now.splits.items()}
+        return now.replace(**as_arguments(splits))
 
     def _window(self, columns: Columns, order: np.ndarray, passed: np.ndarray) -> Columns:
         """Return what there is of a split, whose rows have this order; passed: how far each client's window has come,
