@@ -151,6 +151,9 @@ class Dataset:
         else:
             parts = recipe(labels, clients, seed)
         parts = self._checked(dealer, parts, clients)
+        if any(change.in_order for change in recipe.changes):
+            parts = [np.sort(part) for part in parts]
+            test_parts = test_parts and [np.sort(part) for part in test_parts]
         empty = [k for k, part in enumerate(parts) if not len(part)]
         if empty and (not drop_empty or len(empty) == clients):
             raise UnalikeError(

@@ -101,6 +101,7 @@ class Change(Piece):
     """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
 
     of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
+    in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
 
     @property
     def copies(self) -> int:
