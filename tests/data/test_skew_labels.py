@@ -134,8 +134,16 @@ def test_a_client_keeps_a_label():
     skewed.check()
 
 
-def test_further_splits_come_after():
-    with pytest.raises(UnalikeError, match=r"^crowd changes training labels, and support may have copies of them: "):
-        made().named_splits(support=0.5).skewed("crowd:0.3")
-    fed = made(each=50).skewed("crowd:0.3").named_splits(support=1.0)
-    assert torch.equal(fed.further["support"].y, fed.train.y)
+def test_labels_are_taken_away_before_further_splits_are_made():
+    fed = made(each=50)
+    with pytest.raises(UnalikeError, match=r"^crowd takes training labels away, and support may have copies of them: "):
+        fed.named_splits(support=0.5).skewed("crowd:0.3:0.1")
+    after = fed.skewed("crowd:0.3").named_splits(support=1.0)
+    assert torch.equal(after.further["support"].y, after.train.y)
+    before = fed.named_splits(support=1.0).skewed("crowd:0.6")
+    assert 0.2 < (before.further["support"].y != fed.train.y).double().mean() < 0.4
+
+
+def test_labels_that_are_missing_stay_true():
+    fed = made(each=50).skewed("crowd:0:0.5")
+    assert fed.skewed("crowd:0.9").further["unlabelled"] is fed.further["unlabelled"]
