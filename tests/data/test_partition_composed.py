@@ -285,7 +285,7 @@ def test_every_dealer_is_composed_here():
     [
         ("dirichlet:0.3|quantity:0.5", "24d5cf78500fa590"),
         ("shards:2@0.5|lognormal:0.5@0.5", "83d04519007c2909"),
-        ("classes:2|power-law:1|permute:3|views:2:0.5@0.5", "6fc450215cfaef2e"),
+        ("classes:2|power-law:1|permute:3|views:2:0.5@0.5", "94d4e722c5ce590b"),
         ("periods|quantity:1|views:2", "b1ab4aa9bd839037"),
     ],
 )

@@ -116,7 +116,8 @@ class Dataset:
         natural ones, else 10. `test` and `validation` are shares of each client's samples; test="same" deals the data
         set's test rows instead, in the same way as the training rows ('similarity' and 'natural' can do that). All
         test rows stay the global test set. Clients without a sample (a partition of your own,
-        'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later.
+        'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later;
+        changes of features are then refused, as they are made of prepared ones.
 
         `public` is a public set: a share or a number of the samples, set aside before clients get theirs; a pair
         (x, y or None) or another data set; a file; or 'noise:1000'. Without `public_labels` it has no labels;
@@ -150,6 +151,9 @@ class Dataset:
         else:
             parts = recipe(labels, clients, seed)
         parts = self._checked(dealer, parts, clients)
+        if any(change.in_order for change in recipe.changes):
+            parts = [np.sort(part) for part in parts]
+            test_parts = test_parts and [np.sort(part) for part in test_parts]
         empty = [k for k, part in enumerate(parts) if not len(part)]
         if empty and (not drop_empty or len(empty) == clients):
             raise UnalikeError(
@@ -170,9 +174,11 @@ class Dataset:
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)
-        fed = recipe.change(fed, seed)
-        fed = with_extras(fed, public, public_labels, splits, seed, shipped)
-        return fed if raw or self.scale is None else fed.prepared()
+
+        def ready(fed: Federation) -> Federation:
+            return recipe.change(fed if raw or self.scale is None else fed.prepared(), seed)
+
+        return with_extras(fed, public, public_labels, splits, seed, shipped, ready)
 
     def _set_aside(self, rows: int, seed: int) -> tuple[Dataset, Pair]:
         """Return the data set without so many rows that the seed draws, and these."""

@@ -46,13 +46,28 @@ def _piece(text: str, whole: str) -> Piece:
     kind = PIECES.get(name.lower())
     if kind is None:
         raise unknown("partition", name, PIECES)
+    read = getattr(kind, "read", None)
+    piece = _usual(kind, values, whole) if read is None else read(values, whole)
+    if not at:
+        return piece
+    try:
+        return piece.at(float(strength))
+    except ValueError:
+        raise UnalikeError(
+            f"The partition {whole!r} has the strength {strength!r}: after @ there must be a number from 0 to 1."
+        ) from None
+
+
+def _usual(kind: type[Piece], values: list[str], whole: str) -> Piece:
+    """A piece from its arguments in order."""
+    name = kind.name
     fields = kind.arguments()
-    usage = ":".join([name.lower(), *("true" if str(f.type) == "bool" else f.name for f in fields)])
+    usage = ":".join([name, *("true" if str(f.type) == "bool" else f.name for f in fields)])
     if len(values) > len(fields):
         raise UnalikeError(f"The partition {whole!r} has {len(values)} arguments: write at most {usage!r}.")
     needed = [f for f in fields if f.default is dataclasses.MISSING][len(values) :]
     if needed:
-        example = f"{name.lower()}:{EXAMPLES[str(needed[0].type)]}"
+        example = f"{name}:{EXAMPLES[str(needed[0].type)]}"
         raise UnalikeError(f"The partition {whole!r} lacks {needed[0].name}: write {usage!r}, such as {example!r}.")
     arguments = []
     for field, value in zip(fields, values, strict=False):
@@ -63,15 +78,7 @@ def _piece(text: str, whole: str) -> Piece:
                 f"The partition {whole!r} has {field.name}={value!r}: it must be {WORDS[str(field.type)]}; "
                 f"write {usage!r}."
             ) from None
-    piece = kind(*arguments)
-    if not at:
-        return piece
-    try:
-        return piece.at(float(strength))
-    except ValueError:
-        raise UnalikeError(
-            f"The partition {whole!r} has the strength {strength!r}: after @ there must be a number from 0 to 1."
-        ) from None
+    return kind(*arguments)
 
 
 READERS: dict[str, Callable] = {

@@ -100,6 +100,9 @@ class SizeLaw(Dealer):
 class Change(Piece):
     """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
 
+    of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
+    in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
+
     @property
     def copies(self) -> int:
         """How many clients it makes of one."""
@@ -157,6 +160,10 @@ class Composed:
     @property
     def changes(self) -> tuple[Change, ...]:
         return tuple(piece for piece in self.pieces if isinstance(piece, Change))
+
+    def without_features(self) -> Composed:
+        """Return the same without changes of features."""
+        return Composed(tuple(piece for piece in self.pieces if not getattr(piece, "of_features", False)))
 
     @property
     def copies(self) -> int:
