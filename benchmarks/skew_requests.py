@@ -2,10 +2,10 @@
 
     python benchmarks/skew_requests.py [--requests 2000] [--seed 0]
 
-A request draws pieces with their arguments and strengths (now and then absurd ones), 1 to 40 clients, 1 to 400 samples
-of up to 12 classes. What is met is checked: every sample is at one client, or with views at as many as there are views;
-no client is empty; the same seed gives the same federation again (every tenth). Prints the seconds of all and of the
-slowest.
+A request draws pieces with their arguments and strengths (now and then absurd ones), 1 to 40 clients, 1 to 400 small
+pictures of up to 12 classes. What is met is checked: every sample is at one client, or with views at as many as there
+are views; no client is empty; changes leave every client as many samples as it had; the same seed gives the same
+federation again (every tenth). Prints the seconds of all and of the slowest.
 """
 
 import argparse
@@ -15,18 +15,18 @@ import numpy as np
 import torch
 
 import unalike as ua
-from unalike.data.partition import PARTITIONS, PIECES, SizeLaw, composed, parse
+from unalike.data.partition import PARTITIONS, PIECES, Composed, SizeLaw, composed, parse
 from unalike.data.skew import CHANGES
 
 VALUES = {"float": ["1e-9", "0.05", "0.3", "1", "3"], "int": ["1", "2", "3", "5"], "bool": ["true", "false"]}
 LAWS = [name for name, kind in PARTITIONS.items() if issubclass(kind, SizeLaw)]
 DEALERS = [name for name in PARTITIONS if name not in LAWS and name != "natural"]
-# changes of features would hide which sample is which; drift and stream change samples as rounds pass
-KNOWN = [name for name in ("permute", "views") if name in CHANGES]
 
 
 def piece(rng, name):
     """Return a text of one piece with some of its arguments, and now and then a strength."""
+    if name == "drift":
+        return f"drift:{rng.integers(1, 9)}:{piece(rng, str(rng.choice([c for c in CHANGES if c != name])))}"
     fields = PIECES[name].arguments()
     needed = sum(str(f.type) in VALUES and f.default.__class__.__name__ == "_MISSING_TYPE" for f in fields)
     usable = [f for f in fields if str(f.type) in VALUES]
@@ -38,24 +38,27 @@ def piece(rng, name):
 def request(rng):
     """Return pieces in a row: a dealer or none, a size law or none, changes."""
     names = [str(rng.choice(kind)) for kind, chance in ((DEALERS, 0.8), (LAWS, 0.4)) if rng.random() < chance]
-    names += [name for name in KNOWN if rng.random() < 0.3]
+    names += [str(name) for name in rng.choice(list(CHANGES), rng.integers(0, 3), replace=False)]
     return "|".join(piece(rng, name) for name in names or ["iid"])
 
 
 def met(rng, text, seed):
     """Return whether a request was met; raise where what it gave is wrong."""
     clients, n, kinds = int(rng.integers(1, 41)), int(rng.integers(1, 401)), int(rng.integers(1, 13))
-    x = np.repeat(np.arange(1.0, n + 1)[:, None], 6, axis=1)
+    x = np.arange(1.0, n + 1)[:, None, None, None] * np.ones((1, 1, 3, 6))  # every number of a sample is its own
     data = ua.Dataset(x, rng.integers(0, kinds, n), classes=kinds)
     try:
-        copies = composed(parse(text)).copies
+        recipe = composed(parse(text))
         fed = data.split(text, clients, seed)
     except ua.UnalikeError as error:
         assert "\n" not in str(error), error
         return False
-    rows = torch.cat([columns.x.amax(1) for columns in fed.splits.values()]).round().long() - 1
-    assert len(fed) == clients and fed.sizes.min() >= 1, text
-    assert (np.bincount(rows.numpy(), minlength=n) == copies).all(), text
+    dealt = [piece for piece in recipe.pieces if piece not in recipe.changes or piece.copies > 1]
+    plain = data.split(Composed(tuple(dealt)), clients, seed)
+    rows = torch.cat([columns.x.flatten(1).amax(1) for columns in plain.splits.values()]).round().long() - 1
+    sizes = [sum(columns.sizes for columns in one.splits.values()) for one in (fed, plain)]
+    assert len(fed) == clients and fed.sizes.min() >= 1 and np.array_equal(*sizes), text
+    assert (np.bincount(rows.numpy(), minlength=n) == recipe.copies).all(), text
     assert seed % 10 or fed.fingerprint() == data.split(text, clients, seed).fingerprint(), text
     return True
 
