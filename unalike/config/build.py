@@ -15,7 +15,7 @@ from unalike.contract import Method
 from unalike.contract.architectures import assigned_names
 from unalike.data import Dataset, Federation, load, load_federation
 from unalike.data.extras import with_extras
-from unalike.data.partition import Natural, composed, parse
+from unalike.data.partition import composed, parse
 from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
@@ -40,12 +40,6 @@ def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
         return _data(dict(table), raw)
     except (MemoryError, OverflowError, ValueError) as error:  # numpy, asked for 10**12 of something
         raise UnalikeError(f"[data] {short(table)} is too much for this machine: {line_of(error)}.") from error
-
-
-def own_clients(partition: Any) -> bool:
-    """Whether a partition leaves data their own clients: "natural", or changes alone."""
-    dealer = composed(parse(partition)).dealer
-    return dealer is None or isinstance(dealer, Natural)
 
 
 def as_stored(table: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -81,7 +75,7 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
         seed, extras = options.get("seed", 0), _extras(options)
-        if own_clients(dealt):
+        if composed(parse(dealt)).natural:
             own = load_federation(name, **options).split_clients(validation=share, seed=seed)
             return _extended(own, extras, seed, lambda fed: fed.skewed(dealt, seed))
         test = options.pop("test", 0.0)

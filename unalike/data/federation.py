@@ -367,7 +367,7 @@ class Federation:
         from unalike.data.partition import composed, parse  # here: changes are made of federations
 
         recipe = composed(parse(changes) if isinstance(changes, str) else changes)
-        if recipe.dealer is not None and str(recipe.dealer) != "natural":
+        if not recipe.natural:
             raise UnalikeError(f"{recipe.dealer} deals samples, and these have their clients: give changes alone.")
         return recipe.change(self, draws.check_seed(seed))
 
