@@ -142,8 +142,8 @@ def page():
 
 
 INTRODUCTION = """Twenty clients, all in every round; a fifth of every client's samples are its own test, and a cell
-is how many points of accuracy the one common model loses on all these tests against clients that are alike: mean over five
-seeds and its standard error, each seed beside its own run with `iid`. Both methods train alike (two epochs a round, a
+is how many points of accuracy the one common model loses on all these tests against clients that are alike: mean over
+five seeds and its standard error, each beside its own run with `iid`. Both methods train alike (two epochs a round, a
 network of one hidden layer of 64, rate 0.1); nothing is tuned to a kind of skew. In a composed kind every piece has the
 strength of the column. A negative number is a gain: under `periods` or a stream a client's own test is of its own time.
 Made by `python benchmarks/skews.py`, the runs one by one in [benchmarks/skews.csv](../benchmarks/skews.csv); the kinds
