@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from unalike.data.partition.pieces import Change
 from unalike.data.skew.labels import Permute
+from unalike.data.skew.measure import measure
 
-__all__ = ["CHANGES", "Permute"]
+__all__ = ["CHANGES", "Permute", "measure"]
 
 KINDS: tuple[type[Change], ...] = (Permute,)
 CHANGES: dict[str, type[Change]] = {kind.name: kind for kind in KINDS}
