@@ -81,7 +81,7 @@ def _facts(name: str) -> dict[str, Any]:
         what = summary(config.NAMES["data"][name]).partition(". ")[0]
         return {"name": name, "what": what, "train": 0, "test": 0, "clients": 0, "where": "here"}
     package = facts.package
-    where = "here" if name == "digits" else "folder only"
+    where = "here" if facts.here else "folder only"
     if package is not None:
         where = "cached" if fetch.cached(package) else f"fetch {package.bytes / 1e6:.0f} MB"
     known = {"name": name, "what": facts.what, "train": facts.train, "test": facts.test, "clients": facts.clients}
@@ -96,7 +96,7 @@ def _count(number: int) -> str:
 def _get(args: argparse.Namespace) -> int:
     for name in args.names:
         facts = FACTS.get(name)
-        if facts is None or name == "digits":
+        if facts is None or facts.here:
             raise UnalikeError(f"unalike data get: {name} needs no fetching: it is made or included here.")
         if facts.package is None:
             raise fetch.not_here(name, facts.files, facts.owner)

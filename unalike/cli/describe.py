@@ -17,6 +17,7 @@ from unalike.cli import show
 from unalike.config import flags
 from unalike.data import Federation
 from unalike.data.remarks import each
+from unalike.data.skew.measure import MEANINGS, measure
 from unalike.data.tables import remarks
 from unalike.errors import UnalikeError
 from unalike.files import complaining, replace
@@ -81,6 +82,9 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     elif fed.train.y.dim() == 1:
         content["target"] = _target(fed)
         parts.append(_target_table(fed, content["target"]))
+    unlike = _unlike(fed, data.get("seed", 0))
+    content |= unlike
+    parts.append(_unlike_text(unlike))
     if "name" not in data:
         content["remarks"] = remarks(fed)
         parts += ["\n".join(show.prose(f"note: {line}") for line in content["remarks"])]
@@ -189,6 +193,46 @@ def _target_table(fed: Federation, target: list[dict[str, Any]]) -> str:
     rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)
     cells = [[_name(fed, k), f"{fed.sizes[k]:,}", *(number(v, 4) for v in target[k].values())] for k in rows]
     return show.table(["client", "samples", "least", "mean", "most"], cells, "the number to predict, by client")
+
+
+# ---------------------------------------------------------------- skew
+
+
+def _unlike(fed: Federation, seed: int) -> dict[str, Any]:
+    """How unlike the clients are, and what a skew made to order planted in each."""
+    found: dict[str, Any] = {}
+    if len(fed) > 1:
+        try:
+            found["unlike"] = measure(fed, seed)
+        except UnalikeError as error:  # cells that nothing can be computed of: they are described all the same
+            found["unlike"], found["not measured"] = {}, str(error)
+    if fed.planted:
+        found["planted"] = {name: values.tolist() for name, values in fed.planted.items()}
+    return found
+
+
+def _unlike_text(found: dict[str, Any]) -> str:
+    shown = {name: value for name, value in found.get("unlike", {}).items() if name != "drift" or value}
+    rows = [[name.replace("_", " "), _three(value), MEANINGS[name]] for name, value in shown.items()]
+    lines = [show.table([], rows, "how unlike the clients are: 0, no more than by chance")] if rows else []
+    lines += [show.prose(f"The rest cannot be measured: {found['not measured']}")] if "not measured" in found else []
+    lines += [show.prose(f"planted by {name}: {_groups(values)}") for name, values in found.get("planted", {}).items()]
+    return "\n".join(lines)
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}".replace("-0.000", "0.000")
+
+
+def _groups(values: list[int] | list[float]) -> str:
+    """A change's groups, or levels, in words: '4 groups of 5, 5, 5 and 5 clients'."""
+    if any(isinstance(value, float) for value in values):
+        return f"a level for each client, from {min(values):.3g} to {max(values):.3g}"
+    sizes = np.bincount(np.asarray(values, np.int64))
+    if len(sizes) == 1:
+        return f"1 group of {sizes[0]} clients"
+    few = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    return f"{len(sizes)} groups of {few if len(sizes) <= SHOWN else f'{sizes.min()} to {sizes.max()}'} clients"
 
 
 # ---------------------------------------------------------------- columns

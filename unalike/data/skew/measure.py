@@ -25,11 +25,11 @@ BINS = 10  # of a number to predict, each with as many samples
 SHUFFLES = 5
 
 MEANINGS = {
-    "label_distance": "of a client's mix of labels from everybody's: 0 the same, 1 none in common",
-    "size_gini": "of the clients' sizes: 0 all equal, 1 one client has everything",
-    "feature_mmd": "of a client's samples x from everybody's (squared MMD): 0 the same, 1 the farthest",
-    "disagreement": "how much more often the nearest sample elsewhere has another label than the nearest at home",
-    "drift": "of a client's last samples from its first (squared MMD of x and y): 0 nothing changes",
+    "label_distance": "mixes of labels, client and all: 1 nothing in common",
+    "size_gini": "sizes: 1 if one client has all samples",
+    "feature_mmd": "samples x, client and all (squared MMD): at most 1",
+    "disagreement": "near samples elsewhere with other labels: at most 1",
+    "drift": "a client's first samples and its last (squared MMD)",
 }
 
 
@@ -147,9 +147,9 @@ def _look(fed: Any, columns: Columns, seed: int, half: int | None = None) -> _Lo
     room = int(np.clip((WORK / max(columns.x[:1].numel(), 1)) ** 0.5, ROWS // 5, ROWS)) // len(clients)
     picked = []
     for k in clients:
-        rows = random.permutation(int(columns.sizes[k]))
-        rows = rows if half is None else rows[half::2]
-        picked.append(np.sort(rows[:room]) + columns.offsets[k])
+        own = random.permutation(int(columns.sizes[k]))
+        own = own if half is None else own[half::2]
+        picked.append(np.sort(own[:room]) + columns.offsets[k])
     rows = torch.from_numpy(np.concatenate(picked)).to(columns.x.device)
     y = columns.y.index_select(0, rows).cpu().double().numpy().reshape(len(rows), -1)
     return _Look(
@@ -180,8 +180,9 @@ def _distances(x: torch.Tensor) -> torch.Tensor:
 
 def _scale(squared: torch.Tensor) -> float:
     """Return twice the squared bandwidth: the median distance, by which the kernel is exp(-squared / scale)."""
-    above = squared[::2, 1::2]  # no row with itself
-    return 2 * float(above.median()) or 2 * float(above.mean()) or 1.0
+    some = squared[:: len(squared) // 500 + 1, :: len(squared) // 500 + 1]
+    pairs = some[tuple(torch.triu_indices(len(some), len(some), 1))]
+    return 2 * float(pairs.median()) or 2 * float(pairs.mean()) or 1.0
 
 
 # ---------------------------------------------------------------- features
@@ -261,7 +262,8 @@ def _drift(fed: Any, seed: int) -> float:
 
 
 def _same_label(first: _Look, last: _Look) -> torch.Tensor:
-    """Return the kernel of labels, [m, m]: 1 for the same class, else 0; of numbers exp(-½ d²) in standard deviations."""
+    """Return the kernel of labels, [m, m]: 1 for the same class, else 0; of numbers exp(-d²/2), d in standard
+    deviations."""
     y = np.concatenate([first.y, last.y])
     if not first.regression:
         return torch.from_numpy(y == y.T).float()
