@@ -214,7 +214,8 @@ def taste(fed: Federation, clients: int = 3, samples: int = 8) -> Federation:
         return columns.take(np.concatenate(rows).astype(np.int64), sizes)
 
     test = None if fed.global_test is None else (fed.global_test[0][:samples], fed.global_test[1][:samples])
-    return fed.map(cut, global_test=test, names=fed.names and fed.names[:clients])
+    planted = {name: values[:clients] for name, values in fed.planted.items()}
+    return fed.map(cut, global_test=test, names=fed.names and fed.names[:clients], planted=planted)
 
 
 def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:

@@ -133,6 +133,13 @@ class Columns:
         return Columns(self.x.index_select(0, index), self.y.index_select(0, index), offsets_of(sizes))
 
 
+def placed(values: np.ndarray, places: np.ndarray, clients: int) -> np.ndarray:
+    """Return one value per client for more clients, these at their places; of the others -1, of levels NaN."""
+    out = np.full(clients, -1 if values.dtype.kind in "iu" else np.nan, values.dtype)
+    out[places] = values
+    return out
+
+
 def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> Columns:
     """Join one pair (x, y) per client into columns; `like` gives shape and dtype where every part is empty.
 

@@ -165,9 +165,11 @@ class Dataset:
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)
+        # public samples before all changes, which never concern them; further splits are made of changed samples
+        fed = with_extras(fed, public, public_labels, None, seed, shipped)
+        fed = fed if raw or self.scale is None else fed.prepared()
         fed = recipe.change(fed, seed)
-        fed = with_extras(fed, public, public_labels, splits, seed, shipped)
-        return fed if raw or self.scale is None else fed.prepared()
+        return fed.named_splits(seed=seed, **splits) if splits else fed
 
     def _set_aside(self, rows: int, seed: int) -> tuple[Dataset, Pair]:
         """Return the data set without so many rows that the seed draws, and these."""

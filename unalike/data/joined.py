@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import torch
 
-from unalike.data.columns import Columns, Pair, offsets_of
+from unalike.data.columns import Columns, Pair, offsets_of, placed
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.public import Public
 from unalike.errors import UnalikeError
@@ -84,7 +84,7 @@ class JoinedFederation(Federation):
         self.classes, self.names = first.classes, _names(self.own, places)
         self.label_names = next((p.label_names for p in self.own.values() if p.label_names is not None), None)
         self.schema = self.recipe = self.preparation = None  # each part has its own
-        self.planted = {}
+        self.planted = _planted(self.own, places, len(self.architecture))
         self.notes = [f"{name}: {note}" for name, part in self.own.items() for note in part.notes]
         self.shipped = any(part.shipped for part in self.own.values())
         self.global_test = None
@@ -253,4 +253,20 @@ def _padded(part: Federation, places: np.ndarray, clients: int, names: list[str]
         sizes[places] = columns.sizes
         return Columns(columns.x, columns.y, offsets_of(sizes))
 
-    return part.map(place, names=names)
+    planted = {name: placed(values, places, clients) for name, values in part.planted.items()}
+    return part.map(place, names=names, planted=planted)
+
+
+def _planted(parts: Mapping[str, Federation], places: Mapping[str, np.ndarray], clients: int) -> dict[str, np.ndarray]:
+    """Return every client's part as a group, "network", and what is planted in the parts; clients of parts without it
+    have -1, of a level NaN."""
+    out = {"network": np.zeros(clients, np.int64)}
+    for group, (part, where) in enumerate(zip(parts.values(), places.values(), strict=True)):
+        out["network"][where] = group
+        for name, values in part.planted.items():
+            own = placed(values, where, clients)
+            before = out.setdefault(name, own)
+            if before.dtype != own.dtype:  # groups in one part, levels in another
+                before, own = (np.where(v == -1, np.nan, v) if v.dtype.kind == "i" else v for v in (before, own))
+            out[name] = np.where(np.isin(np.arange(clients), where), own, before)
+    return out

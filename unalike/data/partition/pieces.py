@@ -68,6 +68,8 @@ class Dealer(Piece):
 class Change(Piece):
     """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
 
+    of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
+
     def change(self, fed: Any, seed: int) -> Any:
         """Return the federation changed, with what was planted in `fed.planted`."""
         raise NotImplementedError

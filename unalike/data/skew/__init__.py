@@ -8,10 +8,14 @@ far it is changed.
 from __future__ import annotations
 
 from unalike.data.partition.pieces import Change
-from unalike.data.skew.labels import Permute
+from unalike.data.skew.features import Impulse, Noise, Shift
+from unalike.data.skew.labels import Crowd, Permute
 from unalike.data.skew.measure import measure
+from unalike.data.skew.pictures import Blur, Colour, Contrast, Rotate
 
-__all__ = ["CHANGES", "Permute", "measure"]
+__all__ = [
+    "CHANGES", "Blur", "Colour", "Contrast", "Crowd", "Impulse", "Noise", "Permute", "Rotate", "Shift", "measure",
+]  # fmt: skip
 
-KINDS: tuple[type[Change], ...] = (Permute,)
+KINDS: tuple[type[Change], ...] = (Noise, Impulse, Shift, Rotate, Blur, Contrast, Colour, Permute, Crowd)
 CHANGES: dict[str, type[Change]] = {kind.name: kind for kind in KINDS}
