@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.data.skew.measure import MEANINGS
+from unalike.data.skew.measure import MEANINGS, _distance
 
 NAMES = ["label_distance", "size_gini", "feature_mmd", "disagreement", "drift"]
 
@@ -52,7 +52,7 @@ def test_expectation_of_the_label_distance_is_that_of_random_deals():
     distances = []
     for _ in range(300):
         dealt = np.split(random.permutation(labels), np.cumsum(sizes)[:-1])
-        distances.append(ua.skew.measure(labelled(*dealt).replace(classes=3))["label_distance"])
+        distances.append(_distance(np.stack([np.bincount(part, minlength=3) for part in dealt])))
     assert abs(np.mean(distances)) < 4 * np.std(distances) / len(distances) ** 0.5
 
 
@@ -84,14 +84,17 @@ def test_feature_mmd_by_hand():
 
 
 def test_disagreement_by_hand():
-    # Two clients see the same two places and call them otherwise: at home the nearest has the same label, elsewhere
-    # another one. Gap 1; of samples that were swapped the gap is less, and never below -1.
+    # Two clients see the same two places and call them otherwise. Every sample has its nearest neighbour at the other
+    # client (0.001 away, at home 0.01), with the other label: min(1, 2) · (1 - 0).
     x = np.repeat([0.0, 9.0], 20) + np.tile(np.arange(20) / 100, 2)
     y = np.repeat([0, 1], 20)
-    found = ua.skew.measure(fed((x, y), (x + 0.001, 1 - y)))["disagreement"]
-    assert 0.7 < found < 1.3
-    same = ua.skew.measure(fed((x, y), (x + 0.001, y)))["disagreement"]
-    assert same == 0  # the nearest is right wherever it is
+    assert ua.skew.measure(fed((x, y), (x + 0.001, 1 - y)))["disagreement"] == 1
+    assert ua.skew.measure(fed((x, y), (x + 0.001, y)))["disagreement"] == 0  # the nearest is right wherever it is
+    # Far apart, their names cannot be compared.
+    assert ua.skew.measure(fed((x, y), (x + 99, 1 - y)))["disagreement"] == 0
+    # The neighbour elsewhere is 10 more, at home as much: 10² / (2 · 25). A tenth of the target are matched; all are.
+    target = np.repeat([0.0, 10.0], 20)
+    assert ua.skew.measure(fed((x, target), (x + 0.001, 10 - target)))["disagreement"] == pytest.approx(2)
 
 
 def test_drift_by_hand():
@@ -126,7 +129,7 @@ def test_the_same_pictures_before_and_after_are_no_drift():
 
 
 def test_iid_clients_are_alike():
-    found = [ua.skew.measure(ua.load("digits").split("iid", 10, seed=s), s) for s in range(3)]
+    found = [ua.skew.measure(ua.load("digits").split("iid", 10, seed=s), s) for s in range(2)]
     assert list(found[0]) == NAMES == list(MEANINGS)
     means = {name: np.mean([f[name] for f in found]) for name in NAMES}
     assert abs(means["label_distance"]) < 0.02 and means["size_gini"] < 0.005 and abs(means["feature_mmd"]) < 0.002
@@ -147,8 +150,8 @@ def test_it_grows_with_the_strength(kind, name, least):
 
 
 def test_label_skew_alone_is_no_disagreement():
-    assert abs(measured("classes:1", "disagreement")) < 0.02 and measured("dirichlet:0.1", "disagreement") < 0.06
-    assert measured("dirichlet:0.1|permute:2", "disagreement") > 0.2
+    assert measured("classes:1", "disagreement") == 0 and abs(measured("dirichlet:0.1", "disagreement")) < 0.03
+    assert measured("dirichlet:1|permute:2", "disagreement") > 0.2
 
 
 def test_a_clock_that_is_set_apart_moves_the_features():

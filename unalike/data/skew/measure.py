@@ -22,7 +22,7 @@ ROWS = 2_000  # of theirs together, fewer where samples are wide
 WORK = 1e10  # products of two numbers for all distances
 WORDS = 256  # kinds of tokens that are told apart
 BINS = 10  # of a number to predict, each with as many samples
-SHUFFLES = 5
+MATCHINGS = 10  # of clients' samples with others'
 
 MEANINGS = {
     "label_distance": "mixes of labels, client and all: 1 nothing in common",
@@ -40,11 +40,11 @@ def measure(fed: Any, seed: int = 0) -> dict[str, float]:
     client's distribution of labels and all clients', as (d - c) / (1 - c), where c is its expectation when the same
     samples are dealt at random in the same sizes. A number to predict counts by its tenths. `size_gini`: the Gini
     coefficient of the sizes. `feature_mmd`: the same mean of the squared maximum mean discrepancy between the client's
-    x and all clients' (Gaussian kernel, the median distance as bandwidth), unbiased. `disagreement`, of P(y | x): the
-    share of samples whose nearest neighbour at other clients has another label, minus the share with such a neighbour
-    at the same client (of numbers: the squared difference over twice the variance), minus the same after clients have
-    swapped samples of equal labels; so label skew alone gives 0. `drift`: the squared MMD of a client's (x, y) between
-    the first round and the last drifting one, unbiased.
+    x and all clients' (Gaussian kernel, the median distance as bandwidth), unbiased. `disagreement`, of P(y | x): how
+    much more often a sample's nearest neighbour has another label where it is at another client than where it is at
+    the same one, among equally many samples of both with the same labels; 1 where all do. Of a number to predict, the
+    squared difference over twice the variance. `drift`: the squared MMD of a client's (x, y) between the first round
+    and the last drifting one, unbiased; the other numbers are then of the last.
 
     Samples of joined federations have no common features: these numbers are left out for them. Measure the parts.
     """
@@ -53,15 +53,16 @@ def measure(fed: Any, seed: int = 0) -> dict[str, float]:
         raise UnalikeError("How unlike clients are cannot be measured here: their samples are on other machines.")
     if fed.recipe is not None:
         fed = fed.prepared()  # features of a table, in comparable units
-    numbers = {"label_distance": _label_distance(fed), "size_gini": _gini(fed.sizes)}
+    now = fed if getattr(fed, "drift", None) is None else fed.at(fed.drift.rounds)
+    numbers = {"label_distance": _label_distance(now), "size_gini": _gini(now.sizes)}
     if hasattr(fed, "parts"):
         return numbers
-    found = _look(fed, fed.train, seed)
+    found = _look(now, seed)
     if found is not None:
         squared = _distances(found.x)
         scale = _scale(squared)
         numbers["feature_mmd"] = _between(torch.exp(-squared / scale), found)
-        numbers["disagreement"] = _disagreement(squared, found, seed)
+        numbers["disagreement"] = _disagreement(squared.numpy(), found, seed)
     numbers["drift"] = _drift(fed, seed)
     return numbers
 
@@ -135,9 +136,10 @@ class _Look:
     regression: bool
 
 
-def _look(fed: Any, columns: Columns, seed: int, half: int | None = None) -> _Look | None:
+def _look(fed: Any, seed: int, half: int | None = None) -> _Look | None:
     """Draw clients with at least two samples, and samples of theirs; None where there are no two such clients. `half`
     (0 or 1): of one half of every client's samples only, drawn by the same seed."""
+    columns: Columns = fed.train
     least = 2 if half is None else 4
     able = np.flatnonzero(columns.sizes >= least)
     if len(able) < (2 if half is None else 1):
@@ -209,35 +211,64 @@ def _block_means(kernel: torch.Tensor, owners: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- labels given features
 
 
-def _disagreement(squared: torch.Tensor, look: _Look, seed: int) -> float:
+def _disagreement(squared: np.ndarray, look: _Look, seed: int) -> float:
+    """Return min(1, 2p) (e - h), averaged over some matchings: a share p of nearest neighbours are elsewhere, half
+    without skew; of these a share e has another label than the sample, of those at home a share h."""
     random = draws.generator(seed, "disagreement")
-    chance = [_gap(squared, look, _swapped(look, random)) for _ in range(SHUFFLES)]
-    return _gap(squared, look, look.owners) - float(np.mean(chance))
+    found = []
+    for _ in range(MATCHINGS):
+        share, there, home = _neighbours(squared, look, random)
+        rates = there / share if share else 0.0, home / (1 - share) if share < 1 else 0.0
+        found.append(min(1.0, 2 * share) * (rates[0] - rates[1]))
+    return float(np.mean(found))
 
 
-def _gap(squared: torch.Tensor, look: _Look, owners: np.ndarray) -> float:
-    """Return how much more labels differ from the nearest neighbour's elsewhere than from the nearest one's at home."""
-    of = torch.from_numpy(owners)
-    same = of[:, None] == of
-    home = squared.masked_fill(~same, torch.inf).fill_diagonal_(torch.inf).argmin(1).numpy()
-    elsewhere = squared.masked_fill(same, torch.inf).argmin(1).numpy()
-    weights = (look.weights / np.bincount(owners))[owners]
-    return float(weights @ (_differ(look, elsewhere) - _differ(look, home)))
+def _neighbours(squared: np.ndarray, look: _Look, random: np.random.Generator) -> np.ndarray:
+    """Return the share of samples whose nearest neighbour is elsewhere, and how much labels differ from a neighbour's
+    elsewhere and from one's at home, as sums over the samples that have it there.
+
+    A client is compared with as many samples from elsewhere, with the same labels: pairs of one of its own and one of
+    others with the same label, where each sample looks for its neighbour in the other pairs. So without skew, and with
+    label skew alone, either side is as good."""
+    sums, weight = np.zeros(3), 0.0
+    for k, own_weight in enumerate(look.weights):
+        own, others = _matched(look.kinds, look.owners == k, random)
+        pairs = np.arange(len(own))
+        if len(pairs) < 2:
+            continue
+        both = np.concatenate([own, others])
+        far = squared[np.ix_(own, both)]
+        far[pairs, pairs] = far[pairs, pairs + len(pairs)] = np.inf
+        nearest = far.argmin(1)
+        elsewhere, differ = nearest >= len(pairs), _differ(look, own, both[nearest])
+        sums += own_weight / len(pairs) * np.array([elsewhere.sum(), differ[elsewhere].sum(), differ[~elsewhere].sum()])
+        weight += own_weight
+    return sums / weight if weight else sums
 
 
-def _differ(look: _Look, other: np.ndarray) -> np.ndarray:
+def _matched(kinds: np.ndarray, own: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of a client and rows of others, pair by pair of the same kind: as many as can be, at random."""
+    sides = [random.permutation(np.flatnonzero(side)) for side in (own, ~own)]
+    # the n-th of a kind here with the n-th of that kind there
+    keys = [kinds[rows] * len(kinds) + _place_in_kind(kinds[rows]) for rows in sides]
+    _, here, there = np.intersect1d(*keys, assume_unique=True, return_indices=True)
+    return sides[0][here], sides[1][there]
+
+
+def _place_in_kind(kinds: np.ndarray) -> np.ndarray:
+    """Return how many of the same kind stand before each."""
+    order = np.argsort(kinds, kind="stable")
+    place = np.empty(len(kinds), np.int64)
+    place[order] = np.arange(len(kinds)) - np.searchsorted(kinds[order], kinds[order])
+    return place
+
+
+def _differ(look: _Look, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return how much the labels of rows differ: 0 or 1; of numbers the squared difference over twice the variance."""
     if not look.regression:
-        return (look.y[other, 0] != look.y[:, 0]).astype(np.float64)
+        return (look.y[rows, 0] != look.y[others, 0]).astype(np.float64)
     variance = np.maximum(look.y.var(0), np.finfo(np.float64).tiny)
-    return ((look.y[other] - look.y) ** 2 / (2 * variance)).mean(1)
-
-
-def _swapped(look: _Look, random: np.random.Generator) -> np.ndarray:
-    """Return owners after samples of equal labels have gone round: every client keeps its mix of labels."""
-    by_kind = np.lexsort((random.random(len(look.kinds)), look.kinds))
-    owners = np.empty_like(look.owners)
-    owners[np.argsort(look.kinds, kind="stable")] = look.owners[by_kind]
-    return owners
+    return ((look.y[rows] - look.y[others]) ** 2 / (2 * variance)).mean(1)
 
 
 # ---------------------------------------------------------------- drift
@@ -246,11 +277,9 @@ def _swapped(look: _Look, random: np.random.Generator) -> np.ndarray:
 def _drift(fed: Any, seed: int) -> float:
     """Return the clients' mean squared MMD of (x, y) between their first samples and their last, from different halves
     of their rows: the same picture before and after is not two pictures."""
-    drift = getattr(fed, "drift", None)
-    if drift is None:
+    if getattr(fed, "drift", None) is None:
         return 0.0
-    first = _look(fed, fed.at(0).train, seed, half=0)
-    last = _look(fed, fed.at(drift.rounds).train, seed, half=1)
+    first, last = _look(fed.at(1), seed, half=0), _look(fed.at(fed.drift.rounds), seed, half=1)
     if first is None or last is None:
         return 0.0
     clients = len(first.weights)
