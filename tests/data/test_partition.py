@@ -47,6 +47,8 @@ ARGUMENTS = {
     "lognormal": [[":0", ":0.3", ":2", ":20"]],
     "power-law": [[":0", ":1", ":1.5", ":100"]],
     "power-law-classes": [[":1", ":2", ":5"], [":mnist", ":letters"], ["", ":drop"]],
+    "quantity": [[":1e-300", ":0.05", ":0.5", ":1e300"], ["", "@0.5"]],
+    "periods": [["", ":when"]],
     "natural": [["", ":writer"]],
 }
 
@@ -126,7 +128,7 @@ def test_every_sample_goes_to_one_client(name):
     assert min(met) > 2, f"(met, refused) = {met}: the requests do not show both"
 
 
-@pytest.mark.parametrize("name", [name for name in PARTITIONS if name != "natural"])
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name not in ("natural", "periods")])
 def test_the_seed_matters(name):
     labels = np.arange(600) % 6
     text = {"classes": "classes:2", "power-law-classes": "power-law-classes:2"}.get(name, f"{name}:1")
@@ -169,6 +171,7 @@ def test_two_thousand_random_requests_end(monkeypatch):
             "classes": f"classes:{rng.integers(1, 6)}",
             "power-law-classes": f"power-law-classes:{rng.integers(1, 4)}:{rng.choice(['mnist', 'letters'])}",
             "natural": "natural",
+            "periods": "periods",
         }
         text = argument.get(str(name), f"{name}:{rng.choice([1e-300, 1e-3, 0.05, 0.3, 1.0])}")
         if name == "prior-dirichlet":

@@ -66,7 +66,8 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     """Return what there is to know of some data, and the same as a text."""
     if "table" in data and not {"client", "clients", "partition"} & data.keys():
         data = {**data, "clients": 1}  # nobody said whose rows these are
-    fed = config.make_data(data, raw=True)
+    stored, changes = config.as_stored(data)
+    fed = config.make_data(stored, raw=True)
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
     content, parts = _clients(fed, data), []
     if not args.json:
@@ -87,6 +88,8 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     parts.append(_unlike_text(unlike))
     if "name" not in data:
         content["remarks"] = remarks(fed)
+        if changes:
+            content["remarks"].append(f"{changes} changes prepared features: columns are shown as they are stored.")
         parts += ["\n".join(show.prose(f"note: {line}") for line in content["remarks"])]
     if args.schema:
         _write_schema(fed, Path(args.schema))

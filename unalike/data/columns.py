@@ -119,6 +119,9 @@ class Columns:
         start, stop = int(self.offsets[k]), int(self.offsets[k + 1])
         return self.x[start:stop], self.y[start:stop]
 
+    def renew(self) -> None:
+        """Hear that the samples were changed in place."""
+
     def owner(self, row: int) -> int:
         """Return the client that owns this row."""
         return int(np.searchsorted(self.offsets, row, side="right")) - 1

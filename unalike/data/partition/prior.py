@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.pieces import Dealer
+from unalike.data.partition.pieces import Dealer, SizeLaw
 from unalike.data.partition.tools import above_zero, checked, number, numbered, repair
 from unalike.draws import check_seed
 
@@ -18,7 +18,7 @@ BLOCK = 1 << 16  # words of the random stream that are read ahead
 
 
 @dataclasses.dataclass(frozen=True)
-class LogNormal(Dealer):
+class LogNormal(SizeLaw):
     """Quantity skew: sizes in proportion to lognormal(log(n / clients), sigma) draws; labels at random.
 
     Index for index the "iid" of FedDyn's and FedDC's programs (Acar et al., ICLR 2021; Gao et al., CVPR 2022) for
@@ -35,11 +35,13 @@ class LogNormal(Dealer):
         super().__post_init__()
         number("LogNormal's sigma", self.sigma, 0, 20, 0.3)
 
-    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
-        labels = checked(labels, clients, 1, self.name)
+    def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
         stream = legacy(seed)
-        order = stream.permutation(len(labels))
-        return np.split(order, np.cumsum(_sizes(stream, len(labels), clients, self.sigma))[:-1])
+        stream.permutation(n)  # they draw the order first
+        return _sizes(stream, n, clients, self.sigma)
+
+    def order(self, n: int, seed: int) -> np.ndarray:
+        return legacy(seed).permutation(n)
 
 
 @dataclasses.dataclass(frozen=True)

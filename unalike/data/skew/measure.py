@@ -53,7 +53,7 @@ def measure(fed: Any, seed: int = 0) -> dict[str, float]:
         raise UnalikeError("How unlike clients are cannot be measured here: their samples are on other machines.")
     if fed.recipe is not None:
         fed = fed.prepared()  # features of a table, in comparable units
-    now = fed if getattr(fed, "drift", None) is None else fed.at(fed.drift.rounds)
+    now = fed if fed.drift is None else fed.at(fed.drift.rounds)
     numbers = {"label_distance": _label_distance(now), "size_gini": _gini(now.sizes)}
     if hasattr(fed, "parts"):
         return numbers
@@ -277,7 +277,7 @@ def _differ(look: _Look, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 def _drift(fed: Any, seed: int) -> float:
     """Return the clients' mean squared MMD of (x, y) between their first samples and their last, from different halves
     of their rows: the same picture before and after is not two pictures."""
-    if getattr(fed, "drift", None) is None:
+    if fed.drift is None:
         return 0.0
     first, last = _look(fed.at(1), seed, half=0), _look(fed.at(fed.drift.rounds), seed, half=1)
     if first is None or last is None:

@@ -24,8 +24,8 @@ class Rotate(Change):
 
     Group g of G is turned by strength · degrees · g/G, counter-clockwise: four groups by 0°, 90°, 180° and 270°, as
     IFCA's rotated MNIST (arXiv:2006.04088). Without groups (0) client k of N is turned by degrees · k/N. Right angles
-    are exact (square pictures); others are interpolated (bilinear), and 0 is seen where the picture ends. A client's
-    own tests are turned too; the global test set is not.
+    are exact (square pictures); others are interpolated (bilinear), and what comes in from outside is black, the
+    least value of its channel. A client's own tests are turned too; the global test set is not.
 
     What makes an angle hard is a class that looks like another when turned (6 and 9). Expect clustered methods to find
     the groups, and one global model to need more capacity.
@@ -41,12 +41,12 @@ class Rotate(Change):
         tools.number("Rotate's degrees", self.degrees, -360, 360, 180)
 
     def change(self, fed: Any, seed: int) -> Any:
-        numbers(self.name, fed, "pictures [channels, height, width]", 4)
+        black = reach(numbers(self.name, fed, "pictures [channels, height, width]", 4))[0]
         planted, share = turns(self.name, len(fed), self.groups, seed)
         angle = self.strength * self.degrees * share
 
         def turned(x: Tensor, owners: np.ndarray, _: Tensor) -> Tensor:
-            return _turned(x, angle[owners])
+            return black + _turned(x - black, angle[owners])
 
         return changed(fed, self.name, planted, angle % 360 != 0, turned, seed)
 
@@ -87,7 +87,7 @@ class Blur(Change):
 
     name: ClassVar[str] = "blur"
     groups: int = 0
-    sigma: float = 2.0
+    sigma: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

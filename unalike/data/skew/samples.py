@@ -71,7 +71,10 @@ def numbers(name: str, fed: Any, forms: str = "", *dims: int) -> Tensor:
             "(ua.load('digits', image=True), --data.image), or take 'noise:0.5' or 'shift:1'."
         )
     if fed.recipe is not None:
-        raise UnalikeError(f"{name} changes prepared features, and these are raw yet: prepare them first (`prepared`).")
+        raise UnalikeError(
+            f"{name} changes features as models see them, and these are raw, for clients to prepare: prepare them "
+            "first (`Federation.prepared`), or simulate (unalike run)."
+        )
     checked(fed)
     return x
 
