@@ -35,9 +35,11 @@ from unalike.errors import UnalikeError
 from unalike.files import complaining, replacing
 from unalike.text import size
 
-HELP = """Sizes and classes of the clients; of a table of your own also its columns.
+HELP = """Sizes and classes of the clients, and how unlike they are; of a table of your
+own also its columns.
 
   unalike data describe mnist --partition dirichlet:0.1 --clients 20
+  unalike data describe mnist --partition "iid|rotate:4" --picture mnist.svg
   unalike data describe --table raw.csv --client hospital --label diagnosis
   unalike data describe --folder clients/      a file a client, or pictures
 """

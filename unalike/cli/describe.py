@@ -17,6 +17,7 @@ from unalike.cli import show
 from unalike.config import flags
 from unalike.data import Federation
 from unalike.data.remarks import each
+from unalike.data.skew.drawing import picture as svg_of
 from unalike.data.skew.measure import MEANINGS, measure
 from unalike.data.tables import remarks
 from unalike.errors import UnalikeError
@@ -36,11 +37,13 @@ class Names(list[str]):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE]"
+    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE] [--picture FILE]"
     names = Names(config.NAMES["data"])
     parser.add_argument("name", nargs="?", metavar="NAME", help="a data set, or a config with [data]", choices=names)
     schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
     schema.complete = shtab.FILE  # type: ignore[attr-defined]
+    drawn = parser.add_argument("--picture", metavar="FILE", help="draw the clients, as an SVG")
+    drawn.complete = shtab.FILE  # type: ignore[attr-defined]
     group = parser.add_argument_group("[data], as in `unalike run`; a named set's own settings too")
     known = {"folder": config.data_settings({"folder": ""})["folder"], **config.data_settings({"table": ""})}
     for name, setting in known.items():  # for help and completion: `flags.split` takes them out before argparse
@@ -52,11 +55,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     data = _settings(args)
     parts = config.data_parts(data)
+    if args.picture and Path(args.picture).suffix != ".svg":
+        raise UnalikeError(f"unalike data describe: --picture {args.picture} must be a file that ends in .svg.")
     if not parts:
         content, text = _described(args, data)
         return show.answer(args, content, text)
     if args.schema:
         raise UnalikeError("unalike data describe: --schema is of one table; these data have several parts.")
+    if args.picture:
+        _draw(config.make_data(data, raw=True), data, Path(args.picture))
+        args.picture = None
     found = {name: _described(args, part, f"{name}: ") for name, part in parts.items()}
     texts = "\n\n\n".join(text for _, text in found.values())
     return show.answer(args, {"parts": {name: content for name, (content, _) in found.items()}}, texts)
@@ -93,6 +101,8 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
         parts += ["\n".join(show.prose(f"note: {line}") for line in content["remarks"])]
     if args.schema:
         _write_schema(fed, Path(args.schema))
+    if args.picture:
+        _draw(fed, data, Path(args.picture))
     return {"name": title, **content}, "\n\n".join(filter(None, parts))
 
 
@@ -125,6 +135,11 @@ def _write_schema(fed: Federation, path: Path) -> None:
         raise UnalikeError("unalike data describe: --schema is for a table of columns; these data have none.")
     with complaining(f"{path} cannot be written"):
         replace(path, (json.dumps(fed.schema.plain(), indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _draw(fed: Federation, data: dict[str, Any], path: Path) -> None:
+    with complaining(f"{path} cannot be written"):
+        replace(path, svg_of(fed, seed=data.get("seed", 0)).encode())
 
 
 # ---------------------------------------------------------------- clients

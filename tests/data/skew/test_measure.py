@@ -84,9 +84,9 @@ def test_feature_mmd_by_hand():
 
 
 def test_disagreement_by_hand():
-    # Two clients see the same two places and call them otherwise. Every sample has its nearest neighbour at the other
-    # client (0.001 away, at home 0.01), with the other label: min(1, 2) · (1 - 0).
-    x = np.repeat([0.0, 9.0], 20) + np.tile(np.arange(20) / 100, 2)
+    # Two clients see the same two places and call them otherwise. Every sample has its nearest neighbours at the other
+    # client (0.001 away, at home 1), with the other label: min(1, 2) · (1 - 0).
+    x = np.repeat([0.0, 900.0], 30) + np.tile(np.repeat(np.arange(5) * 9.0, 6), 2)
     y = np.repeat([0, 1], 20)
     assert ua.skew.measure(fed((x, y), (x + 0.001, 1 - y)))["disagreement"] == 1
     assert ua.skew.measure(fed((x, y), (x + 0.001, y)))["disagreement"] == 0  # the nearest is right wherever it is

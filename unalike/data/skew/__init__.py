@@ -8,6 +8,7 @@ far it is changed.
 from __future__ import annotations
 
 from unalike.data.partition.pieces import Change
+from unalike.data.skew.drawing import picture
 from unalike.data.skew.drift import Drift, Stream
 from unalike.data.skew.features import Impulse, Noise, Shift
 from unalike.data.skew.labels import Crowd, Permute
@@ -17,7 +18,7 @@ from unalike.data.skew.views import Views
 
 __all__ = [
     "CHANGES", "Blur", "Colour", "Contrast", "Crowd", "Drift", "Impulse", "Noise", "Permute", "Rotate", "Shift", "Stream",
-    "Views", "measure",
+    "Views", "measure", "picture",
 ]  # fmt: skip
 
 KINDS: tuple[type[Change], ...] = (

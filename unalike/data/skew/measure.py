@@ -22,6 +22,7 @@ ROWS = 2_000  # of theirs together, fewer where samples are wide
 WORK = 1e10  # products of two numbers for all distances
 WORDS = 256  # kinds of tokens that are told apart
 BINS = 10  # of a number to predict, each with as many samples
+NEAREST = 5  # neighbours of a sample
 MATCHINGS = 10  # of clients' samples with others'
 
 MEANINGS = {
@@ -41,8 +42,8 @@ def measure(fed: Any, seed: int = 0) -> dict[str, float]:
     samples are dealt at random in the same sizes. A number to predict counts by its tenths. `size_gini`: the Gini
     coefficient of the sizes. `feature_mmd`: the same mean of the squared maximum mean discrepancy between the client's
     x and all clients' (Gaussian kernel, the median distance as bandwidth), unbiased. `disagreement`, of P(y | x): how
-    much more often a sample's nearest neighbour has another label where it is at another client than where it is at
-    the same one, among equally many samples of both with the same labels; 1 where all do. Of a number to predict, the
+    much more often one of a sample's five nearest neighbours has another label where it is at another client than where
+    it is at the same one, among equally many samples of both with the same labels; 1 where all do. Of a number to predict, the
     squared difference over twice the variance. `drift`: the squared MMD of a client's (x, y) between the first round
     and the last drifting one, unbiased; the other numbers are then of the last.
 
@@ -212,7 +213,7 @@ def _block_means(kernel: torch.Tensor, owners: np.ndarray) -> np.ndarray:
 
 
 def _disagreement(squared: np.ndarray, look: _Look, seed: int) -> float:
-    """Return min(1, 2p) (e - h), averaged over some matchings: a share p of nearest neighbours are elsewhere, half
+    """Return min(1, 2p) (e - h), averaged over some matchings: a share p of the nearest neighbours are elsewhere, half
     without skew; of these a share e has another label than the sample, of those at home a share h."""
     random = draws.generator(seed, "disagreement")
     found = []
@@ -224,12 +225,12 @@ def _disagreement(squared: np.ndarray, look: _Look, seed: int) -> float:
 
 
 def _neighbours(squared: np.ndarray, look: _Look, random: np.random.Generator) -> np.ndarray:
-    """Return the share of samples whose nearest neighbour is elsewhere, and how much labels differ from a neighbour's
-    elsewhere and from one's at home, as sums over the samples that have it there.
+    """Return the share of nearest neighbours that are elsewhere, and how much labels differ from those elsewhere and
+    from those at home, as sums over all neighbours.
 
     A client is compared with as many samples from elsewhere, with the same labels: pairs of one of its own and one of
-    others with the same label, where each sample looks for its neighbour in the other pairs. So without skew, and with
-    label skew alone, either side is as good."""
+    others with the same label, where each sample looks for its neighbours in the other pairs. So without skew, and
+    with label skew alone, either side is as good."""
     sums, weight = np.zeros(3), 0.0
     for k, own_weight in enumerate(look.weights):
         own, others = _matched(look.kinds, look.owners == k, random)
@@ -239,9 +240,11 @@ def _neighbours(squared: np.ndarray, look: _Look, random: np.random.Generator) -
         both = np.concatenate([own, others])
         far = squared[np.ix_(own, both)]
         far[pairs, pairs] = far[pairs, pairs + len(pairs)] = np.inf
-        nearest = far.argmin(1)
+        some = min(NEAREST, 2 * len(pairs) - 2)
+        nearest = np.argpartition(far, some - 1, axis=1)[:, :some]
         elsewhere, differ = nearest >= len(pairs), _differ(look, own, both[nearest])
-        sums += own_weight / len(pairs) * np.array([elsewhere.sum(), differ[elsewhere].sum(), differ[~elsewhere].sum()])
+        found = np.array([elsewhere.sum(), differ[elsewhere].sum(), differ[~elsewhere].sum()])
+        sums += own_weight * found / nearest.size
         weight += own_weight
     return sums / weight if weight else sums
 
@@ -264,11 +267,12 @@ def _place_in_kind(kinds: np.ndarray) -> np.ndarray:
 
 
 def _differ(look: _Look, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how much the labels of rows differ: 0 or 1; of numbers the squared difference over twice the variance."""
+    """Return how much labels of rows [m] differ from others' [m, n]: 0 or 1; of numbers the squared difference over
+    twice the variance."""
     if not look.regression:
-        return (look.y[rows, 0] != look.y[others, 0]).astype(np.float64)
+        return (look.y[rows] != look.y[others, 0]).astype(np.float64)
     variance = np.maximum(look.y.var(0), np.finfo(np.float64).tiny)
-    return ((look.y[rows] - look.y[others]) ** 2 / (2 * variance)).mean(1)
+    return ((look.y[rows][:, None] - look.y[others]) ** 2 / (2 * variance)).mean(2)
 
 
 # ---------------------------------------------------------------- drift

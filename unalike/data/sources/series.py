@@ -69,7 +69,14 @@ def series(
 
     (x, y, columns), (x_test, y_test, test_columns) = rows(train), rows(test)
     return Dataset(
-        x, y, test=(x_test, y_test), name="series", columns=columns, test_columns=test_columns, natural="sensor"
+        x,
+        y,
+        test=(x_test, y_test),
+        name="series",
+        columns=columns,
+        test_columns=test_columns,
+        natural="sensor",
+        time="time",
     )
 
 
