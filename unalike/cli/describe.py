@@ -37,7 +37,7 @@ class Names(list[str]):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE] [--picture FILE]"
+    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema|--picture F]"
     names = Names(config.NAMES["data"])
     parser.add_argument("name", nargs="?", metavar="NAME", help="a data set, or a config with [data]", choices=names)
     schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
     if args.schema:
         raise UnalikeError("unalike data describe: --schema is of one table; these data have several parts.")
     if args.picture:
-        _draw(config.make_data(data, raw=True), data, Path(args.picture))
+        _draw(config.make_data(data), data, Path(args.picture))
         args.picture = None
     found = {name: _described(args, part, f"{name}: ") for name, part in parts.items()}
     texts = "\n\n\n".join(text for _, text in found.values())
@@ -91,7 +91,7 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     elif fed.train.y.dim() == 1:
         content["target"] = _target(fed)
         parts.append(_target_table(fed, content["target"]))
-    unlike = _unlike(fed, data.get("seed", 0))
+    unlike = _unlike(fed, data)
     content |= unlike
     parts.append(_unlike_text(unlike))
     if "name" not in data:
@@ -139,7 +139,7 @@ def _write_schema(fed: Federation, path: Path) -> None:
 
 def _draw(fed: Federation, data: dict[str, Any], path: Path) -> None:
     with complaining(f"{path} cannot be written"):
-        replace(path, svg_of(fed, seed=data.get("seed", 0)).encode())
+        replace(path, svg_of(_as_trained(fed, data), seed=data.get("seed", 0)).encode())
 
 
 # ---------------------------------------------------------------- clients
@@ -216,12 +216,12 @@ def _target_table(fed: Federation, target: list[dict[str, Any]]) -> str:
 # ---------------------------------------------------------------- skew
 
 
-def _unlike(fed: Federation, seed: int) -> dict[str, Any]:
+def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
     """How unlike the clients are, and what a skew made to order planted in each."""
     found: dict[str, Any] = {}
     if len(fed) > 1:
         try:
-            found["unlike"] = measure(fed, seed)
+            found["unlike"] = measure(_as_trained(fed, data), data.get("seed", 0))
         except UnalikeError as error:  # cells that nothing can be computed of: they are described all the same
             found["unlike"], found["not measured"] = {}, str(error)
     if fed.planted:
@@ -229,11 +229,16 @@ def _unlike(fed: Federation, seed: int) -> dict[str, Any]:
     return found
 
 
+def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
+    """The samples as models see them: features of a table prepared, and changed after that."""
+    return fed if fed.recipe is None else config.make_data(data)
+
+
 def _unlike_text(found: dict[str, Any]) -> str:
     shown = {name: value for name, value in found.get("unlike", {}).items() if name != "drift" or value}
     rows = [[name.replace("_", " "), _three(value), MEANINGS[name]] for name, value in shown.items()]
     lines = [show.table([], rows, "how unlike the clients are: 0, no more than by chance")] if rows else []
-    lines += [show.prose(f"The rest cannot be measured: {found['not measured']}")] if "not measured" in found else []
+    lines += [show.prose(f"How unlike clients are: {found['not measured']}")] if "not measured" in found else []
     lines += [show.prose(f"planted by {name}: {_groups(values)}") for name, values in found.get("planted", {}).items()]
     return "\n".join(lines)
 

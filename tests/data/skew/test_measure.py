@@ -84,9 +84,9 @@ def test_feature_mmd_by_hand():
 
 
 def test_disagreement_by_hand():
-    # Two clients see the same two places and call them otherwise. Every sample has its nearest neighbours at the other
-    # client (0.001 away, at home 1), with the other label: min(1, 2) · (1 - 0).
-    x = np.repeat([0.0, 900.0], 30) + np.tile(np.repeat(np.arange(5) * 9.0, 6), 2)
+    # Two clients see the same two places and call them otherwise. Of a sample's five nearest neighbours three are at
+    # the other client (the nearest and two of the next, 0.001 to 0.011 away), with the other label: min(1, 6/5) · (1 - 0).
+    x = np.repeat([0.0, 9.0], 20) + np.tile(np.arange(20) / 100, 2)
     y = np.repeat([0, 1], 20)
     assert ua.skew.measure(fed((x, y), (x + 0.001, 1 - y)))["disagreement"] == 1
     assert ua.skew.measure(fed((x, y), (x + 0.001, y)))["disagreement"] == 0  # the nearest is right wherever it is
@@ -102,7 +102,8 @@ def test_drift_by_hand():
     last = fed(([5] * 8, [0] * 8), ([0] * 8, [0] * 8))  # one of two clients goes elsewhere
     found = ua.skew.measure(drifting(first, last))["drift"]
     # Of 16 samples that are looked at 4 lie at 5: of 120 pairs 48 are 5 apart. The median distance is 0, the mean of
-    # the squared ones 10; the kernel of the two places is exp(-25/20). 1 + 1 - 2 exp(-5/4) at one client, 0 at the other.
+    # the squared ones 10; the kernel of the two places is exp(-25/20). 1 + 1 - 2 exp(-5/4) at one client, 0 at
+    # the other.
     assert found == pytest.approx(1 - np.exp(-1.25), abs=1e-6)
     assert ua.skew.measure(drifting(first, first))["drift"] == pytest.approx(0, abs=1e-9)
     renamed = fed(([0] * 8, [1] * 8), ([0] * 8, [0] * 8))

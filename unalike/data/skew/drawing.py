@@ -70,7 +70,7 @@ class _Shades:
         """Return clients group by group."""
         return clients[np.argsort(self.values[clients], kind="stable")] if self.groups else clients
 
-    def __getitem__(self, k: int) -> str:
+    def __getitem__(self, k: Any) -> str:
         value = self.values[k]
         if not self.what:
             return PLAIN
@@ -133,9 +133,8 @@ class _Page:
         high = round(self.y + 14)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {high}" width="{WIDTH}" height="{high}" '
-            f'role="img" aria-label={quoteattr(alt)} font-family="system-ui, sans-serif">\n<title>{escape(alt)}</title>\n'
-            + "\n".join(self.parts)
-            + "\n</svg>\n"
+            f'role="img" aria-label={quoteattr(alt)} font-family="system-ui, sans-serif">\n'
+            f"<title>{escape(alt)}</title>\n" + "\n".join(self.parts) + "\n</svg>\n"
         )
 
 
@@ -226,15 +225,14 @@ def _histograms(page: _Page, fed: Any, clients: np.ndarray, step: float) -> None
 
 def _samples(page: _Page, fed: Any) -> None:
     """Draw samples of some clients, in a column for each label: pictures, signals, or vectors as points."""
-    clients = _some_clients(page.shades, len(fed))
-    shapes = {fed.train.of(int(k))[0].dim() for k in clients}
-    if shapes == {2} and fed.train.of(0)[0].is_floating_point():
+    own = {k: fed.train.of(int(k)) for k in _some_clients(page.shades, len(fed))}
+    drawn = {k: pair for k, pair in own.items() if pair[0].is_floating_point() and pair[0].dim() > 2}
+    if not drawn and not hasattr(fed, "parts") and fed.train.x.is_floating_point() and fed.train.x.dim() == 2:
         return _points(page, fed)
-    if not fed.train.of(0)[0].is_floating_point() or shapes & {1, 2}:
-        return None  # tokens
+    if not drawn:
+        return None  # tokens, or joined vectors of different lengths
     page.title("samples by label, a row a client" if fed.classes is not None else "samples, a row a client")
-    rows = [(f"client {_name(fed, k)}"[:14], fed.train.of(int(k)), page.shades[k]) for k in clients]
-    _cells(page, fed, rows)
+    return _cells(page, fed, [(f"client {_name(fed, k)}"[:14], pair, page.shades[k]) for k, pair in drawn.items()])
 
 
 def _some_clients(shades: _Shades, clients: int) -> np.ndarray:

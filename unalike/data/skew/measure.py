@@ -43,9 +43,9 @@ def measure(fed: Any, seed: int = 0) -> dict[str, float]:
     coefficient of the sizes. `feature_mmd`: the same mean of the squared maximum mean discrepancy between the client's
     x and all clients' (Gaussian kernel, the median distance as bandwidth), unbiased. `disagreement`, of P(y | x): how
     much more often one of a sample's five nearest neighbours has another label where it is at another client than where
-    it is at the same one, among equally many samples of both with the same labels; 1 where all do. Of a number to predict, the
-    squared difference over twice the variance. `drift`: the squared MMD of a client's (x, y) between the first round
-    and the last drifting one, unbiased; the other numbers are then of the last.
+    it is at the same one, among equally many samples of both with the same labels; 1 where all do. Of a number to
+    predict, the squared difference over twice the variance. `drift`: the squared MMD of a client's (x, y) between the
+    first round and the last drifting one, unbiased; the other numbers are then of the last.
 
     Samples of joined federations have no common features: these numbers are left out for them. Measure the parts.
     """
@@ -253,8 +253,8 @@ def _matched(kinds: np.ndarray, own: np.ndarray, random: np.random.Generator) ->
     """Return rows of a client and rows of others, pair by pair of the same kind: as many as can be, at random."""
     sides = [random.permutation(np.flatnonzero(side)) for side in (own, ~own)]
     # the n-th of a kind here with the n-th of that kind there
-    keys = [kinds[rows] * len(kinds) + _place_in_kind(kinds[rows]) for rows in sides]
-    _, here, there = np.intersect1d(*keys, assume_unique=True, return_indices=True)
+    mine, theirs = (kinds[rows] * len(kinds) + _place_in_kind(kinds[rows]) for rows in sides)
+    _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
     return sides[0][here], sides[1][there]
 
 
