@@ -11,9 +11,12 @@ alike. Finished runs are kept in benchmarks/skews.csv and not run again.
 import argparse
 import csv
 import multiprocessing
-import os
 import statistics
 from pathlib import Path
+
+import torch
+
+import unalike as ua
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "skews.csv", HERE.parent / "docs" / "skews-measured.md"
@@ -25,6 +28,7 @@ ALIKE = "iid"
 
 # kind: what to write, the survey's name for it, and the data sets that it can be made of
 KINDS = {
+    "natural": ("people as they are", ("hapt",)),
     "dirichlet:0.1": ("labels, by Dirichlet", ("digits", "hapt")),
     "classes:1": ("labels, one class a client", ("digits", "hapt")),
     "shards:2": ("labels, two shards a client", ("digits", "hapt")),
@@ -50,18 +54,15 @@ KINDS = {
 
 
 def text(kind, strength):
-    """The partition's text, every piece of it at this strength."""
-    return "|".join(f"{piece}@{strength:g}" for piece in kind.split("|"))
+    """The partition's text, every piece of it at this strength; changes alone are of clients that were alike."""
+    pieces = [f"{piece}@{strength:g}" for piece in kind.split("|")]
+    dealt = kind.partition(":")[0].partition("|")[0] in ua.partition.PARTITIONS
+    return "|".join(pieces if dealt else [ALIKE, *pieces])
 
 
 def run(job):
     """One run: (what it is, the accuracy on all clients' own tests)."""
     data, kind, strength, method, seed = job
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch
-
-    import unalike as ua
-
     torch.set_num_threads(1)
     pool = ua.load(data, **({"image": True} if data == "digits" else {}))
     partition = ALIKE if kind == ALIKE else text(kind, strength)

@@ -37,7 +37,7 @@ class Lift(Change):
 
 def numbered(*sizes, labels=None, **parts):
     """Clients whose samples are numbered: x of client k is 100 k, 100 k + 1, …"""
-    xs = [torch.arange(n, dtype=torch.float32)[:, None] + 100 * k for k, n in enumerate(sizes)]
+    xs = [torch.arange(n, dtype=torch.float32)[:, None].expand(n, 2) + 100 * k for k, n in enumerate(sizes)]
     ys = [torch.tensor(labels or [0, 1] * n)[:n] for n in sizes]
     return ua.Federation.from_arrays([*zip(xs, ys, strict=True)], **{"classes": 3, **parts})
 
@@ -207,6 +207,15 @@ def test_what_cannot_be_done_is_said_when_it_is_asked_for():
     later = federation().skewed("drift:3:crowd:0.3").named_splits(query=0.5)
     with refused("change labels first, then make further splits"):  # before round 1
         Present(later, torch.device("cpu"), torch.float32)
+
+
+def test_what_lasts_is_done_first():
+    fed = numbered(6, 6)
+    one, other = (fed.skewed(text) for text in ("drift:3:permute:2|views:2:1", "views:2:1|drift:3:permute:2"))
+    assert len(one) == 4 and one.planted["permute"].tolist() == other.planted["permute"].tolist()
+    assert torch.equal(one.at(3).train.y, other.at(3).train.y)
+    with refused("These data drift, and noise:0.5 is to last: ask for it before what drifts"):
+        fed.skewed("drift:3:permute:2").skewed("noise:0.5")
 
 
 def test_rounds_are_whole_numbers_from_1():

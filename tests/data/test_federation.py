@@ -470,6 +470,7 @@ FACTS = {
     **dict.fromkeys(("schema", "recipe", "preparation")),
     "shipped": False,
     "planted": {},
+    "drift": None,
 }
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import unalike as ua
 from unalike import partition
-from unalike.data.partition import PARTITIONS, parse
+from unalike.data.partition import PARTITIONS, PIECES, parse
+from unalike.data.partition.pieces import Change
 from unalike.data.partition.resize import resized
 from unalike.data.skew import CHANGES
 from unalike.errors import UnalikeError
@@ -191,6 +192,9 @@ def test_the_time_of_a_data_set():
     timed = ua.Dataset(x, y, columns={"day": day}, time="day")
     assert at(timed.split("periods", 2)) == at(plain.split("periods:day", 2))
     assert sorted(np.concatenate(at(timed.split("periods", 2, public=2)))) != list(range(8))  # columns go with rows
+    streamed = timed.split("iid|stream:2", 2, seed=1)  # oldest first
+    assert all(one == sorted(one, reverse=True) for one in at(streamed))
+    assert at(plain.split("periods:day|stream:2", 2)) == [[7, 6, 5, 4], [3, 2, 1, 0]]
     with says("no column 'days'", "Did you mean 'day'"):
         ua.Dataset(x, y, columns={"day": day}, time="days")
     with says("no column 'hour'"):
@@ -220,6 +224,16 @@ PIECE = {  # what may be asked of each; drawn at random below
     "periods": ["periods"],
     "permute": ["permute:2", "permute:3"],
     "views": ["views:2", "views:3:0", "views:2:1"],
+    "noise": ["noise:0.5", "noise:0.5:2"],
+    "impulse": ["impulse:0.3"],
+    "shift": ["shift:1:2"],
+    "rotate": ["rotate:2"],
+    "blur": ["blur"],
+    "contrast": ["contrast:2"],
+    "colour": ["colour"],
+    "crowd": ["crowd:0.4:0.3", "crowd:0.9"],
+    "drift": ["drift:5:noise:0.5"],
+    "stream": ["stream:5"],
 }
 STRENGTHS = st.sampled_from(["", "@0", "@0.3", "@1"])
 
@@ -237,13 +251,37 @@ def requests(draw):
     changes = [name for name in PIECE if name in CHANGES]
     first = draw(one_of([name for name in dealers if name not in laws]))
     dealt = draw(st.sampled_from([[first], [first, draw(one_of(laws))], [draw(one_of(laws))], []]))
-    after = draw(st.lists(one_of(changes), max_size=2, unique_by=lambda text: text.split(":")[0]))
+    after = draw(st.lists(one_of(changes), max_size=3, unique_by=lambda text: text.split(":")[0]))
     return "|".join([*dealt, *after]) or "iid"
 
 
+def check(text, clients, n, kinds, seed):
+    """One request; return whether it was met. Each sample is at one client, or with views at as many as there are
+    views, and nobody is without. All numbers of a sample are its own, and every view shows some of them; what else
+    changes samples must leave every client as many as it has without."""
+    recipe = partition.composed(parse(text))
+    assert partition.composed(parse(str(recipe))) == recipe
+    x = np.arange(1.0, n + 1)[:, None, None, None] * np.ones((1, 1, 3, 6))
+    data = ua.Dataset(x, np.random.default_rng(seed).integers(0, kinds, n), classes=kinds)
+    share = 0.2 if n > 5 * clients else 0.0
+    try:
+        fed = data.split(text, clients, seed, test=share)
+    except UnalikeError as error:
+        assert "\n" not in str(error)
+        return False
+    dealt = [piece for piece in recipe.pieces if not isinstance(piece, Change) or piece.copies > 1]
+    plain = data.split(partition.Composed(tuple(dealt)), clients, seed, test=share)
+    assert len(fed) == clients and fed.sizes.min() >= 1
+    assert np.array_equal(*(sum(columns.sizes for columns in one.splits.values()) for one in (fed, plain)))
+    touched = any(change.of_features and change.copies == 1 for change in recipe.changes)
+    rows = [c.x.flatten(1).amax(1) for c in (plain if touched else fed).splits.values()]
+    found = torch.cat(rows).round().long().numpy() - 1
+    assert np.array_equal(np.bincount(found, minlength=n), np.full(n, recipe.copies))
+    assert fed.fingerprint() == data.split(text, clients, seed, test=share).fingerprint()
+    return True
+
+
 def test_every_sample_is_accounted_for():
-    """Each sample is at one client, or with views at as many as there are views; nobody is without. All numbers of a
-    sample are its own, and every view shows one of them."""
     met = [0, 0]
 
     @settings(max_examples=120, deadline=None, derandomize=True, database=None)
@@ -255,29 +293,14 @@ def test_every_sample_is_accounted_for():
         seed=st.integers(0, 99),
     )
     def test(text, clients, n, kinds, seed):
-        recipe = partition.composed(parse(text))
-        assert partition.composed(parse(str(recipe))) == recipe
-        x = np.repeat(np.arange(1.0, n + 1)[:, None], 6, axis=1)
-        data = ua.Dataset(x, np.random.default_rng(seed).integers(0, kinds, n), classes=kinds)
-        share = 0.2 if n > 5 * clients else 0.0
-        try:
-            fed = data.split(text, clients, seed, test=share)
-        except UnalikeError as error:
-            assert "\n" not in str(error)
-            met[1] += 1
-            return
-        met[0] += 1
-        assert len(fed) == clients and fed.sizes.min() >= 1
-        rows = torch.cat([columns.x.amax(1) for columns in fed.splits.values()]).round().long() - 1
-        assert np.array_equal(np.bincount(rows.numpy(), minlength=n), np.full(n, recipe.copies))
-        assert fed.fingerprint() == data.split(text, clients, seed, test=share).fingerprint()
+        met[not check(text, clients, n, kinds, seed)] += 1
 
     test()
     assert min(met) > 20, f"(met, refused) = {met}: the requests do not show both"
 
 
-def test_every_dealer_is_composed_here():
-    assert set(PARTITIONS) - set(PIECE) == {"natural"}
+def test_every_piece_is_composed_here():
+    assert set(PIECES) - set(PIECE) == {"natural"}
 
 
 @pytest.mark.parametrize(

@@ -158,14 +158,23 @@ def test_pooled_data_drift_as_the_clients_do():
         assert seen[0, 0] == pytest.approx(float(fed.at(round).train.x.mean()), rel=1e-5)
 
 
+def net():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+
+
+def test_clients_of_several_networks_see_the_present():
+    public = torch.full((3, 5), 2.0), torch.tensor([0, 1, 2])
+    fed, note = drifting(public=public), Note()
+    given = {"module": {"one": net(), "two": net()}, "architecture": ["one", "two"] * 3}
+    run(Looks("both"), data=fed, callbacks=[note], **given, **GIVEN)
+    for round, seen in enumerate(note.seen, 1):
+        torch.testing.assert_close(seen, by_hand(fed, round, public), rtol=1e-5, atol=1e-5)
+
+
 def test_parts_of_joined_federations_drift():
     one, two = federation().skewed(Drift(3, Lift(), 2)), federation(seed=1).skewed("stream:4")
     note = Note()
-
-    def net():
-        torch.manual_seed(1)
-        return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
-
     joined = ua.Federation.joined({"one": one, "two": two})
     run(Looks(), module={"one": net(), "two": net()}, data=joined, engine="batched", callbacks=[note], **GIVEN)
     for round, seen in enumerate(note.seen, 1):

@@ -294,7 +294,8 @@ def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | Non
     unit = None if fed.preparation is None else fed.preparation.target
     clients = choose_clients(job.tables["run"].get("evaluate_clients", "auto"), len(fed), job.seed)
     try:
-        line = constant_scores(fed, given.get("metrics"), given.get("loss"), unit=unit, clients=clients)
+        now = fed.at(job.tables["run"]["rounds"])  # of data that drift, those that the last round is judged on
+        line = constant_scores(now, given.get("metrics"), given.get("loss"), unit=unit, clients=clients)
     except UnalikeError:
         return None
     return Outcome(job.seed, [{"round": 0, **line}], metrics=metrics)

@@ -152,8 +152,8 @@ class Dataset:
             parts = recipe(labels, clients, seed)
         parts = self._checked(dealer, parts, clients)
         if any(change.in_order for change in recipe.changes):
-            parts = [np.sort(part) for part in parts]
-            test_parts = test_parts and [np.sort(part) for part in test_parts]
+            parts = _by_time(parts, self._times(dealer))
+            test_parts = test_parts and _by_time(test_parts, self.test_columns.get(self.time or ""))
         empty = [k for k, part in enumerate(parts) if not len(part)]
         if empty and (not drop_empty or len(empty) == clients):
             raise UnalikeError(
@@ -221,9 +221,11 @@ class Dataset:
             )
         return clients // copies if copies > 1 else clients
 
-    def _times(self, partition: partitions.Periods) -> np.ndarray:
+    def _times(self, partition: Any) -> np.ndarray:
         """Return the time of every training row: a column, else the order in which rows are stored."""
-        column = self.time if partition.column is None else partition.column
+        column = self.time
+        if isinstance(partition, partitions.Periods) and partition.column is not None:
+            column = partition.column
         return np.arange(len(self)) if column is None else self._column(column)
 
     def _recipe(self) -> Recipe | None:
@@ -281,6 +283,12 @@ class Dataset:
                 f"0..{len(self) - 1}; mend it."
             )
         return parts
+
+
+def _by_time(parts: list[np.ndarray], times: np.ndarray | None) -> list[np.ndarray]:
+    """Return every client's rows in the order of time, those of the same time as they are stored; None: all are."""
+    ordered = [np.sort(part) for part in parts]
+    return ordered if times is None else [part[np.argsort(times[part], kind="stable")] for part in ordered]
 
 
 def _take(pair: Pair, parts: list[np.ndarray]) -> Columns:

@@ -193,6 +193,10 @@ class JoinedFederation(Federation):
         """Refuse: what is changed is changed in the parts."""
         _refuse()
 
+    def skewed(self, changes: Any, seed: int = 0) -> NoReturn:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
     def prepared(self, recipe: Any = None) -> NoReturn:
         """Refuse: what is changed is changed in the parts."""
         _refuse()

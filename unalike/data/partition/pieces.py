@@ -102,6 +102,7 @@ class Change(Piece):
 
     of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
     in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
+    drifts: ClassVar[bool] = False  # whether it happens as rounds pass
 
     @property
     def copies(self) -> int:
@@ -185,8 +186,10 @@ class Composed:
         return resized(parts, None if getattr(self.dealer, "stretches", False) else labels, sizes, seed)
 
     def change(self, fed: Any, seed: int) -> Any:
-        """Return the federation with all changes, one after the other."""
-        for change in self.changes:
+        """Return the federation with all changes, one after the other; those that drift come on top of the others."""
+        for change in sorted(self.changes, key=lambda change: change.drifts):
+            if fed.drift is not None and not change.drifts:
+                raise UnalikeError(f"These data drift, and {change} is to last: ask for it before what drifts.")
             fed = change.change(fed, seed)
         return fed
 

@@ -26,6 +26,7 @@ ORDERS = ("time", "labels")
 class DriftingChange(Change):
     """A change as rounds pass, which begins with round 1 and is through by round `rounds`."""
 
+    drifts: ClassVar[bool] = True
     rounds: int
 
     def change(self, fed: Any, seed: int) -> Any:

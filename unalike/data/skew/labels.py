@@ -92,7 +92,7 @@ class Crowd(Change):
     with the TRUE labels: they are there for scoring pseudo-labels, and a method that trains on them cheats.
 
     In the survey's words crowdsourced labels (label preference skew). A larger strength makes more labels wrong, and
-    those that were before.
+    those that were before. Further splits that are there before it are labelled too, by draws of their own.
     """
 
     name: ClassVar[str] = "crowd"
@@ -109,15 +109,15 @@ class Crowd(Change):
 
     def change(self, fed: Any, seed: int) -> Any:
         classes = _classes(self.name, fed)
-        if fed.further:
+        if self.missing and fed.further:
             raise UnalikeError(
-                f"crowd changes training labels, and {', '.join(fed.further)} may have copies of them: change labels "
-                "first, then make further splits."
+                f"crowd takes training labels away, and {', '.join(fed.further)} may have copies of them: change "
+                "labels first, then make further splits."
             )
         planted, far = levels(self.name, len(fed), self.groups, seed)
         rates = far * self.error * self.strength
         splits = {
-            name: columns if name == "test" else self._annotated(columns, rates, classes, seed, name)
+            name: columns if name in ("test", UNLABELLED) else self._annotated(columns, rates, classes, seed, name)
             for name, columns in fed.splits.items()
         }
         if self.missing * self.strength:

@@ -57,7 +57,7 @@ def _rows(x: Tensor) -> int:
 def numbers(name: str, fed: Any, forms: str = "", *dims: int) -> Tensor:
     """Return the training samples; raise where this change cannot be made to them: tokens, features that are to be
     prepared yet, missing cells, or another form than x with so many dimensions."""
-    here(name, fed)
+    ready(name, fed)
     x = fed.train.x
     if not x.is_floating_point():
         kind = str(x.dtype).removeprefix("torch.")
@@ -70,13 +70,18 @@ def numbers(name: str, fed: Any, forms: str = "", *dims: int) -> Tensor:
             f"{name} changes {forms}, and a sample here has shape {list(x.shape[1:])}: load pictures as such "
             "(ua.load('digits', image=True), --data.image), or take 'noise:0.5' or 'shift:1'."
         )
+    checked(fed)
+    return x
+
+
+def ready(name: str, fed: Any) -> None:
+    """Raise where features are on other machines, or to be prepared yet."""
+    here(name, fed)
     if fed.recipe is not None:
         raise UnalikeError(
             f"{name} changes features as models see them, and these are raw, for clients to prepare: prepare them "
             "first (`Federation.prepared`), or simulate (unalike run)."
         )
-    checked(fed)
-    return x
 
 
 def here(name: str, fed: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from unalike.data.columns import Columns, offsets_of
 from unalike.data.partition import tools
 from unalike.data.partition.pieces import Change
+from unalike.data.skew.samples import ready
 from unalike.errors import UnalikeError
 
 CHUNK = 1 << 22  # numbers that are changed at a time
@@ -53,6 +54,7 @@ class Views(Change):
         return [(_nearest(start), _nearest(start + wide)) for start in starts]
 
     def change(self, fed: Any, seed: int) -> Any:
+        ready(self.name, fed)
         x = fed.train.x
         if not x.is_floating_point() or x.ndim < 2:
             raise UnalikeError("views shows parts of samples of numbers, and these are tokens or single numbers.")
