@@ -55,7 +55,9 @@ def test_periods_are_stretches_of_time():
 def test_it_is_learned():
     fed = ua.load("series", seasons=40).split()
     own = ua.LocalTraining(lr=0.1, batch_size=8)
-    run = ua.simulate(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 1)), fed, ua.FedAvg(), local=own, rounds=5)
+    run = ua.simulate(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 1)), fed, ua.FedAvg(), local=own, rounds=5
+    )
     assert run.history[-1]["test_loss"] < 0.5 * float(fed.global_test[1].var())
 
 

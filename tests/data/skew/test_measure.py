@@ -85,7 +85,8 @@ def test_feature_mmd_by_hand():
 
 def test_disagreement_by_hand():
     # Two clients see the same two places and call them otherwise. Of a sample's five nearest neighbours three are at
-    # the other client (the nearest and two of the next, 0.001 to 0.011 away), with the other label: min(1, 6/5) · (1 - 0).
+    # the other client (the nearest and two of the next, 0.001 to 0.011 away), with the other label:
+    # min(1, 6/5) · (1 - 0).
     x = np.repeat([0.0, 9.0], 20) + np.tile(np.arange(20) / 100, 2)
     y = np.repeat([0, 1], 20)
     assert ua.skew.measure(fed((x, y), (x + 0.001, 1 - y)))["disagreement"] == 1
@@ -148,6 +149,26 @@ def test_iid_clients_are_alike():
 def test_it_grows_with_the_strength(kind, name, least):
     values = [measured(f"{kind}@{strength}", name) for strength in (0, 0.5, 1)]
     assert abs(values[0]) < 0.03 and values[0] + 0.1 < values[1] < values[2] - 0.1 and values[2] > least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name,kind",
+    [
+        *(("label_distance", kind) for kind in ("dirichlet:0.1", "prior-dirichlet:0.3", "shards:2", "classes:1")),
+        *(("size_gini", kind) for kind in ("quantity:0.5", "lognormal:1", "power-law:1")),
+        *(
+            ("feature_mmd", f"iid|{kind}")
+            for kind in ("noise:1", "impulse:0.5", "shift:1:4", "rotate:4:180", "blur:0:2")
+        ),
+        *(("feature_mmd", f"iid|{kind}") for kind in ("contrast", "colour", "views:2:0.5")),
+        *(("disagreement", kind) for kind in ("iid|permute:2", "iid|crowd:0.6")),
+        *(("drift", f"iid|{kind}") for kind in ("drift:9:rotate:4:180", "drift:9:permute:2", "stream:9:0.5:labels")),
+    ],
+)
+def test_every_kind_grows_with_its_strength_by_its_own_number(name, kind):
+    values = [measured(f"{kind}@{s}", name, seeds=5, clients=20, image=True) for s in (0, 0.25, 0.5, 0.75, 1)]
+    assert values == sorted(values) and abs(values[0]) < 0.01 and values[-1] > abs(values[0]) + 0.003
 
 
 def test_label_skew_alone_is_no_disagreement():

@@ -151,7 +151,7 @@ def _labels(page: _Page, fed: Any) -> None:
     step = min(34.0, (WIDTH - LEFT - RIGHT) / len(clients))
     page.title("sizes and labels" if fed.classes is not None else "sizes, and the number to predict")
     sizes, high = fed.sizes[clients], 36.0
-    page.text(LEFT - 8, page.y + high, f"{sizes.max():,} samples", "end", 11)
+    page.text(LEFT - 8, page.y + high, f"up to {sizes.max():,}", "end", 11)
     for i, k in enumerate(clients):
         tall = high * sizes[i] / max(sizes.max(), 1)
         page.rect(LEFT + (i + 0.15) * step, page.y + high - tall, 0.7 * step, tall, page.shades[k])
@@ -217,7 +217,7 @@ def _histograms(page: _Page, fed: Any, clients: np.ndarray, step: float) -> None
                 LEFT + (i + 0.5) * step - wide / 2, page.y + tall * (1 - (b + 1) / bins), wide, tall / bins,
                 page.shades[k],
             )  # fmt: skip
-    page.y += tall + 6
+    page.y += tall + 12
 
 
 # ---------------------------------------------------------------- samples
