@@ -204,8 +204,9 @@ def test_what_cannot_be_done_is_said_when_it_is_asked_for():
         federation().skewed("drift:3:rotate:2")
     with refused("crowd:0.3:0.5 changes how many samples clients have"):
         federation().skewed("drift:3:crowd:0.3:0.5")
-    later = federation().skewed("drift:3:crowd:0.3").named_splits(query=0.5)
-    with refused("change labels first, then make further splits"):  # before round 1
+    later = federation().skewed("drift:3:noise:1").replace(classes=3)
+    later.train.x[0, 0] = torch.nan  # since then
+    with refused("NaN or infinite"):  # before round 1
         Present(later, torch.device("cpu"), torch.float32)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paths import GOLDEN, ROOT
 
 from unalike.data import partition
-from unalike.data.partition import PARTITIONS, parse, prior, tools
+from unalike.data.partition import PARTITIONS, PIECES, parse, prior, tools
 from unalike.errors import UnalikeError
 
 FEDDC = json.loads((GOLDEN / "partition_feddc.json").read_text())
@@ -518,5 +518,5 @@ def test_all_are_tried_here():
 def test_the_page_has_them_all():
     page = (ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
     spelled = re.findall(r"^\| `([^`]+)` \| `(\w+)", page, re.MULTILINE)
-    assert {text.split(":")[0] for text, _ in spelled} == set(PARTITIONS)
+    assert {text.split(":")[0] for text, _ in spelled} == set(PIECES)
     assert all(type(parse(text)).__name__ == kind for text, kind in spelled)
