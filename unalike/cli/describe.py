@@ -93,7 +93,7 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
         parts.append(_target_table(fed, content["target"]))
     unlike = _unlike(fed, data)
     content |= unlike
-    parts.append(_unlike_text(unlike))
+    parts.append(_unlike_text(unlike, "" if fed.drift is None else f" in round {fed.drift.rounds}"))
     if "name" not in data:
         content["remarks"] = remarks(fed)
         if changes:
@@ -234,10 +234,10 @@ def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
     return fed if fed.recipe is None else config.make_data(data)
 
 
-def _unlike_text(found: dict[str, Any]) -> str:
+def _unlike_text(found: dict[str, Any], when: str) -> str:
     shown = {name: value for name, value in found.get("unlike", {}).items() if name != "drift" or value}
     rows = [[name.replace("_", " "), _three(value), MEANINGS[name]] for name, value in shown.items()]
-    lines = [show.table([], rows, "how unlike the clients are: 0, no more than by chance")] if rows else []
+    lines = [show.table([], rows, f"how unlike the clients are{when}: 0, no more than by chance")] if rows else []
     lines += [show.prose(f"How unlike clients are: {found['not measured']}")] if "not measured" in found else []
     lines += [show.prose(f"planted by {name}: {_groups(values)}") for name, values in found.get("planted", {}).items()]
     return "\n".join(lines)

@@ -171,6 +171,15 @@ def test_every_kind_grows_with_its_strength_by_its_own_number(name, kind):
     assert values == sorted(values) and abs(values[0]) < 0.01 and values[-1] > abs(values[0]) + 0.003
 
 
+def test_tiny_clients_that_are_alike_do_not_disagree():
+    random = np.random.default_rng(0)
+    values = []
+    for _ in range(10):  # labels at random: at home and elsewhere they differ as often
+        tiny = fed(*((random.normal(size=(6, 2)), random.integers(0, 2, 6)) for _ in range(40)))
+        values.append(ua.skew.measure(tiny.replace(classes=2))["disagreement"])
+    assert abs(np.mean(values)) < 0.04
+
+
 def test_label_skew_alone_is_no_disagreement():
     assert measured("classes:1", "disagreement") == 0 and abs(measured("dirichlet:0.1", "disagreement")) < 0.03
     assert measured("dirichlet:1|permute:2", "disagreement") > 0.2
