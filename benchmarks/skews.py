@@ -70,8 +70,9 @@ def run(job):
     torch.manual_seed(seed)
     model = ua.models.mlp(fed.train.x[0].numel(), hidden=(64,), classes=fed.classes)
     result = ua.simulate(
-        model, fed, ua.methods.METHODS[method](), rounds=ROUNDS[data], engine="batched", device="cpu", evaluate_every=ROUNDS[data],
-        local=ua.LocalTraining(epochs=2, batch_size=16 if data == "digits" else 32, lr=0.1), seed=seed,
+        model, fed, ua.methods.METHODS[method](), rounds=ROUNDS[data], engine="batched", device="cpu", seed=seed,
+        local=ua.LocalTraining(epochs=2, batch_size=16 if data == "digits" else 32, lr=0.1),
+        evaluate_every=ROUNDS[data],
     )  # fmt: skip
     return *job, result.history[-1]["pooled_accuracy"]
 

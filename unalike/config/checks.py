@@ -199,7 +199,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
 def _check_partition(data: dict[str, Any]) -> None:
     """The partition can be read; clients that bring their own files can only be changed."""
     recipe = _recipe(data)
-    if not recipe.natural and "clients" not in data_settings(data):
+    if not recipe.natural and "clients" not in data_settings(data) and Path(data.get("folder", ".")).is_dir():
         raise UnalikeError(f"{recipe.dealer} deals samples, and a folder of files has its clients: give changes alone.")
 
 
