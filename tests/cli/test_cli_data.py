@@ -151,6 +151,18 @@ def test_describe_how_unlike_the_clients_are(here, capsys):
     assert found["unlike"]["drift"] == 0 and sorted(found["planted"]["permute"]) == [0] * 4 + [1] * 3 + [2] * 3
 
 
+def test_describe_a_table_whose_features_are_changed(raw, capsys):
+    line = "data describe --table raw.csv --client hospital --label ill --drop id --partition"
+    found = json.loads(do(capsys, f"{line} noise:1 --json")[1])
+    assert found["planted"] == {"noise": [0, 1]} and found["features"][0]["most"] == 70
+    out = do(capsys, f"{line} drift:4:shift:1:2")[1]
+    assert "how unlike the clients are in round 4" in out and "planted by shift: 2 groups of 1 and 1 clients" in out
+    found = json.loads(do(capsys, f"{line} views:2 --json")[1])  # every sample at two clients
+    assert found["clients"] == 4 and found["label counts"] == [[2, 1], [2, 1], [1, 2], [1, 2]]
+    code, out, _ = do(capsys, f"{line} rotate:2")  # no pictures: described all the same
+    assert code == 0 and "How unlike clients are: rotate changes pictures" in out
+
+
 RAW = """id,hospital,ill,age,sex,seen,dose
 1,north,no,61,f,2024-01-01,1.5
 2,south,yes,,m,2024-01-03,-2
