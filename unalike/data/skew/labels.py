@@ -69,7 +69,8 @@ class Permute(Change):
     def _orders(self, classes: int, seed: int) -> list[np.ndarray]:
         """Return the classes in the order of each group's cycle; no two groups have the same cycle, nor, as far as
         there are enough, the same short one at a low strength."""
-        rng, seen = draws.generator(draws.check_seed(seed), "permute"), set()
+        rng = draws.generator(draws.check_seed(seed), "permute")
+        seen: set[tuple[int, ...]] = set()
         orders: list[np.ndarray] = []
         tries = 0
         while len(orders) < self.groups - 1:
