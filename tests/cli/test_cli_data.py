@@ -163,6 +163,18 @@ def test_describe_a_table_whose_features_are_changed(raw, capsys):
     assert code == 0 and "How unlike clients are: rotate changes pictures" in out
 
 
+def test_describe_a_folder_whose_features_are_changed(here, capsys):
+    Path("own").mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(4):
+        np.savez(f"own/{k}.npz", x=rng.normal(size=(40, 3)).astype(np.float32), y=np.arange(40) % 2)
+    plain, moved = (
+        json.loads(do(capsys, f"data describe --folder own {more} --json")[1]) for more in ("", "--partition shift:3:2")
+    )
+    assert plain["unlike"]["feature_mmd"] < 0.02 and moved["unlike"]["feature_mmd"] > 0.1
+    assert sorted(moved["planted"]["shift"]) == [0, 0, 1, 1]
+
+
 RAW = """id,hospital,ill,age,sex,seen,dose
 1,north,no,61,f,2024-01-01,1.5
 2,south,yes,,m,2024-01-03,-2
