@@ -151,6 +151,30 @@ def test_describe_how_unlike_the_clients_are(here, capsys):
     assert found["unlike"]["drift"] == 0 and sorted(found["planted"]["permute"]) == [0] * 4 + [1] * 3 + [2] * 3
 
 
+def test_describe_a_table_whose_features_are_changed(raw, capsys):
+    line = "data describe --table raw.csv --client hospital --label ill --drop id --partition"
+    found = json.loads(do(capsys, f"{line} noise:1 --json")[1])
+    assert found["planted"] == {"noise": [0, 1]} and found["features"][0]["most"] == 70
+    out = do(capsys, f"{line} drift:4:shift:1:2")[1]
+    assert "how unlike the clients are in round 4" in out and "planted by shift: 2 groups of 1 and 1 clients" in out
+    found = json.loads(do(capsys, f"{line} views:2 --json")[1])  # every sample at two clients
+    assert found["clients"] == 4 and found["label counts"] == [[2, 1], [2, 1], [1, 2], [1, 2]]
+    code, out, _ = do(capsys, f"{line} rotate:2")  # no pictures: described all the same
+    assert code == 0 and "How unlike clients are: rotate changes pictures" in out
+
+
+def test_describe_a_folder_whose_features_are_changed(here, capsys):
+    Path("own").mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(4):
+        np.savez(f"own/{k}.npz", x=rng.normal(size=(40, 3)).astype(np.float32), y=np.arange(40) % 2)
+    plain, moved = (
+        json.loads(do(capsys, f"data describe --folder own {more} --json")[1]) for more in ("", "--partition shift:3:2")
+    )
+    assert plain["unlike"]["feature_mmd"] < 0.02 and moved["unlike"]["feature_mmd"] > 0.1
+    assert sorted(moved["planted"]["shift"]) == [0, 0, 1, 1]
+
+
 RAW = """id,hospital,ill,age,sex,seen,dose
 1,north,no,61,f,2024-01-01,1.5
 2,south,yes,,m,2024-01-03,-2
@@ -247,7 +271,8 @@ def test_a_name_and_a_folder_are_the_set_s_own_files(tmp_path):
     fed = config.make_data(data)
     assert len(fed) == 4 and fed.train.x.shape == (40, 1, 28, 28) and len(fed.global_test[0]) == 10
     rejected("no setting 'folder'", name="digits", folder="x")
-    rejected("iid deals samples, and a folder of files has its clients", folder=str(tmp_path), partition="iid")
+    (own := tmp_path / "own").mkdir()
+    rejected("iid deals samples, and a folder of files has its clients", folder=str(own), partition="iid")
 
 
 def test_the_flags_data_and_data_folder_in_any_order(tmp_path, monkeypatch, capsys):

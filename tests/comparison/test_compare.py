@@ -307,6 +307,11 @@ def test_a_taste_has_all_parts_and_few_samples():
     assert jobs.taste(named).facts == {**named.facts, "names": list("abc")}
 
 
+def test_drifting_data_have_more_groups_than_a_taste_has_clients(here, capsys):
+    line = "compare fedavg --data digits --partition iid|drift:2:shift:1:5|stream:3 --clients 6 --rounds 1 --seeds 1"
+    assert do(capsys, f"{line} --no-references --folder there")[0] == 0
+
+
 # ---------------------------------------------------------------- mistakes
 
 OWN = """

@@ -171,6 +171,8 @@ def test_text(text):
     assert str(parse(str(piece))) == str(piece) and parse(str(piece)) == piece
     assert parse(f"iid|{text}") == Composed((parse("iid"), piece))
     assert str(parse("drift:50:5:permute:3@0.5")) == "drift:50:5:permute:3@0.5"
+    exact = Drift(50, Permute(3, strength=0.1), strength=0.7)  # 0.06999…
+    assert parse(str(exact)) == exact and parse(str(Permute(strength=0.1234567))).strength == 0.1234567
     assert Drift(50, "permute:3@0.5", 5, strength=0.5) == Drift(50, Permute(3), steps=5, strength=0.25)
 
 
@@ -204,6 +206,8 @@ def test_what_cannot_be_done_is_said_when_it_is_asked_for():
         federation().skewed("drift:3:rotate:2")
     with refused("crowd:0.3:0.5 changes how many samples clients have"):
         federation().skewed("drift:3:crowd:0.3:0.5")
+    with refused("changes how many samples clients have"):  # a split that is empty here, and not there in round 1
+        federation().skewed("drift:3:crowd:0.3:1e-9")
     later = federation().skewed("drift:3:noise:1").replace(classes=3)
     later.train.x[0, 0] = torch.nan  # since then
     with refused("NaN or infinite"):  # before round 1

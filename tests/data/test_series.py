@@ -68,6 +68,7 @@ def test_it_is_learned():
         ({"offset": 1.5}, "offset=1.5"),
         ({"sensors": 0}, "sensors=0"),
         ({"seasons": 4}, "seasons=4"),
+        ({"seasons": "9"}, "seasons='9'"),
         ({"noise": -1.0}, "noise=-1.0"),
     ],
 )

@@ -46,6 +46,14 @@ def test_groups_have_names_of_their_own():
             Permute(groups).names(classes, 0)
 
 
+@pytest.mark.parametrize(("groups", "classes"), [(5, 10), (3, 3), (4, 4), (12, 10)])
+def test_groups_have_names_of_their_own_at_every_strength(groups, classes):
+    for seed in range(20):
+        for strength in (0.01, 0.3, 0.5, 0.7):
+            names = Permute(groups, strength=strength).names(classes, seed)
+            assert len(np.unique(names, axis=0)) == groups
+
+
 def test_names_hold_in_every_split_of_a_client():
     fed = made().split_clients(test=0.2, validation=0.1)
     skewed = fed.skewed("permute:3", seed=1)

@@ -76,8 +76,9 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
         data = {**data, "clients": 1}  # nobody said whose rows these are
     stored, changes = config.as_stored(data)
     fed = config.make_data(stored, raw=True)
+    trained = _changed(fed, data) if changes else fed
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
-    content, parts = _clients(fed, data), []
+    content, parts = _clients(trained, data), []
     if not args.json:
         parts.append(show.table([], [[k, v] for k, v in _words(content, fed).items()], f"{whose}{title}"))
     if fed.schema is not None:
@@ -86,14 +87,14 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
         content["missing by client"] = _missing(fed)
         parts.append(_missing_table(content["missing by client"]))
     if fed.classes is not None:
-        content["label counts"] = fed.label_counts().tolist()
-        parts.append(picture(fed, fed.label_counts(), show.width()))
+        content["label counts"] = trained.label_counts().tolist()
+        parts.append(picture(trained, trained.label_counts(), show.width()))
     elif fed.train.y.dim() == 1:
         content["target"] = _target(fed)
         parts.append(_target_table(fed, content["target"]))
-    unlike = _unlike(fed, data)
+    unlike = _unlike(trained, data)
     content |= unlike
-    parts.append(_unlike_text(unlike, "" if fed.drift is None else f" in round {fed.drift.rounds}"))
+    parts.append(_unlike_text(unlike, "" if trained.drift is None else f" in round {trained.drift.rounds}"))
     if "name" not in data:
         content["remarks"] = remarks(fed)
         if changes:
@@ -102,7 +103,7 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     if args.schema:
         _write_schema(fed, Path(args.schema))
     if args.picture:
-        _draw(fed, data, Path(args.picture))
+        _draw(trained, data, Path(args.picture))
     return {"name": title, **content}, "\n\n".join(filter(None, parts))
 
 
@@ -227,6 +228,14 @@ def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
     if fed.planted:
         found["planted"] = {name: values.tolist() for name, values in fed.planted.items()}
     return found
+
+
+def _changed(fed: Federation, data: dict[str, Any]) -> Federation:
+    """The clients that changes of features make; as they are stored where these cannot be made."""
+    try:
+        return config.make_data(data)
+    except UnalikeError:  # said where clients are measured
+        return fed
 
 
 def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:

@@ -194,7 +194,7 @@ def _try(arm: Arm, fed: Federation, seed: int) -> None:
         config.run({**tables, "run": {**run, "rounds": 0}}, federation=fed)
         one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
         names = [*tables.get(config.MODELS_TABLE, {})]
-        tasted = taste(fed, max(3, len(names)))
+        tasted = taste(fed.at(1), max(3, len(names)))  # drifting data are declared for all clients
         if len(names) > 1:  # each network has one of the few clients
             one["architecture"] = [names[k % len(names)] for k in range(len(tasted))]
         config.run({**tables, "local": few, "run": one}, federation=tasted)

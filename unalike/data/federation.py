@@ -323,6 +323,11 @@ class Federation:
                 f"The training samples are divided already ({', '.join(self.further)}), and samples of these would be "
                 "tested on: carve test and validation first, then call named_splits."
             )
+        if "views" in self.planted:
+            raise UnalikeError(
+                "Several clients have the same samples (views), and one would train on what another is tested on: "
+                "carve test and validation first, then call skewed."
+            )
         if self.preparation is not None:
             raise UnalikeError(
                 "The features were prepared already, and rows that helped in that are no test: split first, or give "

@@ -71,6 +71,10 @@ def test_nobody_trains_on_what_a_set_mate_is_tested_on():
             assert held and not held & {*things(fed.train, k)}
     everything = [n for c in fed.splits.values() for k in range(12) for n in things(c, k)]
     assert sorted(everything) == sorted([*range(1, 301)] * 3)
+    late = numbered((6,)).split("iid", 4).skewed("views:2")
+    assert late.split_clients() is late
+    with says("one would train on what another is tested on", "first, then call skewed"):
+        late.split_clients(test=0.2)
 
 
 def test_the_strength_fades_what_is_outside():

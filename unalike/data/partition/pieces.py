@@ -41,7 +41,13 @@ class Piece:
         while values and values[-1] == fields[len(values) - 1].default:
             values.pop()
         text = ":".join([self.name, *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)])
-        return text if self.strength == 1 else f"{text}@{self.strength:g}"
+        return text + self.at_strength
+
+    @property
+    def at_strength(self) -> str:
+        """The end of its text: '@0.5', with all digits that `parse` needs; nothing at full strength."""
+        short = f"{self.strength:g}"
+        return "" if self.strength == 1 else f"@{short if float(short) == self.strength else float(self.strength)}"
 
     def at(self, strength: float) -> Self:
         """Return the same at another strength."""

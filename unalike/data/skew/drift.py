@@ -89,14 +89,13 @@ class Drift(DriftingChange):
 
     def __str__(self) -> str:
         steps = "" if self.steps == 10 else f":{self.steps}"
-        at = "" if self.strength == 1 else f"@{self.strength:g}"
-        return f"drift:{self.rounds}{steps}:{self.skew}{at}"
+        return f"drift:{self.rounds}{steps}:{self.skew}{self.at_strength}"
 
     def plants(self, fed: Any, seed: int) -> dict[str, np.ndarray]:
         there = self.skew.change(fed, seed)
-        for name, columns in fed.splits.items():
-            if columns.x.shape != there.splits[name].x.shape or (columns.sizes != there.splits[name].sizes).any():
-                raise UnalikeError(f"{self.skew} changes how many samples clients have: it cannot grow as rounds pass.")
+        before, after = ({n: (c.x.shape, c.sizes.tobytes()) for n, c in one.splits.items()} for one in (fed, there))
+        if before != after:
+            raise UnalikeError(f"{self.skew} changes how many samples clients have: it cannot grow as rounds pass.")
         return there.planted
 
     def phase(self, round: int) -> int:

@@ -20,6 +20,8 @@ from unalike.errors import UnalikeError
 
 UNLABELLED = "unlabelled"  # the further split of samples whose labels are missing
 BLOCK = 1 << 21  # numbers of confusion matrices at a time
+SHORT = 8  # classes of a cycle: two longer ones are as good as never the same
+TRIES = 100  # draws of a cycle that no other group has at any strength
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +67,20 @@ class Permute(Change):
         return names
 
     def _orders(self, classes: int, seed: int) -> list[np.ndarray]:
-        """Return the classes in the order of each group's cycle; no two groups have the same cycle."""
-        rng, seen = draws.generator(draws.check_seed(seed), "permute"), set()
+        """Return the classes in the order of each group's cycle; no two groups have the same cycle, nor, as far as
+        there are enough, the same short one at a low strength."""
+        rng = draws.generator(draws.check_seed(seed), "permute")
+        seen: set[tuple[int, ...]] = set()
         orders: list[np.ndarray] = []
+        tries = 0
         while len(orders) < self.groups - 1:
             order = rng.permutation(classes)
-            cycle = tuple(np.roll(order, -int(order.argmin())))
-            if cycle not in seen:
+            cycles = {_cycle(order[:moved]) for moved in range(2, min(SHORT, classes) + 1)}
+            whole, tries = _cycle(order), tries + 1
+            if whole not in seen and (tries > TRIES or not cycles & seen):
                 orders.append(order)
-            seen.add(cycle)
+                seen |= {whole, *cycles}
+                tries = 0
         return orders
 
 
@@ -167,6 +174,11 @@ class Crowd(Change):
             "train": labelled.take(np.flatnonzero(~gone), sizes - lost),
             UNLABELLED: truth.take(np.flatnonzero(gone), lost),
         }
+
+
+def _cycle(order: np.ndarray) -> tuple[int, ...]:
+    """Return a cycle from its least class on: the same wherever it was begun."""
+    return tuple(np.roll(order, -int(order.argmin())).tolist())
 
 
 def _classes(name: str, fed: Any) -> int:

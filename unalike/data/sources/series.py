@@ -50,8 +50,8 @@ def series(
     number("series' offset", offset, 0, 1, 0.5)
     number("series' noise", noise, 0, 1e6, 0.3)
     number("series' trend", trend, -1e6, 1e6, 1.0)
-    held_out = int(seasons * TEST)
     count("series' seasons", seasons, least=5)
+    held_out = int(seasons * TEST)
     if window >= season:
         raise UnalikeError(f"A window of {window} readings and the next do not fit into a season of {season} steps.")
     ahead = np.round(offset * season * np.arange(sensors) / sensors).astype(np.int64)
