@@ -76,6 +76,8 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
         data = {**data, "clients": 1}  # nobody said whose rows these are
     stored, changes = config.as_stored(data)
     fed = config.make_data(stored, raw=True)
+    if changes and fed.recipe is None:  # nothing is prepared: what is stored is what is changed
+        fed, changes = config.make_data(data), ""
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
     content, parts = _clients(fed, data), []
     if not args.json:
@@ -91,9 +93,10 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     elif fed.train.y.dim() == 1:
         content["target"] = _target(fed)
         parts.append(_target_table(fed, content["target"]))
-    unlike = _unlike(fed, data)
+    trained = config.make_data(data) if changes else fed
+    unlike = _unlike(trained, data)
     content |= unlike
-    parts.append(_unlike_text(unlike, "" if fed.drift is None else f" in round {fed.drift.rounds}"))
+    parts.append(_unlike_text(unlike, "" if trained.drift is None else f" in round {trained.drift.rounds}"))
     if "name" not in data:
         content["remarks"] = remarks(fed)
         if changes:
@@ -102,7 +105,7 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     if args.schema:
         _write_schema(fed, Path(args.schema))
     if args.picture:
-        _draw(fed, data, Path(args.picture))
+        _draw(trained, data, Path(args.picture))
     return {"name": title, **content}, "\n\n".join(filter(None, parts))
 
 
@@ -230,7 +233,7 @@ def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
-    """The samples as models see them: features of a table prepared, and changed after that."""
+    """The samples as models see them: features of a table prepared."""
     return fed if fed.recipe is None else config.make_data(data)
 
 
