@@ -159,8 +159,8 @@ def test_describe_a_table_whose_features_are_changed(raw, capsys):
     assert "how unlike the clients are in round 4" in out and "planted by shift: 2 groups of 1 and 1 clients" in out
     found = json.loads(do(capsys, f"{line} views:2 --json")[1])  # every sample at two clients
     assert found["clients"] == 4 and found["label counts"] == [[2, 1], [2, 1], [1, 2], [1, 2]]
-    code, out, _ = do(capsys, f"{line} rotate:2")  # no pictures: described all the same
-    assert code == 0 and "How unlike clients are: rotate changes pictures" in out
+    code, _, error = do(capsys, f"{line} rotate:2")
+    assert code == 2 and "rotate changes pictures" in error
 
 
 def test_describe_a_folder_whose_features_are_changed(here, capsys):

@@ -191,7 +191,7 @@ def test_text(text):
         ("stream:5:1", "Stream's share=1.0 must be a number above 0 and below 1"),
         ("stream:5:0.5:size", "order='size' must be one of time, labels"),
         ("stream:5:0.5:time:-1", "ahead=-1"),
-        ("stream:5|stream:6", "are a stream already"),
+        ("stream:5|stream:6", "stream stands twice"),
     ],
 )
 def test_mistakes(text, message):
@@ -208,6 +208,8 @@ def test_what_cannot_be_done_is_said_when_it_is_asked_for():
         federation().skewed("drift:3:crowd:0.3:0.5")
     with refused("changes how many samples clients have"):  # a split that is empty here, and not there in round 1
         federation().skewed("drift:3:crowd:0.3:1e-9")
+    with refused("are a stream already"):
+        federation().skewed("stream:5").skewed("stream:6")
     later = federation().skewed("drift:3:noise:1").replace(classes=3)
     later.train.x[0, 0] = torch.nan  # since then
     with refused("NaN or infinite"):  # before round 1

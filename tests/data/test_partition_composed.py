@@ -1,6 +1,8 @@
 """Pieces in a row: size laws behind a dealer, strengths, periods, and what random compositions promise."""
 
+import dataclasses
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from unalike.data.partition import PARTITIONS, PIECES, parse
 from unalike.data.partition.pieces import Change
 from unalike.data.partition.resize import resized
 from unalike.data.skew import CHANGES
+from unalike.data.skew.samples import changed, per_row
 from unalike.errors import UnalikeError
 
 LABELS = np.random.default_rng(0).permutation(np.arange(6000) % 10)
@@ -317,3 +320,63 @@ def test_the_same_seed_gives_the_same_federation_everywhere(text, fingerprint):
     x = (np.arange(1200 * 8) % 97).reshape(1200, 8) / 8
     fed = ua.Dataset(x.astype(np.float32), np.arange(1200) * 7 % 10).split(text, 20, seed=5, test=0.2)
     assert fed.fingerprint() == fingerprint
+
+
+def test_a_change_stands_once_in_a_row():
+    for text, name in (("rotate:2|rotate:3", "rotate"), ("permute:2|drift:5:permute:3", "permute")):
+        with says(f"{name} stands twice in '{text.replace(':2|', '|') if name == 'permute' else text}'"):
+            parse(text)
+    with says("noise stands twice"):
+        ua.skew.Noise(1.0) | ua.skew.Shift(1.0) | ua.skew.Noise(2.0)
+
+
+def test_what_is_no_partition_is_refused_in_one_line():
+    data = ua.Dataset(torch.zeros(60, 2), torch.arange(60) % 3)
+    for wrong in (3, ["iid"], ua.skew.Permute, ua.partition.IID):
+        with says("is no skew: give a partition, a change, or a text"):
+            data.split(wrong, 4)
+        with says("is no skew: give a partition, a change, or a text"):
+            ua.skew.Permute(2) | wrong
+
+
+def test_a_function_that_deals_wrongly_is_called_by_its_name():
+    data = ua.Dataset(torch.zeros(60, 2), torch.arange(60) % 3)
+
+    def mine(labels, clients, seed):
+        return parts[0]
+
+    parts = [None]
+    for parts[0] in (None, [[0.5, 1.5]] * 4, [[True, False]] * 4, [["a"]] * 4, [3, 4, 5, 6], [[[1], [2]]] * 4):
+        with says("The partition mine must give a list of row numbers for every client"):
+            data.split(mine, 4)
+    for parts[0], what in (([[1]], "gave 1 parts"), ([[1], [2], [3], []], "leaves 1 of 4 clients empty")):
+        with says(f"The partition mine {what}"):
+            data.split(mine, 4)
+    with says("iid and mine both deal the samples"):
+        partition.IID() | mine
+    parts[0] = [[1], (2,), np.array([3], np.uint8), torch.tensor([4])]
+    assert data.split(mine, 4).sizes.tolist() == [1, 1, 1, 1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Brighter(Change):
+    """A change of one's own, as docs/partitions.md has it."""
+
+    name: ClassVar[str] = "brighter"
+    by: float = 1.0
+
+    def change(self, fed, seed):
+        far = np.arange(len(fed)) / (len(fed) - 1)
+
+        def brighter(x, owners, keys):
+            return x + per_row(far[owners], x) * self.by * self.strength
+
+        return changed(fed, self.name, far, far * self.strength > 0, brighter, seed)
+
+
+def test_a_change_of_one_s_own_composes_and_drifts():
+    data = ua.Dataset(torch.zeros(60, 2), torch.arange(60) % 3)
+    fed = data.split("iid" | Brighter(4.0, strength=0.5) | ua.skew.Permute(2), 5)
+    assert list(fed.planted) == ["brighter", "permute"] and fed.train.of(4)[0].unique().tolist() == [2.0]
+    slow = data.split(partition.IID() | ua.skew.Drift(3, Brighter(4.0)), 5)
+    assert [slow.at(round).train.of(4)[0].max().item() for round in (1, 2, 3)] == [0.0, 2.0, 4.0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import unalike as ua
 from unalike.data import Federation
 from unalike.data.skew import Impulse, Noise, Shift, samples
 
@@ -105,3 +106,10 @@ def test_without_groups_every_client_has_a_shift_of_its_own_and_all_are_as_large
 def test_more_groups_than_clients_are_refused():
     with pytest.raises(Exception, match=r"^shift must make 6 groups of 5 clients: ask for at most 5\.$"):
         made().skewed("shift:1:6")
+
+
+def test_numbers_that_become_too_large_are_refused():
+    data = ua.Dataset(torch.randn(40, 3), torch.arange(40) % 2)
+    for text in ("noise:1e39", "iid|drift:3:shift:1e39"):
+        with pytest.raises(ua.UnalikeError, match="makes numbers too large for float32: ask for less"):
+            data.split(text, 4)

@@ -194,6 +194,31 @@ def test_a_table_is_described_as_it_is_stored_and_changed_once_prepared(table, c
     )
 
 
+def test_a_table_s_changed_features_are_measured_with_what_was_planted(table, capsys):
+    given = [f"--table={table}", "--label=label", "--clients=4"]
+    assert main(["data", "describe", *given, "--partition=iid|drift:5:shift:3:2"]) == 0
+    said = capsys.readouterr().out
+    assert "planted by shift: 2 groups of 2 and 2 clients" in said and "unlike the clients are in round 5" in said
+    assert main(["data", "describe", *given, "--partition=iid|rotate:2"]) == 2
+    assert capsys.readouterr().err.startswith("unalike: rotate changes pictures")
+    assert main(["data", "describe", *given, "--partition=periods:height"]) == 2
+    assert "Of a table say client='height' or time='height'." in capsys.readouterr().err
+
+
+def test_a_folder_is_described_with_its_features_changed(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for k in range(4):
+        np.savez(tmp_path / f"{k}.npz", x=rng.normal(size=(50, 3)).astype(np.float32), y=np.arange(50) % 2)
+    line = ["data", "describe", "--data-folder", str(tmp_path)]
+    drawn = tmp_path / "clients.svg"
+    assert main([*line, "--partition=shift:3:2|views:2", "--json", f"--picture={drawn}"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unlike"]["feature_mmd"] > 0.1 and found["clients"] == 8 and "shift" in drawn.read_text()
+    assert sorted(found["planted"]["shift"]) == [0, 0, 0, 0, 1, 1, 1, 1] and "prepared" not in str(found["remarks"])
+    assert main([*line, "--partition=drift:5:shift:3:2", "--scale=standard"]) == 0
+    assert "planted by shift: 2 groups of 2 and 2 clients" in capsys.readouterr().out
+
+
 def test_loopback_changes_the_same_and_a_real_federation_refuses(table, capsys):
     data = {"table": table, "label": "label", "clients": 4, "partition": "iid|shift:1", "test": 0.2}
     runs = [config.run({"data": data, "run": {"rounds": 1, "engine": engine}}) for engine in ("sequential", "loopback")]

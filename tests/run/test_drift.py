@@ -13,6 +13,8 @@ from unalike.data.columns import Columns
 from unalike.data.partition.pieces import Change
 from unalike.data.skew import Drift
 from unalike.engines.batched.lockstep import together
+from unalike.metrics.lines import choose
+from unalike.metrics.names import scores
 from unalike.run.callbacks import Callback
 
 
@@ -88,6 +90,17 @@ GIVEN = {"rounds": 6, "clients_per_round": 1.0}
 
 
 # ---------------------------------------------------------------- the present
+
+
+def test_only_rounds_on_the_last_data_can_be_chosen():
+    done = run(ua.FedAvg(), data=drifting(), rounds=7, clients_per_round=1.0)
+    moved = [line["data_drift"] for line in done.history]
+    assert moved == sorted(moved) and moved[3] < moved[4] == moved[5] == moved[6]  # all is through by round 5
+    lines = [{**line, "validation_loss": float(line["round"])} for line in done.history]  # the first would be the best
+    score = next(iter(scores(done.numbers)))
+    assert choose(lines, score)["round"] == 5
+    same = [{name: value for name, value in line.items() if name != "data_drift"} for line in lines]
+    assert choose(same, score)["round"] == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)

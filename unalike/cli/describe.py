@@ -76,7 +76,9 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
         data = {**data, "clients": 1}  # nobody said whose rows these are
     stored, changes = config.as_stored(data)
     fed = config.make_data(stored, raw=True)
-    trained = _changed(fed, data) if changes else fed
+    if changes and fed.recipe is None:  # nothing is prepared: what is stored is what is changed
+        fed, changes = config.make_data(data), ""
+    trained = config.make_data(data) if changes else fed
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
     content, parts = _clients(trained, data), []
     if not args.json:
@@ -230,16 +232,8 @@ def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _changed(fed: Federation, data: dict[str, Any]) -> Federation:
-    """The clients that changes of features make; as they are stored where these cannot be made."""
-    try:
-        return config.make_data(data)
-    except UnalikeError:  # said where clients are measured
-        return fed
-
-
 def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
-    """The samples as models see them: features of a table prepared, and changed after that."""
+    """The samples as models see them: features of a table prepared."""
     return fed if fed.recipe is None else config.make_data(data)
 
 

@@ -82,7 +82,10 @@ class Dataset:
 
     def _column(self, key: str) -> np.ndarray:
         if key not in self.columns:
-            raise UnalikeError(f"The data set {self.name!r} has no column {key!r}.{did_you_mean(key, self.columns)}")
+            of_table = "" if self.schema is None else f" Of a table say client={key!r} or time={key!r}."
+            raise UnalikeError(
+                f"The data set {self.name!r} has no column {key!r}.{did_you_mean(key, self.columns)}{of_table}"
+            )
         return self.columns[key]
 
     def __len__(self) -> int:
@@ -157,8 +160,8 @@ class Dataset:
         empty = [k for k, part in enumerate(parts) if not len(part)]
         if empty and (not drop_empty or len(empty) == clients):
             raise UnalikeError(
-                f"The partition {dealer} leaves {len(empty)} of {clients} clients empty: ask for fewer clients, or "
-                "leave these out with drop_empty=True."
+                f"The partition {partitions.called(dealer)} leaves {len(empty)} of {clients} clients empty: ask for "
+                "fewer clients, or leave these out with drop_empty=True."
             )
         kept = np.setdiff1d(np.arange(clients), empty)
         fed = Federation(
@@ -274,11 +277,19 @@ class Dataset:
 
     def _checked(self, partition: Any, parts: Any, clients: int) -> list[np.ndarray]:
         """Return one array of row numbers per client; raise where the partition gave something else."""
-        parts = [np.asarray(part, np.int64) for part in parts]
+        who = partitions.called(partition)
+        try:
+            parts = [np.asarray(part) for part in parts]
+            whole = all(part.ndim == 1 and (part.dtype.kind in "iu" or not len(part)) for part in parts)
+        except (TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise UnalikeError(f"The partition {who} must give a list of row numbers for every client: mend it.")
+        parts = [part.astype(np.int64) for part in parts]
         rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         if len(parts) != clients or (len(rows) and (rows.min() < 0 or rows.max() >= len(self))):
             raise UnalikeError(
-                f"The partition {partition!r} gave {len(parts)} parts for {clients} clients, with row "
+                f"The partition {who} gave {len(parts)} parts for {clients} clients, with row "
                 f"numbers up to {rows.max(initial=0)}: it must give one part per client, of rows in "
                 f"0..{len(self) - 1}; mend it."
             )

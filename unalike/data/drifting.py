@@ -79,6 +79,11 @@ class Present:
         self._phase = phase
         return True
 
+    @property
+    def moved(self) -> int:
+        """How far the data have come: a number that grows whenever they change."""
+        return sum(self._phase)
+
     def _phase_of(self, round: int) -> tuple[int, ...]:
         assert self.federation.drift is not None
         return self.federation.drift.phase(round)

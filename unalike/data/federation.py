@@ -362,6 +362,8 @@ class Federation:
         check_shares(shares)
         if not shares:
             raise UnalikeError("There are no splits to make: give their shares, such as support=0.5, query=0.5.")
+        if there := [name for name in shares if name in self.further]:
+            raise UnalikeError(f"There is a split {there[0]!r} already: give the new one another name.")
         counts = _shared_out(self.train.sizes, list(shares.values()))
         part = _parts(self.train, counts, seed, "named splits")
         splits = {name: self.train.take(np.flatnonzero(part == i + 1), counts[i]) for i, name in enumerate(shares)}

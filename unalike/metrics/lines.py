@@ -32,7 +32,8 @@ def choose(lines: Sequence[Line], *scores: Number) -> Line | None:
     """Return the round that validation data choose by the first of these scores that they have; None without such
     data. Never by test data. Of rounds with the same score the one with the least validation loss is chosen, then the
     last, since the first would be the least trained. Fewer than 100 validation samples tell hardly more about a score
-    than chance does: there the loss chooses."""
+    than chance does: there the loss chooses. Of data that drift only rounds on the last data compare."""
+    lines = [line for line in lines if line.get("data_drift") == lines[-1].get("data_drift")]
     few = min((line.get("validation_samples", FEW_SAMPLES) for line in lines), default=0) < FEW_SAMPLES
     for score in scores:
         sign, key = 1 if score.larger else -1, score.validation

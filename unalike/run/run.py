@@ -336,6 +336,8 @@ class Run:
             line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
             line["lost"] = exchanges.lost
+        if self._present is not None:
+            line["data_drift"] = self._present.moved
         if t == 0 and SETUP_BYTES in self.server.values:
             line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
         if self.evaluated(t + 1):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from unalike.data.partition.labels import Classes, Dirichlet, PowerLawClasses, Shards, Similarity
 from unalike.data.partition.natural import Natural
 from unalike.data.partition.periods import Periods
-from unalike.data.partition.pieces import Composed, Dealer, Partition, Piece, SizeLaw, composed
+from unalike.data.partition.pieces import Composed, Dealer, Partition, Piece, SizeLaw, called, composed
 from unalike.data.partition.prior import LogNormal, PriorDirichlet
 from unalike.data.partition.sizes import IID, PowerLaw, Quantity
 from unalike.data.skew import CHANGES
@@ -22,7 +22,8 @@ from unalike.errors import UnalikeError, unknown
 
 __all__ = [
     "IID", "PARTITIONS", "PIECES", "Classes", "Composed", "Dirichlet", "LogNormal", "Natural", "Partition", "Periods",
-    "PowerLaw", "PowerLawClasses", "PriorDirichlet", "Quantity", "Shards", "Similarity", "SizeLaw", "composed", "parse",
+    "PowerLaw", "PowerLawClasses", "PriorDirichlet", "Quantity", "Shards", "Similarity", "SizeLaw", "called",
+    "composed", "parse",
 ]  # fmt: skip
 
 KINDS: tuple[type[Dealer], ...] = (

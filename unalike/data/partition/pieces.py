@@ -127,17 +127,21 @@ class Composed:
     pieces: tuple[Any, ...]
 
     def __post_init__(self) -> None:
+        for piece in self.pieces:
+            if isinstance(piece, type) or not (callable(piece) or isinstance(piece, Piece)):
+                raise UnalikeError(f"{piece!r} is no skew: give a partition, a change, or a text such as 'rotate:4'.")
+        self._check_twins()
         dealers = [piece for piece in self.pieces if not isinstance(piece, Change)]
         for piece, at_its_place in zip(self.pieces, dealers, strict=False):
             if piece is not at_its_place:
-                raise UnalikeError(f"{at_its_place} deals the samples: it must come first in '{self}'.")
+                raise UnalikeError(f"{called(at_its_place)} deals the samples: it must come first in '{self}'.")
         if len(dealers) < 2:
             return
         first, second = dealers[:2]
         if not isinstance(second, SizeLaw) or len(dealers) > 2:
             raise UnalikeError(
-                f"{first} and {dealers[-1]} both deal the samples: name one of them; only a size law, such as "
-                "'quantity:0.5', may follow a dealer."
+                f"{called(first)} and {called(dealers[-1])} both deal the samples: name one of them; only a size law, "
+                "such as 'quantity:0.5', may follow a dealer."
             )
         if isinstance(first, SizeLaw):
             raise UnalikeError(f"{first} and {second} both say how many samples a client gets: name one of them.")
@@ -145,7 +149,16 @@ class Composed:
             raise UnalikeError(f"{first} keeps the clients' own samples, so {second} cannot follow: leave it out.")
 
     def __str__(self) -> str:
-        return "|".join(str(piece) for piece in self.pieces)
+        return "|".join(called(piece) for piece in self.pieces)
+
+    def _check_twins(self) -> None:
+        """Raise where a change stands twice: it would draw the same again, and hide what the first one planted."""
+        names = [getattr(change, "skew", change).name for change in self.changes]
+        for name in names:
+            if names.count(name) > 1:
+                raise UnalikeError(
+                    f"{name} stands twice in '{self}', and would hide what it planted first: ask for it once."
+                )
 
     def __or__(self, other: Any) -> Composed:
         return Composed((*self.pieces, *_pieces(other)))
@@ -200,6 +213,11 @@ class Composed:
         return fed
 
 
+def called(piece: Any) -> str:
+    """Return a piece as it is written; a function by its name."""
+    return str(piece) if isinstance(piece, Piece) else str(getattr(piece, "__name__", piece))
+
+
 def composed(partition: Any) -> Composed:
     """Return a piece, several, or a partition of one's own as pieces in a row."""
     return partition if isinstance(partition, Composed) else Composed((partition,))
@@ -212,8 +230,6 @@ def _pieces(given: Any) -> Sequence[Any]:
         given = parse(given)
     if isinstance(given, Composed):
         return given.pieces
-    if not callable(given) and not isinstance(given, Piece):
-        raise UnalikeError(f"{given!r} is no skew: give a partition, a change, or a text such as 'rotate:4'.")
     return (given,)
 
 

@@ -17,8 +17,8 @@ from unalike.data.skew.pictures import Blur, Colour, Contrast, Rotate
 from unalike.data.skew.views import Views
 
 __all__ = [
-    "CHANGES", "Blur", "Colour", "Contrast", "Crowd", "Drift", "Impulse", "Noise", "Permute", "Rotate", "Shift",
-    "Stream", "Views", "measure", "picture",
+    "CHANGES", "Blur", "Change", "Colour", "Contrast", "Crowd", "Drift", "Impulse", "Noise", "Permute", "Rotate",
+    "Shift", "Stream", "Views", "measure", "picture",
 ]  # fmt: skip
 
 KINDS: tuple[type[Change], ...] = (

@@ -6,6 +6,7 @@ They are declared on a federation (`fed.drift`) and done by `fed.at(round)`. Cli
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,7 +79,7 @@ class Drift(DriftingChange):
     @classmethod
     def read(cls, values: list[str], whole: str) -> Drift:
         """Return it from the arguments of a text: rounds, steps or nothing, and the change with its own arguments."""
-        numbers = next((k for k, value in enumerate(values) if not value.isdecimal()), len(values))
+        numbers = next((k for k, value in enumerate(values) if not re.fullmatch("[0-9]{1,9}", value)), len(values))
         if numbers not in (1, 2) or numbers == len(values):
             raise UnalikeError(
                 f"The partition {whole!r} does not say what drifts: write 'drift:rounds:change' or "

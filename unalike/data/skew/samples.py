@@ -46,7 +46,11 @@ def _split(columns: Columns, touched: np.ndarray, fn: Fn, purpose: tuple[int, st
     for some in np.split(rows, range(_rows(x), len(rows), _rows(x))):
         own = draws.bits(torch.from_numpy(keys[owners[some]]), torch.from_numpy(position[some]))
         at = torch.from_numpy(some).to(x.device)
-        x[at] = fn(columns.x[at].cpu().double(), owners[some], own).to(x.device, x.dtype)
+        made = fn(columns.x[at].cpu().double(), owners[some], own).to(x.dtype)
+        if not made.isfinite().all():
+            kind = str(x.dtype).removeprefix("torch.")
+            raise UnalikeError(f"{purpose[1].split()[0]} makes numbers too large for {kind}: ask for less.")
+        x[at] = made.to(x.device)
     return Columns(x, columns.y, columns.offsets)
 
 
