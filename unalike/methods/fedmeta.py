@@ -61,7 +61,7 @@ class FedMeta(Method):
         self, theta: Tensor, batches: list[Batch], lr: Tensor, bent: Tensor, along: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The Hessian of the support set's loss, times a vector."""
-        return theta, {"bent": torch.func.jvp(batches[0].grad, (theta,), (along,))[1]}
+        return theta, {"bent": torch.func.vjp(batches[0].grad, theta)[1](along)[0]}
 
     def end(self, me: Me, s: Fields, m: Fields, theta: Tensor, bent: Tensor, g: Tensor, slope: Tensor) -> Answer:
         more = {"g_a": -slope * g} if self.variant == "meta-sgd" else {}

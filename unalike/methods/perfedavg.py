@@ -45,7 +45,7 @@ class PerFedAvg(Method):
     def step(self, theta: Tensor, batches: list[Batch], lr: Tensor) -> Tensor:
         slope = batches[1].grad(theta - self.alpha * batches[0].grad(theta))
         if self.variant == "exact":
-            bent = torch.func.jvp(batches[2].grad, (theta,), (slope,))[1]
+            bent = torch.func.vjp(batches[2].grad, theta)[1](slope)[0]  # the Hessian is symmetric
         elif self.variant == "hessian-free":
             ahead, behind = (batches[2].grad(theta + d * slope) for d in (self.delta, -self.delta))
             bent = (ahead - behind) / (2 * self.delta)
