@@ -20,9 +20,12 @@ from torch import Tensor
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
 
 
+BOTH = ("train", "public")
+
+
 @dc.dataclass(frozen=True)
 class Dapper(Method):
-    lam: float = knob(0.5, "λ, weight of a client's own data", least=0, most=1, tune=(0.0, 1.0))
+    lam: float = knob(0.5, "λ, weight of a client's own data", least=0, most=1, tune=(0.01, 1.0))
 
     name = "dapper"
     needs_public = True
@@ -33,8 +36,14 @@ class Dapper(Method):
         return torch.where(me.first, me.start, s.theta)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        args = {"own": me.n, "public": m.rows}
-        return me.train(self.own(me, s), data=("train", "public"), own=0.0, loss=self.mixture, args=args).then(self.kept)
+        return me.sum(self.is_public, data=BOTH).then(self.train)
+
+    def is_public(self, batch: Batch) -> Tensor:
+        return batch.source.to(batch.weights.dtype)
+
+    def train(self, me: Me, s: Fields, m: Fields, public: Tensor) -> Answer:
+        args = {"own": me.n, "public": public}
+        return me.train(self.own(me, s), data=BOTH, own=0.0, loss=self.mixture, args=args).then(self.kept)
 
     def mixture(self, batch: Batch, own: Tensor, public: Tensor) -> Tensor:
         """A mini-batch of both, weighted as if each set had its own mean."""
@@ -45,7 +54,7 @@ class Dapper(Method):
         return {"theta": theta}, {}
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        cohort.call(self.client, rows=float(server.public_rows))
+        cohort.call(self.client)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return self.own(me, s)

@@ -22,8 +22,8 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
-from unalike.contract.requests import Request
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Request, Server, knob
+
 
 WHOLE = {"batch_size": None, "steps": 1}  # one step that sees the whole set
 

@@ -14,8 +14,7 @@ import dataclasses as dc
 
 from torch import Tensor
 
-from unalike.contract import Answer, Fields, Me, knob
-from unalike.contract.requests import Request
+from unalike.contract import Answer, Fields, Me, Request, knob
 from unalike.methods.fedavg import FedAvg
 
 

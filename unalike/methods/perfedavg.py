@@ -23,8 +23,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Field, Fields, Me, Method, knob
-from unalike.contract.requests import Request
+from unalike.contract import Answer, Batch, Field, Fields, Me, Method, Request, knob
 
 
 @dc.dataclass(frozen=True)

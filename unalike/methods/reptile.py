@@ -19,8 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
-from unalike.contract.requests import Request
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Request, Server, knob
 
 
 @dc.dataclass(frozen=True)
