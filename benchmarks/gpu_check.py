@@ -2,7 +2,7 @@
 
 python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
 python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph
-                                            # (also: operations, reach, methods, resume)
+                                            # (also: operations, drift, reach, methods, resume)
 """
 
 import sys
@@ -76,6 +76,25 @@ def exchanges() -> int:
     for method in OURS:
         reference = testing.run(method, "linear", engine="sequential", dtype="float64", device="cpu", **options)
         wrong += compared(method, "linear", reference, "batched", "float64", compile=True, **options)
+    return wrong
+
+
+def drift() -> int:
+    """Data that change as rounds pass, under steps and exchanges that were captured before they changed."""
+    wrong, task, options = 0, testing.task, {"rounds": 7, "clients_per_round": 1.0}
+
+    def drifting(kind):
+        module, data = task(kind)
+        return module, data.skewed("drift:6:3:shift:1|stream:5")
+
+    testing.task = drifting
+    try:
+        for kind in ("linear", "mlp", "cnn"):
+            reference = testing.run(ua.Scaffold(), kind, engine="sequential", dtype="float64", device="cpu", **options)
+            for way in ({"compile": False}, {"compile": True}):
+                wrong += compared(ua.Scaffold(), kind, reference, "batched", "float64", **way, **options)
+    finally:
+        testing.task = task
     return wrong
 
 
@@ -169,7 +188,10 @@ def resume() -> int:
     return not same
 
 
-PARTS = {"operations": operations, "exchanges": exchanges, "reach": reach, "methods": methods, "resume": resume}
+PARTS = {
+    "operations": operations, "exchanges": exchanges, "drift": drift, "reach": reach, "methods": methods,
+    "resume": resume,
+}  # fmt: skip
 
 if __name__ == "__main__":
     raise SystemExit(main())

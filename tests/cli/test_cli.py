@@ -382,6 +382,9 @@ MISTAKES = [
      "reduction='none'."),
     ("run run.toml --method own.py:build", "unalike: 'own.py:build' is not a method: it must be a class made from "
      "unalike.Method."),
+    ("local-federation 8 run.toml --data digits --partition iid|stream:5 --dry-run", "unalike: 'stream:5' makes data "
+     "drift as rounds pass, and real clients' data change by themselves: leave it out, or simulate it (`unalike run "
+     "--engine loopback`)."),
     ("run --resume nowhere", "unalike: nowhere holds no run: there is no nowhere/config.toml."),
     ("run --resume", "unalike run: --resume needs the folder of the run to continue: --resume FOLDER."),
     ("demo --rounds 0", "unalike demo: --rounds must be at least 1; got 0."),

@@ -134,7 +134,21 @@ def test_describe(here, capsys):
     code, out, _ = do(capsys, "data describe digits --partition iid:true --clients 200 --json")
     found = json.loads(out)
     assert found["clients"] == 200 and np.sum(found["label counts"]) == found["samples"] == 1438
-    assert len(do(capsys, "data describe digits --partition iid --clients 200")[1].splitlines()) == 30  # 20 of them
+    out = do(capsys, "data describe digits --partition iid --clients 200")[1]
+    assert len(out.partition("\n\nhow unlike")[0].splitlines()) == 30  # 20 of them
+
+
+def test_describe_how_unlike_the_clients_are(here, capsys):
+    line = "data describe digits --partition classes:1|permute:3 --clients 10"
+    code, out, _ = do(capsys, line)
+    table = out.partition("how unlike the clients are: 0, no more than by chance\n")[2].splitlines()
+    assert code == 0 and [row[:14].strip() for row in table[:4]] == [
+        "label distance", "size gini", "feature mmd", "disagreement",
+    ]  # fmt: skip
+    assert table[4] == "planted by permute: 3 groups of 4, 3 and 3 clients"
+    found = json.loads(do(capsys, f"{line} --json")[1])
+    assert f"label distance  {found['unlike']['label_distance']:.3f}  mixes of labels" in out
+    assert found["unlike"]["drift"] == 0 and sorted(found["planted"]["permute"]) == [0] * 4 + [1] * 3 + [2] * 3
 
 
 RAW = """id,hospital,ill,age,sex,seen,dose
@@ -233,7 +247,7 @@ def test_a_name_and_a_folder_are_the_set_s_own_files(tmp_path):
     fed = config.make_data(data)
     assert len(fed) == 4 and fed.train.x.shape == (40, 1, 28, 28) and len(fed.global_test[0]) == 10
     rejected("no setting 'folder'", name="digits", folder="x")
-    rejected("no setting 'partition'", folder="x", partition="iid")
+    rejected("iid deals samples, and a folder of files has its clients", folder="x", partition="iid")
 
 
 def test_the_flags_data_and_data_folder_in_any_order(tmp_path, monkeypatch, capsys):

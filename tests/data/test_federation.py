@@ -185,7 +185,7 @@ def test_partition_text():
     "text, pieces",
     [
         ("dirichlt:0.1", ["There is no partition 'dirichlt'", "Did you mean 'dirichlet'"]),
-        ("zebra", ["There is no partition 'zebra'", "classes, dirichlet, iid"]),
+        ("zebra", ["There is no partition 'zebra'", "classes, colour"]),
         ("dirichlet", ["'dirichlet' lacks alpha", "dirichlet:alpha:min_size"]),
         ("dirichlet:much", ["alpha='much'", "must be a number"]),
         ("dirichlet:-1", ["alpha=-1.0 must be"]),
@@ -470,6 +470,7 @@ FACTS = {
     **dict.fromkeys(("schema", "recipe", "preparation")),
     "shipped": False,
     "planted": {},
+    "drift": None,
 }
 
 

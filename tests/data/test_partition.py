@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paths import GOLDEN, ROOT
 
 from unalike.data import partition
-from unalike.data.partition import PARTITIONS, parse, prior, tools
+from unalike.data.partition import PARTITIONS, PIECES, parse, prior, tools
 from unalike.errors import UnalikeError
 
 FEDDC = json.loads((GOLDEN / "partition_feddc.json").read_text())
@@ -47,6 +47,8 @@ ARGUMENTS = {
     "lognormal": [[":0", ":0.3", ":2", ":20"]],
     "power-law": [[":0", ":1", ":1.5", ":100"]],
     "power-law-classes": [[":1", ":2", ":5"], [":mnist", ":letters"], ["", ":drop"]],
+    "quantity": [[":1e-300", ":0.05", ":0.5", ":1e300"], ["", "@0.5"]],
+    "periods": [["", ":when"]],
     "natural": [["", ":writer"]],
 }
 
@@ -126,7 +128,7 @@ def test_every_sample_goes_to_one_client(name):
     assert min(met) > 2, f"(met, refused) = {met}: the requests do not show both"
 
 
-@pytest.mark.parametrize("name", [name for name in PARTITIONS if name != "natural"])
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name not in ("natural", "periods")])
 def test_the_seed_matters(name):
     labels = np.arange(600) % 6
     text = {"classes": "classes:2", "power-law-classes": "power-law-classes:2"}.get(name, f"{name}:1")
@@ -169,6 +171,7 @@ def test_two_thousand_random_requests_end(monkeypatch):
             "classes": f"classes:{rng.integers(1, 6)}",
             "power-law-classes": f"power-law-classes:{rng.integers(1, 4)}:{rng.choice(['mnist', 'letters'])}",
             "natural": "natural",
+            "periods": "periods",
         }
         text = argument.get(str(name), f"{name}:{rng.choice([1e-300, 1e-3, 0.05, 0.3, 1.0])}")
         if name == "prior-dirichlet":
@@ -515,5 +518,5 @@ def test_all_are_tried_here():
 def test_the_page_has_them_all():
     page = (ROOT / "docs" / "partitions.md").read_text(encoding="utf-8")
     spelled = re.findall(r"^\| `([^`]+)` \| `(\w+)", page, re.MULTILINE)
-    assert {text.split(":")[0] for text, _ in spelled} == set(PARTITIONS)
+    assert {text.split(":")[0] for text, _ in spelled} == set(PIECES)
     assert all(type(parse(text)).__name__ == kind for text, kind in spelled)

@@ -63,15 +63,15 @@ def test_every_source_has_facts_a_folder_and_a_summary():
     assert set(FACTS) == set(SOURCES)
     names = (
         "mnist fashion-mnist cifar10 cifar100 emnist femnist shakespeare sent140 tiny-imagenet a1a svmguide1 splice "
-        "vehicle dna pendigits satimage usps hapt digits"
+        "vehicle dna pendigits satimage usps hapt series digits"
     )
     assert set(names.split()) == set(SOURCES) and not set(SOURCES) & set(FEDERATIONS)
     for name, source in SOURCES.items():
-        assert name == "digits" or "`folder` holds" in source.__doc__ or source in libsvm.SOURCES.values(), name
-        assert FACTS[name].owner.startswith("http") and FACTS[name].licence and FACTS[name].what
+        assert FACTS[name].here or "`folder` holds" in source.__doc__ or source in libsvm.SOURCES.values(), name
+        assert (name == "series" or FACTS[name].owner.startswith("http")) and FACTS[name].licence and FACTS[name].what
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in SOURCES if not FACTS[name].here])
 def test_absent_and_offline_is_one_line_with_the_ways(name):
     with pytest.raises(ua.UnalikeError) as error:
         ua.load(name)
@@ -81,7 +81,7 @@ def test_absent_and_offline_is_one_line_with_the_ways(name):
     assert ("`unalike data get" in said) == (FACTS[name].package is not None)
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in SOURCES if not FACTS[name].here])
 def test_a_folder_that_is_none_or_empty(name, tmp_path):
     with pytest.raises(ua.UnalikeError, match="is not a folder"):
         ua.load(name, folder=str(tmp_path / "nowhere"))

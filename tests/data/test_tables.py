@@ -158,7 +158,7 @@ def test_wrong_requests(table):
         ({"features": "age"}, ("features='age' must be a list", "write .'age'.")),
         ({"features": ["age", "age"]}, ("each column once",)),
         ({"features": []}, ("one column or more",)),
-        ({"features": ["outcome"]}, ("'outcome' is the label or the client",)),
+        ({"features": ["outcome"]}, ("'outcome' is the label, the client or the time",)),
         ({"features": ["age"], "categorical": ["sex"]}, ("'sex' is categorical but not a feature",)),
         ({"features": ["agee"]}, ("no column 'agee'. Did you mean 'age'",)),
     ]:

@@ -50,8 +50,8 @@ def test_drop():
     assert fed.train.x.shape == (4, 1) and fed.schema.features == ["a"]
     for wrong, pieces in [
         (["bb"], ("no column 'bb'. Did you mean|There are",)),
-        (["y"], ("'y' is the label or the client: it cannot be dropped",)),
-        (["c"], ("'c' is the label or the client",)),
+        (["y"], ("'y' is the label, the client or the time: it cannot be dropped",)),
+        (["c"], ("'c' is the label, the client or the time",)),
         ("b", ("drop='b' must be a list",)),
     ]:
         with says(*pieces):

@@ -171,6 +171,27 @@ def test_several_networks_take_turns_on_the_same_cores(crew):
     assert {engine.part for engine in dealt.engine.parts.values()} == {0.5}
 
 
+@pytest.mark.parametrize("inner", ["sequential", "batched"])
+def test_data_that_drift(inner, crew, monkeypatch):
+    """Workers are sent the samples of every phase, and one that takes a dead one's place in the middle has them."""
+    model, data = testing.task("mlp")
+    data = data.skewed("drift:4:noise:1|stream:3")
+    given = testing.settings(rounds=5, dtype="float64")
+    alone, still = (ua.simulate(model, fed, SharedBody(), engine="sequential", **given) for fed in (data, data.at(1)))
+    rounds, call = [], Ray.call
+
+    def with_a_death(engine, order, ids):
+        if order.round == 3 and order.round not in rounds:
+            engine.replace(0)
+        rounds.append(order.round)
+        return call(engine, order, ids)
+
+    monkeypatch.setattr(Ray, "call", with_a_death)
+    dealt = ua.simulate(model, data, SharedBody(), engine="ray", inner=inner, **given)
+    assert testing.difference(alone, dealt) < 1e-9 < testing.difference(alone, still)
+    assert alone.history[-1]["clients_loss"] == pytest.approx(dealt.history[-1]["clients_loss"], rel=1e-9)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 def test_stacks_agree(method, crew):
     """A tiny model is stacked by each worker."""

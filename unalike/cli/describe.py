@@ -17,6 +17,8 @@ from unalike.cli import show
 from unalike.config import flags
 from unalike.data import Federation
 from unalike.data.remarks import each
+from unalike.data.skew.drawing import picture as svg_of
+from unalike.data.skew.measure import MEANINGS, measure
 from unalike.data.tables import remarks
 from unalike.errors import UnalikeError
 from unalike.files import complaining, replace
@@ -35,11 +37,13 @@ class Names(list[str]):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema FILE]"
+    parser.usage = "unalike data describe [NAME] [--SETTING VALUE ...] [--schema|--picture F]"
     names = Names(config.NAMES["data"])
     parser.add_argument("name", nargs="?", metavar="NAME", help="a data set, or a config with [data]", choices=names)
     schema = parser.add_argument("--schema", metavar="FILE", help="write what a table's columns are, as JSON")
     schema.complete = shtab.FILE  # type: ignore[attr-defined]
+    drawn = parser.add_argument("--picture", metavar="FILE", help="draw the clients, as an SVG")
+    drawn.complete = shtab.FILE  # type: ignore[attr-defined]
     group = parser.add_argument_group("[data], as in `unalike run`; a named set's own settings too")
     known = {"folder": config.data_settings({"folder": ""})["folder"], **config.data_settings({"table": ""})}
     for name, setting in known.items():  # for help and completion: `flags.split` takes them out before argparse
@@ -51,11 +55,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     data = _settings(args)
     parts = config.data_parts(data)
+    if args.picture and Path(args.picture).suffix != ".svg":
+        raise UnalikeError(f"unalike data describe: --picture {args.picture} must be a file that ends in .svg.")
     if not parts:
         content, text = _described(args, data)
         return show.answer(args, content, text)
     if args.schema:
         raise UnalikeError("unalike data describe: --schema is of one table; these data have several parts.")
+    if args.picture:
+        _draw(config.make_data(data), data, Path(args.picture))
+        args.picture = None
     found = {name: _described(args, part, f"{name}: ") for name, part in parts.items()}
     texts = "\n\n\n".join(text for _, text in found.values())
     return show.answer(args, {"parts": {name: content for name, (content, _) in found.items()}}, texts)
@@ -65,7 +74,8 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     """Return what there is to know of some data, and the same as a text."""
     if "table" in data and not {"client", "clients", "partition"} & data.keys():
         data = {**data, "clients": 1}  # nobody said whose rows these are
-    fed = config.make_data(data, raw=True)
+    stored, changes = config.as_stored(data)
+    fed = config.make_data(stored, raw=True)
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
     content, parts = _clients(fed, data), []
     if not args.json:
@@ -81,11 +91,18 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
     elif fed.train.y.dim() == 1:
         content["target"] = _target(fed)
         parts.append(_target_table(fed, content["target"]))
+    unlike = _unlike(fed, data)
+    content |= unlike
+    parts.append(_unlike_text(unlike, "" if fed.drift is None else f" in round {fed.drift.rounds}"))
     if "name" not in data:
         content["remarks"] = remarks(fed)
+        if changes:
+            content["remarks"].append(f"{changes} changes prepared features: columns are shown as they are stored.")
         parts += ["\n".join(show.prose(f"note: {line}") for line in content["remarks"])]
     if args.schema:
         _write_schema(fed, Path(args.schema))
+    if args.picture:
+        _draw(fed, data, Path(args.picture))
     return {"name": title, **content}, "\n\n".join(filter(None, parts))
 
 
@@ -118,6 +135,11 @@ def _write_schema(fed: Federation, path: Path) -> None:
         raise UnalikeError("unalike data describe: --schema is for a table of columns; these data have none.")
     with complaining(f"{path} cannot be written"):
         replace(path, (json.dumps(fed.schema.plain(), indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _draw(fed: Federation, data: dict[str, Any], path: Path) -> None:
+    with complaining(f"{path} cannot be written"):
+        replace(path, svg_of(_as_trained(fed, data), seed=data.get("seed", 0)).encode())
 
 
 # ---------------------------------------------------------------- clients
@@ -189,6 +211,51 @@ def _target_table(fed: Federation, target: list[dict[str, Any]]) -> str:
     rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)
     cells = [[_name(fed, k), f"{fed.sizes[k]:,}", *(number(v, 4) for v in target[k].values())] for k in rows]
     return show.table(["client", "samples", "least", "mean", "most"], cells, "the number to predict, by client")
+
+
+# ---------------------------------------------------------------- skew
+
+
+def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
+    """How unlike the clients are, and what a skew made to order planted in each."""
+    found: dict[str, Any] = {}
+    if len(fed) > 1:
+        try:
+            found["unlike"] = measure(_as_trained(fed, data), data.get("seed", 0))
+        except UnalikeError as error:  # cells that nothing can be computed of: they are described all the same
+            found["unlike"], found["not measured"] = {}, str(error)
+    if fed.planted:
+        found["planted"] = {name: values.tolist() for name, values in fed.planted.items()}
+    return found
+
+
+def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
+    """The samples as models see them: features of a table prepared, and changed after that."""
+    return fed if fed.recipe is None else config.make_data(data)
+
+
+def _unlike_text(found: dict[str, Any], when: str) -> str:
+    shown = {name: value for name, value in found.get("unlike", {}).items() if name != "drift" or value}
+    rows = [[name.replace("_", " "), _three(value), MEANINGS[name]] for name, value in shown.items()]
+    lines = [show.table([], rows, f"how unlike the clients are{when}: 0, no more than by chance")] if rows else []
+    lines += [show.prose(f"How unlike clients are: {found['not measured']}")] if "not measured" in found else []
+    lines += [show.prose(f"planted by {name}: {_groups(values)}") for name, values in found.get("planted", {}).items()]
+    return "\n".join(lines)
+
+
+def _three(value: float) -> str:
+    return f"{value:.3f}".replace("-0.000", "0.000")
+
+
+def _groups(values: list[int] | list[float]) -> str:
+    """A change's groups, or levels, in words: '4 groups of 5, 5, 5 and 5 clients'."""
+    if any(isinstance(value, float) for value in values):
+        return f"a level for each client, from {min(values):.3g} to {max(values):.3g}"
+    sizes = np.bincount(np.asarray(values, np.int64))
+    if len(sizes) == 1:
+        return f"1 group of {sizes[0]} clients"
+    few = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    return f"{len(sizes)} groups of {few if len(sizes) <= SHOWN else f'{sizes.min()} to {sizes.max()}'} clients"
 
 
 # ---------------------------------------------------------------- columns

@@ -17,6 +17,7 @@ from typing import Any
 from unalike import config
 from unalike.cli import show
 from unalike.data.partition import PARTITIONS
+from unalike.data.skew import CHANGES
 from unalike.engines import ENGINES
 from unalike.errors import unknown
 from unalike.methods import METHODS
@@ -28,8 +29,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "data": config.NAMES["data"],
     "models": config.NAMES["model"],
     "partitions": PARTITIONS,
+    "changes": CHANGES,
     "engines": ENGINES,
 }
+FOLLOWED_BY = {"partitions": ("changes",)}  # listed with it: they stand in the same text, after a |
 NOTE = (
     "down, up: vectors of the model's size that a client receives and sends in a round. "
     "The server sees every message: this deployment has no secure aggregation. What clients seal for each other it "
@@ -54,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
             if args.name not in KINDS[kind]:
                 raise unknown(kind.removesuffix("s"), args.name, KINDS[kind])
             return _detail(kind, args.name, args.json)
-        kinds = {kind: KINDS[kind]}
+        kinds = {k: KINDS[k] for k in (kind, *FOLLOWED_BY.get(kind, ()))}
     texts = {kind: {n: summary(thing) for n, thing in names.items()} for kind, names in kinds.items()}
     if args.json:
         show.document(texts)

@@ -35,9 +35,10 @@ def main(args: argparse.Namespace) -> int:
     tables = run.tables_of(args)
     _clients(tables, args.number)
     settings, notes, _ = run.with_defaults(args, config.absolute(config.check(tables)))
+    data = config.make_data(settings["data"], raw=True)
+    one_machine.check_data(data)
     if args.dry_run:
         return run.dry_run(settings, args, stand_in="loopback")  # the same messages, without a network
-    data = config.make_data(settings["data"], raw=True)
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
     serve.answer_signals()

@@ -42,6 +42,7 @@ class Job:
     states: States
     mean_samples: float
     max_steps: int | None = None  # a real client's own rule for what it is asked to train
+    drifts: bool = False  # whether the samples of `data` are changed in place as rounds pass
     _samples: dict[DataName, Samples] = dc.field(default_factory=dict, init=False, repr=False)
     _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
 
@@ -69,6 +70,11 @@ class Job:
                 self.split(own)
             self._samples[data] = Samples.of(data, self.data.splits, self.data.public)
         return self._samples[data]
+
+    def renew(self) -> None:
+        """Hear that the clients' samples were changed in place: write them into what was copied from them."""
+        for samples in self._samples.values():
+            samples.renew()
 
     def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
         """Return the samples of a request for these clients; each must have one at least."""

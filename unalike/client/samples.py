@@ -49,6 +49,12 @@ class Samples:
             return cls(px, labels, None, len(px), 0, py is not None)
         return cls(torch.cat([own.x, px]), torch.cat([own.y, labels]), own, len(px), len(own.x), py is not None)
 
+    def renew(self) -> None:
+        """Write the clients' own samples again where these are a copy, beside public ones."""
+        if self.own is not None and self.public:
+            self.x[: self.base].copy_(self.own.x)
+            self.y[: self.base].copy_(self.own.y)
+
 
 def no_labels(rows: int, like: Tensor) -> Tensor:
     """Labels that cannot be taken for any: -1, or NaN where labels are numbers."""

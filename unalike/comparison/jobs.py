@@ -214,7 +214,8 @@ def taste(fed: Federation, clients: int = 3, samples: int = 8) -> Federation:
         return columns.take(np.concatenate(rows).astype(np.int64), sizes)
 
     test = None if fed.global_test is None else (fed.global_test[0][:samples], fed.global_test[1][:samples])
-    return fed.map(cut, global_test=test, names=fed.names and fed.names[:clients])
+    planted = {name: values[:clients] for name, values in fed.planted.items()}
+    return fed.map(cut, global_test=test, names=fed.names and fed.names[:clients], planted=planted)
 
 
 def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
@@ -293,7 +294,8 @@ def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | Non
     unit = None if fed.preparation is None else fed.preparation.target
     clients = choose_clients(job.tables["run"].get("evaluate_clients", "auto"), len(fed), job.seed)
     try:
-        line = constant_scores(fed, given.get("metrics"), given.get("loss"), unit=unit, clients=clients)
+        now = fed.at(job.tables["run"]["rounds"])  # of data that drift, those that the last round is judged on
+        line = constant_scores(now, given.get("metrics"), given.get("loss"), unit=unit, clients=clients)
     except UnalikeError:
         return None
     return Outcome(job.seed, [{"round": 0, **line}], metrics=metrics)

@@ -32,6 +32,7 @@ table after table.
 """
 
 from unalike.config.build import (
+    as_stored,
     joined,
     make_data,
     make_local,
@@ -62,7 +63,7 @@ from unalike.config.tables import (
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [
-    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "check", "data_parts",
+    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "as_stored", "check", "data_parts",
     "data_settings", "described", "every", "from_file", "is_file", "joined", "load_toml", "make_data", "make_local",
     "make_loss", "make_method", "make_model", "make_sampling", "method_settings", "model_settings", "network_names",
     "own_method", "population", "read", "read_tables", "run", "schema", "uses",

@@ -15,6 +15,7 @@ from unalike.contract import Method
 from unalike.contract.architectures import assigned_names
 from unalike.data import Dataset, Federation, load, load_federation
 from unalike.data.extras import with_extras
+from unalike.data.partition import composed, parse
 from unalike.data.pictures import layout, picture_dataset
 from unalike.data.sources import FEDERATIONS
 from unalike.data.tables import table_dataset
@@ -41,6 +42,22 @@ def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
         raise UnalikeError(f"[data] {short(table)} is too much for this machine: {line_of(error)}.") from error
 
 
+def as_stored(table: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """[data] without changes of features where these are to be prepared yet, and what was left out."""
+    if parts := data_parts(table):
+        found = {name: as_stored(part) for name, part in parts.items()}
+        return {**table, **{n: own for n, (own, _) in found.items()}}, ", ".join(
+            filter(None, (c for _, c in found.values()))
+        )
+    if "partition" not in table or "name" in table:
+        return table, ""
+    recipe = composed(parse(table["partition"]))
+    kept = recipe.without_features()
+    left = "|".join(str(piece) for piece in recipe.pieces if piece not in kept.pieces)
+    rest = {name: value for name, value in table.items() if name != "partition"}
+    return (rest | ({"partition": str(kept)} if kept.pieces else {}), left) if left else (table, "")
+
+
 def _part(name: str, table: dict[str, Any], raw: bool) -> Federation:
     try:
         return make_data(table, raw)
@@ -58,8 +75,9 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
         seed, extras = options.get("seed", 0), _extras(options)
-        if dealt == "natural":
-            return _extended(load_federation(name, **options).split_clients(validation=share, seed=seed), extras, seed)
+        if composed(parse(dealt)).natural:
+            own = load_federation(name, **options).split_clients(validation=share, seed=seed)
+            return _extended(own, extras, seed, lambda fed: fed.skewed(dealt, seed))
         test = options.pop("test", 0.0)
         made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
         pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
@@ -69,10 +87,10 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
         return picture_dataset(**options).split(**split)
     if name is None and "folder" in options:
         fractions = {f"{k}_fraction": split.pop(k) for k in ("test", "validation") if k in split}
-        extras = _extras(split)
+        extras, changes, seed = _extras(split), split.pop("partition", "natural"), split.get("seed", 0)
         fed = Federation.from_folder(options.pop("folder"), raw=True, **fractions, **split, **options)
-        fed = _extended(fed, extras, split.get("seed", 0))
-        return fed if raw or fed.recipe is None else fed.prepared()
+        ready = lambda fed: fed if raw or fed.recipe is None else fed.prepared()  # noqa: E731
+        return _extended(fed, extras, seed, lambda fed: ready(fed).skewed(changes, seed))
     if name is None:
         return _table(options, split, raw)
     return load(name, **options).split(**split)
@@ -83,10 +101,12 @@ def _extras(options: dict[str, Any]) -> dict[str, Any]:
     return {key: options.pop(key) for key in EXTRAS if key in options}
 
 
-def _extended(fed: Federation, extras: dict[str, Any], seed: int) -> Federation:
+def _extended(
+    fed: Federation, extras: dict[str, Any], seed: int, ready: Callable[[Federation], Federation]
+) -> Federation:
     """The federation of clients that bring their own samples, with a public set and further splits."""
     labels, shipped = extras.get("public_labels", True), extras.get("shipped", False)
-    return with_extras(fed, extras.get("public"), labels, extras.get("splits"), seed, shipped)
+    return with_extras(fed, extras.get("public"), labels, extras.get("splits"), seed, shipped, ready)
 
 
 def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federation:

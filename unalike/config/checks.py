@@ -25,7 +25,9 @@ from unalike.config.user_files import absolute_file
 from unalike.data.dataset import CLIENTS
 from unalike.data.extras import parse_public
 from unalike.data.federation import check_shares
+from unalike.data.partition import Composed, Natural, composed
 from unalike.data.partition import parse as parse_partition
+from unalike.data.sources import FEDERATIONS
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.nn.numerics import DEVICES
 from unalike.run.sampling import sampling
@@ -188,11 +190,21 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
     for data in _data_tables(tables["data"]).values():
-        if "partition" in data:
-            parse_partition(data["partition"])
+        _check_partition(data)
     clients = population(tables["data"])
     if clients is not None:
         participants.check(clients)
+
+
+def _check_partition(data: dict[str, Any]) -> None:
+    """The partition can be read; clients that bring their own files can only be changed."""
+    recipe = _recipe(data)
+    if not recipe.natural and "clients" not in data_settings(data) and Path(data.get("folder", ".")).is_dir():
+        raise UnalikeError(f"{recipe.dealer} deals samples, and a folder of files has its clients: give changes alone.")
+
+
+def _recipe(data: dict[str, Any]) -> Composed:
+    return composed(parse_partition(data.get("partition", "natural")))
 
 
 def _check_shares(where: str, data: dict[str, Any]) -> None:
@@ -223,11 +235,14 @@ def population(data: dict[str, Any]) -> int | None:
     if parts := data_parts(data):
         counts = [count for part in parts.values() if (count := population(part)) is not None]
         return sum(counts) if len(counts) == len(parts) else None
-    known = data_settings(data)
+    known, recipe = data_settings(data), _recipe(data)
+    if data.get("name") in FEDERATIONS:  # as many as it makes, and what views make of them
+        made = data.get("clients", known["clients"].default)
+        return made * recipe.copies if recipe.natural else made
     if "clients" not in known or "clients" in data:
         return data.get("clients")
-    dealt = str(data.get("partition", "natural")).partition(":")[0] != "natural"
-    return CLIENTS if dealt and "partition" in known else known["clients"][1]
+    dealt = not isinstance(recipe.dealer, Natural | None)
+    return CLIENTS if dealt else known["clients"].default
 
 
 def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from unalike.config.build import joined, make_data
+from unalike.config.build import as_stored, joined, make_data
 from unalike.config.tables import MODELS_TABLE, data_parts, data_settings
 from unalike.data.federation import Federation
 from unalike.data.tables import remarks
@@ -30,7 +30,8 @@ def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Feder
         found = {name: _held_out_of_part(part, splits) for name, part in parts.items()}
         notes = [f"{name}: {note}" for name, (_, _, some) in found.items() for note in some]
         return {name: t for name, (t, _, _) in found.items()}, joined({n: f for n, (_, f, _) in found.items()}), notes
-    raw, known = make_data(table, raw=True), data_settings(table)
+    stored, changes = as_stored(table)
+    raw, known = make_data(stored, raw=True), data_settings(table)
     free = [name for name in known if name not in table and name not in raw.splits]
     shares = {name: SHARES[name] for name in splits if name in free}
     notes = [*remarks(raw), *_ranges(raw)]
@@ -38,9 +39,10 @@ def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Feder
         del shares["validation"]
         notes.append("Clients have too few samples to choose a round by: the last round is judged.")
     if shares:
-        table = {**table, **shares}
-        raw = make_data(table, raw=True)
-    return dict(table), raw if raw.recipe is None else raw.prepared(), notes
+        table, stored = {**table, **shares}, {**stored, **shares}
+        raw = make_data(stored, raw=True) if not changes else raw
+    fed = make_data(table) if changes else raw if raw.recipe is None else raw.prepared()
+    return dict(table), fed, notes
 
 
 def _held_out_of_part(table: dict[str, Any], splits: tuple[str, ...]) -> tuple[dict[str, Any], Federation, list[str]]:

@@ -18,7 +18,7 @@ from unalike.settings import typed
 # Those that take settings as flags.
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
-OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema"}
+OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
 OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
 OWN_OF = {"serve": {"--public"}}  # of one command
 # What a bare flag means where a name alone would not say it.

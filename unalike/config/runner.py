@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unalike.client.preparing import by_messages
-from unalike.config.build import make_data, make_local, make_loss_of, make_method, make_models, make_sampling
+from unalike.config.build import as_stored, make_data, make_local, make_loss_of, make_method, make_models, make_sampling
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
 from unalike.data.joined import JoinedFederation
@@ -30,7 +30,8 @@ def run(
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
     settings["resume"] = resume or settings.get("resume", False)
     if federation is None:
-        raw = settings.get("engine") == "loopback"  # which prepares features by messages too
+        # loopback prepares features by messages too, to the same bits; changes of features come after preparing
+        raw = settings.get("engine") == "loopback" and not as_stored(tables["data"])[1]
         federation = make_data(tables["data"], raw)
         federation = by_messages(federation) if raw else federation
     else:

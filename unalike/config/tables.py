@@ -78,7 +78,7 @@ def data_settings(table: dict[str, Any]) -> Known:
         if depth := layout(table["folder"]):
             return {**PICTURES, **(NATURAL if depth == "clients" else SPLIT)}
         own = {"folder": FOLDER, "scale": SCALE, "test": SPLIT["test"]._replace(hint=float)}
-        return own | {name: SPLIT[name] for name in ("seed", "validation", *EXTRAS)}
+        return own | {name: NATURAL[name] for name in ("partition", "seed", "validation", *EXTRAS)}
     if name in FEDERATIONS:
         more = {"partition": NATURAL["partition"], "validation": SPLIT["validation"]}
         return {"name": DATA, **hints(FEDERATIONS[name]), **more, **{name: SPLIT[name] for name in EXTRAS}}

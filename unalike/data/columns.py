@@ -119,6 +119,9 @@ class Columns:
         start, stop = int(self.offsets[k]), int(self.offsets[k + 1])
         return self.x[start:stop], self.y[start:stop]
 
+    def renew(self) -> None:
+        """Hear that the samples were changed in place."""
+
     def owner(self, row: int) -> int:
         """Return the client that owns this row."""
         return int(np.searchsorted(self.offsets, row, side="right")) - 1
@@ -131,6 +134,13 @@ class Columns:
         """Copy the given rows, already grouped by client, into new columns."""
         index = torch.from_numpy(rows).to(self.x.device)
         return Columns(self.x.index_select(0, index), self.y.index_select(0, index), offsets_of(sizes))
+
+
+def placed(values: np.ndarray, places: np.ndarray, clients: int) -> np.ndarray:
+    """Return one value per client for more clients, these at their places; of the others -1, of levels NaN."""
+    out = np.full(clients, -1 if values.dtype.kind in "iu" else np.nan, values.dtype)
+    out[places] = values
+    return out
 
 
 def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> Columns:

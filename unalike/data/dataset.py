@@ -26,9 +26,9 @@ class Dataset:
     """Samples and labels, optionally a test set (x, y) that becomes the federation's global test set.
 
     `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
-    rows; `natural` names the column that is the client in real life; `label_names` are the classes' names; `schema`
-    says what the features are, where they come from a table; `scale` how they are prepared after the split
-    (`Federation.prepared`), if they are; `notes` are remarks of whoever read it.
+    rows; `natural` names the column that is the client in real life, `time` the one that is the time ('periods');
+    `label_names` are the classes' names; `schema` says what the features are, where they come from a table; `scale` how
+    they are prepared after the split (`Federation.prepared`), if they are; `notes` are remarks of whoever read it.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Dataset:
         columns: Mapping[str, Any] | None = None,
         test_columns: Mapping[str, Any] | None = None,
         natural: str | None = None,
+        time: str | None = None,
         label_names: Sequence[str] | None = None,
         schema: Schema | None = None,
         scale: str | None = None,
@@ -58,9 +59,10 @@ class Dataset:
         test_rows = 0 if self.test is None else len(self.test[0])
         self.columns = {key: self._values(key, v, len(self), "training") for key, v in (columns or {}).items()}
         self.test_columns = {key: self._values(key, v, test_rows, "test") for key, v in (test_columns or {}).items()}
-        self.natural = natural
-        if natural is not None:
-            self._column(natural)
+        self.natural, self.time = natural, time
+        for column in (natural, time):
+            if column is not None:
+                self._column(column)
 
     def _values(self, key: str, values: Any, rows: int, what: str) -> np.ndarray:
         """Return the column as an array; raise unless it has one text or whole number per row."""
@@ -107,13 +109,15 @@ class Dataset:
         splits: Annotated[dict[str, float] | None, options.SPLITS] = None,
         raw: bool = False,
     ) -> Federation:
-        """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits.
+        """Deal the samples to clients ('dirichlet:0.3' or a partition), then carve per-client splits, then change what
+        clients have got ('dirichlet:0.3|permute:2').
 
         Without a partition: the data's own clients where they have such a column, else 'iid'; without `clients`: all
         natural ones, else 10. `test` and `validation` are shares of each client's samples; test="same" deals the data
         set's test rows instead, in the same way as the training rows ('similarity' and 'natural' can do that). All
         test rows stay the global test set. Clients without a sample (a partition of your own,
-        'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later.
+        'dirichlet:0.1:0') are an error, or left out with `drop_empty`. `raw` leaves features to be prepared later;
+        changes of features are then refused, as they are made of prepared ones.
 
         `public` is a public set: a share or a number of the samples, set aside before clients get theirs; a pair
         (x, y or None) or another data set; a file; or 'noise:1000'. Without `public_labels` it has no labels;
@@ -125,26 +129,31 @@ class Dataset:
             more: dict[str, Any] = {"drop_empty": drop_empty, "public": aside, "public_labels": public_labels}
             more |= {"shipped": shipped, "splits": splits, "raw": raw}
             return rest.split(partition, clients, seed, test, validation, **more)
-        given = partitions.parse(partition) if isinstance(partition, str) else partition
-        recipe = partitions.Composed(()) if given is None else partitions.composed(given)
-        dealer: Any = recipe.dealer or partitions.parse("iid" if self.natural is None else "natural")
+        recipe = self._recipe_of(partition)
+        dealer: Any = recipe.dealer
         labels, test_labels, names = self.y.cpu().numpy(), None, None
         if self.test is not None:
             test_labels = self.test[1].cpu().numpy()
+        if isinstance(dealer, partitions.Periods):
+            labels = self._times(dealer)
         if isinstance(dealer, partitions.Natural):
             labels, test_labels = self._natural(dealer, test == "same")
-            clients = len(np.unique(labels)) if clients is None else clients
+            clients = len(np.unique(labels)) * recipe.copies if clients is None else clients
+        clients = self._dealt_to(recipe, CLIENTS if clients is None else clients)
+        if isinstance(dealer, partitions.Natural):
             names = dealer.chosen(labels, clients)
-        clients = CLIENTS if clients is None else clients
 
         test_parts = None
         if test == "same":
-            parts, test_parts = self._same(dealer, labels, test_labels, clients, seed)
+            parts, test_parts = self._same(recipe, labels, test_labels, clients, seed)
         elif isinstance(test, str):
             raise UnalikeError(f"test={test!r} must be a share of each client's samples, such as 0.2, or 'same'.")
         else:
-            parts = dealer(labels, clients, seed)
+            parts = recipe(labels, clients, seed)
         parts = self._checked(dealer, parts, clients)
+        if any(change.in_order for change in recipe.changes):
+            parts = _by_time(parts, self._times(dealer))
+            test_parts = test_parts and _by_time(test_parts, self.test_columns.get(self.time or ""))
         empty = [k for k, part in enumerate(parts) if not len(part)]
         if empty and (not drop_empty or len(empty) == clients):
             raise UnalikeError(
@@ -165,9 +174,11 @@ class Dataset:
         )
         share = 0.0 if isinstance(test, str) else test
         fed = fed.split_clients(test=share, validation=validation, seed=seed)
-        fed = recipe.change(fed, seed)
-        fed = with_extras(fed, public, public_labels, splits, seed, shipped)
-        return fed if raw or self.scale is None else fed.prepared()
+
+        def ready(fed: Federation) -> Federation:
+            return recipe.change(fed if raw or self.scale is None else fed.prepared(), seed)
+
+        return with_extras(fed, public, public_labels, splits, seed, shipped, ready)
 
     def _set_aside(self, rows: int, seed: int) -> tuple[Dataset, Pair]:
         """Return the data set without so many rows that the seed draws, and these."""
@@ -184,12 +195,38 @@ class Dataset:
             columns={key: values[~aside] for key, values in self.columns.items()},
             test_columns=self.test_columns,
             natural=self.natural,
+            time=self.time,
             label_names=self.label_names,
             schema=self.schema,
             scale=self.scale,
             notes=self.notes,
         )
         return rest, (self.x[drawn], self.y[drawn])
+
+    def _recipe_of(self, partition: Any) -> partitions.Composed:
+        """Return what is asked for as pieces in a row, the first of which deals the samples."""
+        given = partitions.parse(partition) if isinstance(partition, str) else partition
+        recipe = partitions.Composed(()) if given is None else partitions.composed(given)
+        own = "iid" if self.natural is None else "natural"
+        return recipe if recipe.dealer is not None else partitions.Composed((partitions.parse(own), *recipe.pieces))
+
+    def _dealt_to(self, recipe: partitions.Composed, clients: int) -> int:
+        """Return to how many the samples are dealt, where changes make several clients of one."""
+        copies = recipe.copies
+        if isinstance(clients, (int, np.integer)) and clients % copies:
+            least = clients // copies * copies
+            either = f"{least} or {least + copies}" if least else f"{copies}"
+            raise UnalikeError(
+                f"'{recipe}' makes sets of {copies} clients, and {clients} is no multiple: ask for {either}."
+            )
+        return clients // copies if copies > 1 else clients
+
+    def _times(self, partition: Any) -> np.ndarray:
+        """Return the time of every training row: a column, else the order in which rows are stored."""
+        column = self.time
+        if isinstance(partition, partitions.Periods) and partition.column is not None:
+            column = partition.column
+        return np.arange(len(self)) if column is None else self._column(column)
 
     def _recipe(self) -> Recipe | None:
         if self.scale is None:
@@ -213,12 +250,18 @@ class Dataset:
         return values, self.test_columns.get(column)
 
     def _same(
-        self, partition: Any, labels: np.ndarray, test_labels: np.ndarray | None, clients: int, seed: int
+        self, recipe: partitions.Composed, labels: np.ndarray, test_labels: np.ndarray | None, clients: int, seed: int
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        if not hasattr(partition, "train_and_test"):
+        partition: Any = recipe.dealer
+        if recipe.law is not None or not hasattr(partition, "train_and_test"):
             raise UnalikeError(
-                f"test='same' does not go with the partition {partition}: use 'similarity' or 'natural', or a "
+                f"test='same' does not go with the partition {recipe}: use 'similarity' or 'natural', or a "
                 "share such as test=0.2."
+            )
+        if partition.strength != 1:
+            raise UnalikeError(
+                f"test='same' deals test rows at full strength only, and {partition} is below: leave the strength out, "
+                "or use a share such as test=0.2."
             )
         if test_labels is None:
             raise UnalikeError(f"test='same' was asked for but {self.name!r} has no test set: use a share.")
@@ -240,6 +283,12 @@ class Dataset:
                 f"0..{len(self) - 1}; mend it."
             )
         return parts
+
+
+def _by_time(parts: list[np.ndarray], times: np.ndarray | None) -> list[np.ndarray]:
+    """Return every client's rows in the order of time, those of the same time as they are stored; None: all are."""
+    ordered = [np.sort(part) for part in parts]
+    return ordered if times is None else [part[np.argsort(times[part], kind="stable")] for part in ordered]
 
 
 def _take(pair: Pair, parts: list[np.ndarray]) -> Columns:

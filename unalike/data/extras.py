@@ -3,6 +3,7 @@ splits of the training samples."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,12 @@ def with_extras(
     splits: dict[str, float] | None = None,
     seed: int = 0,
     shipped: bool = False,
+    ready: Callable[[Federation], Federation] = lambda fed: fed,
 ) -> Federation:
     """Return the federation with a public set (a file, 'noise:1000', a pair (x, y or None) or a data set; None or 0:
     none) and with further splits by their shares; without `labels` the public set's labels are left out; `shipped`: the
-    server sends it to every client once."""
+    server sends it to every client once. `ready` prepares and changes the clients' samples: after the public set, which
+    no change of clients concerns, and before further splits are made of their samples."""
     if isinstance(public, (int, float)):
         public = public or None
     if isinstance(public, (int, float)):
@@ -115,4 +118,5 @@ def with_extras(
         fed = fed.replace(public=public)
         fed = fed if labels or fed.public is None else fed.with_public(fed.public[0])
     fed = fed.replace(shipped=True) if shipped else fed
+    fed = ready(fed)
     return fed.named_splits(seed=seed, **splits) if splits else fed

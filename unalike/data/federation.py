@@ -18,6 +18,7 @@ import torch
 from unalike import draws
 from unalike.data import files
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_bad_row, first_infinite_row, stack
+from unalike.data.drifting import Drifting
 from unalike.data.preparation import Preparation, Recipe, prepare
 from unalike.data.public import Public, as_public, hash_tensor, public_hash
 from unalike.data.schema import Schema
@@ -38,7 +39,8 @@ class Federation:
     clients', `label_names` the classes'. Data that come from a table have its `schema`, and `notes`: what was worth a
     remark when they were read. Features that are to be prepared yet have a `recipe`, those that were, their
     `preparation`. `planted` has what a skew made to order did to every client, by the skew's name: groups as whole
-    numbers, or how far each is changed.
+    numbers, or how far each is changed. `drift` says how samples change as rounds pass, where they do: the splits are
+    then the samples before any drift, and `at(round)` those of a round.
     """
 
     remote = False  # whether the samples are on other machines
@@ -61,6 +63,7 @@ class Federation:
         preparation: Preparation | None = None,
         notes: Sequence[str] = (),
         planted: Mapping[str, Any] | None = None,
+        drift: Drifting | None = None,
     ):
         given = zip(SPLITS, (train, validation, test), strict=True)
         self.splits: dict[str, Columns] = {name: columns for name, columns in given if columns is not None}
@@ -95,6 +98,7 @@ class Federation:
         for name, values in self.planted.items():
             if values.shape != (len(train),):
                 raise UnalikeError(f"planted {name!r} has shape {list(values.shape)}: it must be one value a client.")
+        self.drift = drift
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:
             raise UnalikeError(
@@ -144,7 +148,7 @@ class Federation:
     def facts(self) -> dict[str, Any]:
         """Everything but the samples, as the constructor takes it: classes, names, what the features are, notes."""
         names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes", "shipped", "planted")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "drift")}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
         """Yield every labelled set of samples as (description, x, y, columns); the global test set has no columns. The
@@ -163,6 +167,15 @@ class Federation:
         """Return a copy with `fn` applied to every split's columns; `parts` are replaced, as in `replace`."""
         splits = {name: fn(columns) for name, columns in self.splits.items()}
         return self.replace(**{**as_arguments(splits), **parts})
+
+    def each_part(self, fn: Callable[[Federation], Federation]) -> Federation:
+        """Return `fn` of this federation, or of joined ones, those joined whose parts are `fn` of theirs."""
+        return fn(self)
+
+    def at(self, round: int) -> Federation:
+        """Return the federation as it is in this round (from 1): its clients' samples of all splits drift, its sizes,
+        its global test set and its public set do not. One that does not drift is itself."""
+        return self if self.drift is None else self.drift.present(self, round)
 
     def with_public(self, x: Any, y: Any = None, shipped: bool = False) -> Self:
         """Return a copy with a public set, labelled or not; `shipped`: the server sends it to every client once, and
@@ -197,7 +210,8 @@ class Federation:
         if self.public is not None:
             rest += f", {len(self.public[0])} {'un' if self.public[1] is None else ''}labelled in the public set"
         shape = f"x {list(self.train.x.shape[1:])} {str(self.train.x.dtype).removeprefix('torch.')}"
-        return f"Federation({len(self)} clients, {len(self.train.x)} training samples{rest}, {shape}, {kind})"
+        drift = "" if self.drift is None else f", drifting over {self.drift.rounds} rounds"
+        return f"Federation({len(self)} clients, {len(self.train.x)} training samples{rest}, {shape}, {kind}{drift})"
 
     def client_name(self, k: int) -> str:
         """Return client k's name in messages."""
@@ -353,7 +367,7 @@ class Federation:
         from unalike.data.partition import composed, parse  # here: changes are made of federations
 
         recipe = composed(parse(changes) if isinstance(changes, str) else changes)
-        if recipe.dealer is not None and str(recipe.dealer) != "natural":
+        if not recipe.natural:
             raise UnalikeError(f"{recipe.dealer} deals samples, and these have their clients: give changes alone.")
         return recipe.change(self, draws.check_seed(seed))
 
@@ -390,6 +404,8 @@ class Federation:
 
     def pooled(self) -> Federation:
         """Return one client that holds all clients' data, split by split; the tensors are shared, not copied."""
+        if self.drift is not None:
+            raise UnalikeError("These data drift, each client's in its own way: pool those of a round, fed.at(round).")
         return self.map(lambda columns: Columns(columns.x, columns.y, [0, len(columns.y)]), names=None, planted={})
 
     # ---- where it lies
@@ -472,6 +488,8 @@ class Federation:
                 hash_tensor(sha, tensor)
         if self.public is not None:
             sha.update(f"public {public_hash(self.public)}".encode())
+        if self.drift is not None:
+            sha.update(f"drift {self.drift}".encode())
         return sha.hexdigest()[:16]
 
     def check(self, gaps: bool = False) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, stack
+from unalike.data.drifting import Drifting
 from unalike.data.preparation import Preparation, Recipe
 from unalike.data.public import Public
 from unalike.data.schema import Schema
@@ -28,7 +29,8 @@ INDEX = "columns.json"
 OWN = ("test", "validation")  # splits beside the training samples that most files have
 KEYS = ("x", "y", *(f"{letter}_{name}" for name in OWN for letter in "xy"))
 SUFFIXES = (".npz", ".safetensors")
-KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation}  # facts that are objects
+# facts that are objects
+KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation, "drift": Drifting}
 STEMS = {"train": "training", "validation": "validation", "test": "test"}  # of a split's mapped files
 FURTHER = "split-"  # begins those of a further split
 

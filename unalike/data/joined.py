@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
 
-from unalike.data.columns import Columns, Pair, offsets_of
+from unalike.data.columns import Columns, Pair, offsets_of, placed
+from unalike.data.drifting import Drifting
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.public import Public
 from unalike.errors import UnalikeError
@@ -62,6 +63,10 @@ class JoinedColumns(Columns):
         own = next((columns for columns in self.parts.values() if columns.sizes[k]), None)
         return (own or next(iter(self.parts.values()))).of(k)
 
+    def renew(self) -> None:
+        """Hear that the parts' samples were changed in place: labels are gathered anew."""
+        self._y = None
+
     def take(self, rows: np.ndarray, sizes: np.ndarray) -> NoReturn:
         """Refuse: the samples have different shapes."""
         _refuse()
@@ -84,7 +89,7 @@ class JoinedFederation(Federation):
         self.classes, self.names = first.classes, _names(self.own, places)
         self.label_names = next((p.label_names for p in self.own.values() if p.label_names is not None), None)
         self.schema = self.recipe = self.preparation = None  # each part has its own
-        self.planted = {}
+        self.planted = _planted(self.own, places, len(self.architecture))
         self.notes = [f"{name}: {note}" for name, part in self.own.items() for note in part.notes]
         self.shipped = any(part.shipped for part in self.own.values())
         self.global_test = None
@@ -103,6 +108,20 @@ class JoinedFederation(Federation):
     def remote(self) -> bool:  # type: ignore[override]
         """Whether the clients' samples are on other machines."""
         return any(part.remote for part in self.own.values())
+
+    @property
+    def drift(self) -> Drifting | None:  # type: ignore[override]
+        """How the parts' samples change as rounds pass, of all that do; None where none does."""
+        changes = [change for part in self.own.values() if part.drift is not None for change in part.drift.changes]
+        return Drifting(tuple(changes)) if changes else None
+
+    def each_part(self, fn: Callable[[Federation], Federation]) -> Federation:
+        """Return the federations joined that are `fn` of these parts."""
+        return JoinedFederation({name: fn(part) for name, part in self.own.items()}, self.architecture)
+
+    def at(self, round: int) -> Federation:
+        """Return the parts as they are in this round, joined; where none drifts, itself."""
+        return self if self.drift is None else self.each_part(lambda part: part.at(round))
 
     def part_of(self, client: int) -> Federation:
         """Return the client's part."""
@@ -171,6 +190,10 @@ class JoinedFederation(Federation):
         _refuse()
 
     def named_splits(self, seed: int = 0, **shares: float) -> NoReturn:
+        """Refuse: what is changed is changed in the parts."""
+        _refuse()
+
+    def skewed(self, changes: Any, seed: int = 0) -> NoReturn:
         """Refuse: what is changed is changed in the parts."""
         _refuse()
 
@@ -253,4 +276,20 @@ def _padded(part: Federation, places: np.ndarray, clients: int, names: list[str]
         sizes[places] = columns.sizes
         return Columns(columns.x, columns.y, offsets_of(sizes))
 
-    return part.map(place, names=names)
+    planted = {name: placed(values, places, clients) for name, values in part.planted.items()}
+    return part.map(place, names=names, planted=planted, drift=None)  # the part as it was given has its drift
+
+
+def _planted(parts: Mapping[str, Federation], places: Mapping[str, np.ndarray], clients: int) -> dict[str, np.ndarray]:
+    """Return every client's part as a group, "network", and what is planted in the parts; clients of parts without it
+    have -1, of a level NaN."""
+    out = {"network": np.zeros(clients, np.int64)}
+    for group, (part, where) in enumerate(zip(parts.values(), places.values(), strict=True)):
+        out["network"][where] = group
+        for name, values in part.planted.items():
+            own = placed(values, where, clients)
+            before = out.setdefault(name, own)
+            if before.dtype != own.dtype:  # groups in one part, levels in another
+                before, own = (np.where(v == -1, np.nan, v) if v.dtype.kind == "i" else v for v in (before, own))
+            out[name] = np.where(np.isin(np.arange(clients), where), own, before)
+    return out

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unalike.data.columns import Columns, Pair, first_infinite_row, offsets_of
+from unalike.data.columns import Columns, Pair, first_infinite_row, offsets_of, placed
 from unalike.data.federation import Federation, as_arguments
 from unalike.data.preparation import Preparation
 from unalike.data.public import public_hash
@@ -94,7 +94,8 @@ def alone(data: Federation, client: int, clients: int) -> Federation:
         offsets[client + 1 :] = len(columns.y)
         return Columns(columns.x, columns.y, offsets)
 
-    return data.map(place, names=None)
+    planted = {name: placed(values, np.array([client]), clients) for name, values in data.planted.items()}
+    return data.map(place, names=None, planted=planted)
 
 
 def _stand_ins(like: Pair, sizes: np.ndarray) -> Columns:

@@ -74,6 +74,7 @@ def table_dataset(
     features: Annotated[Sequence[str] | None, Knob("the table's columns to learn from; without it, all others")] = None,
     *,
     client: Annotated[str | None, Knob("the table's column that says whose row it is")] = None,
+    time: Annotated[str | None, Knob("the table's column that says when it was, for the partition periods")] = None,
     columns: Sequence[str] = (),
     drop: Annotated[Sequence[str], Knob("columns of the table to leave out, such as a row's number")] = (),
     categorical: Annotated[Sequence[str], Knob("features that are words or codes: one 0/1 feature a value")] = (),
@@ -90,7 +91,8 @@ def table_dataset(
     encoding: Annotated[str, Knob("of the table's text, such as latin-1")] = "utf-8-sig",
     scale: Scaling = "standard",
 ) -> Dataset:
-    """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column.
+    """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column,
+    `time` the one that 'periods' goes by: whole numbers, or texts that sort as times do, such as 2024-03-01.
 
     x is float64 with NaN in every feature of a missing cell (missing="impute": what is done about them is decided
     when the clients' data are prepared); "drop" leaves such rows out, "refuse" raises. A category that only the test
@@ -107,7 +109,7 @@ def table_dataset(
         if given not in choices:
             raise UnalikeError(f"{word} must be {either(choices)}; got {given!r}.")
     raw = opened(source, delimiter, encoding)
-    kept = [*dict.fromkeys([*([] if client is None else [client]), *columns])]
+    kept = [*dict.fromkeys([name for name in (client, time, *columns) if name is not None])]
     features = _features(raw, label, features, kept, categorical, drop)
     cells = raw.read([*dict.fromkeys([label, *kept, *features])], [label, *kept, *categorical])
     name = name or (Path(source).stem if isinstance(source, (str, os.PathLike)) else "table")
@@ -138,7 +140,7 @@ def table_dataset(
     names = schema.label_names
     return Dataset(
         part.x, part.y, classes=None if names is None else len(names), name=name, columns=part.columns,
-        natural=client, label_names=names, schema=schema if table else None, notes=notes,
+        natural=client, time=time, label_names=names, schema=schema if table else None, notes=notes,
         scale=scale if table else None, **beside,
     )  # fmt: skip
 
@@ -366,7 +368,7 @@ def _features(
         raise UnalikeError(f"The column {label!r} is the label and also kept as a column: name another.")
     for name in drop:
         if name in others or name in (features or []):
-            what = "the label or the client" if name in others else "a feature"
+            what = "the label, the client or the time" if name in others else "a feature"
             raise UnalikeError(f"The column {name!r} is {what}: it cannot be dropped.")
     chosen = [name for name in raw.names if name not in (*others, *drop)] if features is None else [*features]
     if "" in chosen:
@@ -376,7 +378,7 @@ def _features(
         )
     for name in chosen:
         if name in others:
-            raise UnalikeError(f"The column {name!r} is the label or the client: leave it out of features.")
+            raise UnalikeError(f"The column {name!r} is the label, the client or the time: leave it out of features.")
     for name in categorical:
         if name not in chosen:
             raise UnalikeError(f"The column {name!r} is categorical but not a feature: add it to features.")

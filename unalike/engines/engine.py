@@ -32,6 +32,10 @@ class Engine:
         """Run a call on these clients and yield their outcomes."""
         raise NotImplementedError
 
+    def renew(self) -> None:
+        """Hear that the clients' samples were changed in place (data that drift), between two calls."""
+        self.job.renew()
+
     def leave_out(self, client: int, reason: str) -> None:
         """Hear that a client is not called, and why; in a simulation this does not happen."""
 

@@ -43,6 +43,10 @@ class Families(Engine):
     def _divide(self, call: Call, ids: np.ndarray) -> list[tuple[Any, Call, np.ndarray]]:
         return [(self.parts[name], own, some) for name, own, some in divided(self.architectures, call, ids)]
 
+    def renew(self) -> None:
+        for engine in self.parts.values():
+            engine.renew()
+
     def leave_out(self, client: int, reason: str) -> None:
         self.parts[self.architectures.name(client)].leave_out(client, reason)
 

@@ -32,6 +32,7 @@ from torch import Tensor
 from unalike.client import ClientStore, Job
 from unalike.contract.call import Call, Outcome
 from unalike.data import Columns, Federation, RemoteFederation
+from unalike.data.drifting import fill, own_memory
 from unalike.data.federation import as_arguments
 from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine
@@ -179,6 +180,13 @@ class Ray(Engine):
         self._own.close()
 
     # ---- an exchange
+
+    def renew(self) -> None:
+        """Send the samples as they are now: to the workers, and to those that take a dead one's place later."""
+        super().renew()
+        self._data = self.ray.put(columns_of(self.job.data))
+        for actor in self.actors:
+            actor.renew.remote(self._data)  # done before what is asked next
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         """Replies in client order; those that come early wait in Ray's object store, which goes to disk when full."""
@@ -361,7 +369,7 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
                 "be pickled out of it."
             ) from error
     deterministic = torch.are_deterministic_algorithms_enabled()
-    rest = (job.seed, job.mean_samples, job.states.shapes, job.data.facts, deterministic, inner, options)
+    rest = (job.seed, job.mean_samples, job.states.shapes, job.data.facts, job.drifts, deterministic, inner, options)
     return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, task, job.local, *rest))))
 
 
@@ -371,6 +379,11 @@ def columns_of(data: Federation) -> dict[str, tuple[np.ndarray | None, ...]]:
     if data.public is not None:
         columns["public"] = tuple(None if tensor is None else _array(tensor) for tensor in data.public)
     return columns
+
+
+def splits_of(columns: dict[str, Any]) -> dict[str, Columns]:
+    """Return the splits that such arrays are of, over the same memory."""
+    return {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
 
 
 def arrays(values: dict[str, Tensor]) -> Arrays:
@@ -431,17 +444,19 @@ class Worker:
         packed, budget = parcel
         path, inside = cloudpickle.loads(packed)
         sys.path.extend(p for p in path if p not in sys.path)  # neighbours of the user's files, where they are here too
-        method, task, local, seed, mean, shapes, parts, deterministic, inner, options = cloudpickle.loads(inside)
+        method, task, local, seed, mean, shapes, parts, drifts, deterministic, inner, options = cloudpickle.loads(
+            inside
+        )
         numerics(task.precision, deterministic).__enter__()  # for this process's whole life
         torch.set_num_threads(1)
         if (public := columns.pop("public", None)) is not None:
             parts["public"] = tuple(None if array is None else _tensor(array) for array in public)
-        splits = {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
-        parts |= as_arguments(splits)
+        parts |= as_arguments(splits_of(columns))
         data = Federation(**parts).to(task.device, task.dtype)
+        data = own_memory(data) if drifts else data
         self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
         self.rows = Held(shapes, len(data), task.device, budget, self.folder)
-        self.job = Job(method, task, data, local, seed, self.rows, mean)
+        self.job = Job(method, task, data, local, seed, self.rows, mean, drifts=drifts)
         from unalike.engines.choose import choose_engine  # here: it imports this module too
 
         self.engine, reason = choose_engine(
@@ -450,6 +465,12 @@ class Worker:
         self.round: int | None = None
         self.number = 0
         return reason, getattr(self.engine, "clients_at_once", 1)
+
+    def renew(self, columns: dict[str, Any]) -> None:
+        """Take over the clients' samples as they are now."""
+        columns.pop("public", None)
+        fill(self.job.data, self.job.data.replace(**as_arguments(splits_of(columns))))
+        self.engine.renew()
 
     def order(self, number: int, order: tuple[Any, ...], keep: bool) -> None:
         """What the next runs are. A later round, or an evaluation, says that the round before counted."""

@@ -229,8 +229,7 @@ def run(
 ) -> Run:
     """A config on a real federation on this machine, one process for every client of `data`. A run with a folder keeps
     the clients' keys and state there, and can be resumed."""
-    for part in parts_of(data).values():
-        part.check(gaps=part.recipe is not None)
+    check_data(data)
     where = tables.get("run", {}).get("folder")
     begun = where is not None and (Path(where) / "config.toml").exists()
     kept = Path(where) / KEPT if begun else None
@@ -240,6 +239,17 @@ def run(
             callbacks=callbacks if begun else [Keep(local), *callbacks],
             resume=resume, say=say, check=local.processes.check,
         )  # fmt: skip
+
+
+def check_data(data: Federation) -> None:
+    """Raise where these data cannot be those of real clients."""
+    if data.drift is not None:
+        raise UnalikeError(
+            f"'{data.drift.changes[0][0]}' makes data drift as rounds pass, and real clients' data change by "
+            "themselves: leave it out, or simulate it (`unalike run --engine loopback`)."
+        )
+    for part in parts_of(data).values():
+        part.check(gaps=part.recipe is not None)
 
 
 def parts_of(data: Federation) -> dict[str, Federation]:

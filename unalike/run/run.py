@@ -19,6 +19,7 @@ from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Ou
 from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
 from unalike.data import Federation
+from unalike.data.drifting import Present
 from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
@@ -75,7 +76,9 @@ class Run:
         self.sampling = sampling(settings.clients_per_round)
         self.sampling.check(len(federation))
         fingerprint = federation.fingerprint()
-        self.data = self._training = federation.to(task.device, task.dtype)
+        self._present = None if federation.drift is None else Present(federation, task.device, task.dtype)
+        here = federation.to(task.device, task.dtype) if self._present is None else self._present.data
+        self.data = self._training = here
         self.parts: dict[str, Federation] = getattr(self.data, "parts", dict.fromkeys(tasks, self.data))
         if getattr(method, "pooled", False):
             self._pool()
@@ -242,7 +245,8 @@ class Run:
         data = self._training if len(self.tasks) == 1 else self.parts[name]
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
-        job = Job(self.method, task, data, self.local, self.seed, states, mean)
+        drifts = self._present is not None
+        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
@@ -270,6 +274,7 @@ class Run:
         if self.folder and self.folder.manifest is not None:
             self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
             self.server_draws.round = self.server_work.round = self.rounds_done - 1
+            self._enter(max(1, self.rounds_done))
             self.history = self.folder.history()
             self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
         else:
@@ -308,6 +313,7 @@ class Run:
 
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
+        self._enter(t + 1)
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
         self.server_draws.round = self.server_work.round = t
         exchanges = Round(self.engine, self.server, t, self._listeners)
@@ -341,6 +347,11 @@ class Run:
         if self.folder:
             self.folder.log(line)
         return line
+
+    def _enter(self, round: int) -> None:
+        """Let the clients have the samples of this round (from 1), where their data drift."""
+        if self._present is not None and self._present.enter(round):
+            self.engine.renew()
 
     def _setup_bytes(self) -> dict[str, int]:
         """The bytes before round 1: down, up, and between clients where there are any."""

@@ -23,6 +23,7 @@ class Natural(Dealer):
     """
 
     name: ClassVar[str] = "natural"
+    resizable: ClassVar[bool] = False
     column: str | None = None
 
     def parts(self, values: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:

@@ -1,18 +1,20 @@
 """Pieces of skew, and several of them as one: `Dirichlet(0.3) | Quantity(0.5) | Rotate(4)`.
 
-A dealer says which client gets which samples; a change (unalike/data/skew) alters what a client has got. Every piece
-has a strength from 0, no skew at all, to 1, all that its own parameters ask for.
+A dealer says which client gets which samples, a size law only how many; a change (unalike/data/skew) alters what a
+client has got. Every piece has a strength from 0, no skew at all, to 1, all that its own parameters ask for.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from unalike.data.partition import tools
+from unalike.data.partition.resize import resized
 from unalike.errors import UnalikeError
 
 Partition = Callable[[np.ndarray, int, int], list[np.ndarray]]
@@ -56,6 +58,9 @@ class Dealer(Piece):
     """A partition: which rows each client gets. At a strength below 1 that share of a client's rows stays with it, and
     the others go round at random among all clients; sizes stay as they are."""
 
+    resizable: ClassVar[bool] = True  # whether a size law may follow
+    stretches: ClassVar[bool] = False  # whether clients have stretches of one order, which other sizes cut elsewhere
+
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         parts = self.parts(labels, clients, seed)
         return parts if self.strength == 1 else _loosened(parts, self.strength, seed)
@@ -65,8 +70,44 @@ class Dealer(Piece):
         raise NotImplementedError
 
 
+class SizeLaw(Dealer):
+    """Quantity skew: how many samples each client gets. Alone it deals them at random; behind another dealer it leaves
+    the clients their mixes of labels. At a strength below 1 sizes lie between equal and those asked for."""
+
+    def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        labels = tools.checked(labels, clients, 1, self.name)
+        sizes = self.sizes_at_strength(len(labels), clients, seed)
+        return np.split(self.order(len(labels), seed), np.cumsum(sizes)[:-1])
+
+    def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
+        """Return how many of n samples each client gets at full strength, int64 [clients]: one or more."""
+        raise NotImplementedError
+
+    def order(self, n: int, seed: int) -> np.ndarray:
+        """Return the rows in the order in which they are dealt."""
+        return tools.generator(seed, self.name).permutation(n)
+
+    def sizes_at_strength(self, n: int, clients: int, seed: int) -> np.ndarray:
+        """Return how many of n samples each client gets, int64 [clients]: one or more."""
+        asked = self.sizes(n, clients, seed)
+        if self.strength == 1:
+            return asked
+        sizes = tools.apportion(self.strength * asked + (1 - self.strength) * n / clients, n)
+        tools.repair(sizes[None], 1)
+        return sizes
+
+
 class Change(Piece):
     """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
+
+    of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
+    in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
+    drifts: ClassVar[bool] = False  # whether it happens as rounds pass
+
+    @property
+    def copies(self) -> int:
+        """How many clients it makes of one."""
+        return 1
 
     def change(self, fed: Any, seed: int) -> Any:
         """Return the federation changed, with what was planted in `fed.planted`."""
@@ -75,16 +116,27 @@ class Change(Piece):
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """Several pieces as one partition: one dealer at most (first), then changes in their order."""
+    """Several pieces as one partition: a dealer, perhaps a size law behind it, then changes in their order."""
 
     pieces: tuple[Any, ...]
 
     def __post_init__(self) -> None:
         dealers = [piece for piece in self.pieces if not isinstance(piece, Change)]
-        if len(dealers) > 1:
-            raise UnalikeError(f"{dealers[0]} and {dealers[1]} both deal the samples: name one of them.")
-        if dealers and self.pieces[0] is not dealers[0]:
-            raise UnalikeError(f"{dealers[0]} deals the samples: it must come first in '{self}'.")
+        for piece, at_its_place in zip(self.pieces, dealers, strict=False):
+            if piece is not at_its_place:
+                raise UnalikeError(f"{at_its_place} deals the samples: it must come first in '{self}'.")
+        if len(dealers) < 2:
+            return
+        first, second = dealers[:2]
+        if not isinstance(second, SizeLaw) or len(dealers) > 2:
+            raise UnalikeError(
+                f"{first} and {dealers[-1]} both deal the samples: name one of them; only a size law, such as "
+                "'quantity:0.5', may follow a dealer."
+            )
+        if isinstance(first, SizeLaw):
+            raise UnalikeError(f"{first} and {second} both say how many samples a client gets: name one of them.")
+        if isinstance(first, Dealer) and not first.resizable:
+            raise UnalikeError(f"{first} keeps the clients' own samples, so {second} cannot follow: leave it out.")
 
     def __str__(self) -> str:
         return "|".join(str(piece) for piece in self.pieces)
@@ -101,17 +153,43 @@ class Composed:
         return next((piece for piece in self.pieces if not isinstance(piece, Change)), None)
 
     @property
+    def law(self) -> SizeLaw | None:
+        """The size law behind the dealer, if there is one."""
+        second = self.pieces[1] if len(self.pieces) > 1 else None
+        return second if isinstance(second, SizeLaw) else None
+
+    @property
     def changes(self) -> tuple[Change, ...]:
         return tuple(piece for piece in self.pieces if isinstance(piece, Change))
+
+    def without_features(self) -> Composed:
+        """Return the same without changes of features."""
+        return Composed(tuple(piece for piece in self.pieces if not getattr(piece, "of_features", False)))
+
+    @property
+    def copies(self) -> int:
+        """How many clients the changes make of one that was dealt its samples."""
+        return math.prod(change.copies for change in self.changes)
+
+    @property
+    def natural(self) -> bool:
+        """Whether clients that the data come with stay as they are, but for changes."""
+        return self.dealer is None or str(self.dealer) == "natural"
 
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         if self.dealer is None:
             raise UnalikeError(f"'{self}' does not say how samples are dealt: begin with one that does, as in 'iid|…'.")
-        return self.dealer(labels, clients, seed)
+        parts, law = self.dealer(labels, clients, seed), self.law
+        if law is None:
+            return parts
+        sizes = law.sizes_at_strength(sum(map(len, parts)), clients, seed)
+        return resized(parts, None if getattr(self.dealer, "stretches", False) else labels, sizes, seed)
 
     def change(self, fed: Any, seed: int) -> Any:
-        """Return the federation with all changes, one after the other."""
-        for change in self.changes:
+        """Return the federation with all changes, one after the other; those that drift come on top of the others."""
+        for change in sorted(self.changes, key=lambda change: change.drifts):
+            if fed.drift is not None and not change.drifts:
+                raise UnalikeError(f"These data drift, and {change} is to last: ask for it before what drifts.")
             fed = change.change(fed, seed)
         return fed
 

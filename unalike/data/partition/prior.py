@@ -9,16 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.pieces import Dealer
+from unalike.data.partition.pieces import Dealer, SizeLaw
 from unalike.data.partition.tools import above_zero, checked, number, numbered, repair
 from unalike.draws import check_seed
 
 REDRAWS = 5_000_000  # that PriorDirichlet allows itself for a data set, and 1,000 more a sample
+COUNTED = 150_000  # samples at most that allow more: those of a million would take half a minute
 BLOCK = 1 << 16  # words of the random stream that are read ahead
 
 
 @dataclasses.dataclass(frozen=True)
-class LogNormal(Dealer):
+class LogNormal(SizeLaw):
     """Quantity skew: sizes in proportion to lognormal(log(n / clients), sigma) draws; labels at random.
 
     Index for index the "iid" of FedDyn's and FedDC's programs (Acar et al., ICLR 2021; Gao et al., CVPR 2022) for
@@ -35,11 +36,13 @@ class LogNormal(Dealer):
         super().__post_init__()
         number("LogNormal's sigma", self.sigma, 0, 20, 0.3)
 
-    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
-        labels = checked(labels, clients, 1, self.name)
+    def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
         stream = legacy(seed)
-        order = stream.permutation(len(labels))
-        return np.split(order, np.cumsum(_sizes(stream, len(labels), clients, self.sigma))[:-1])
+        stream.permutation(n)  # they draw the order first
+        return _sizes(stream, n, clients, self.sigma)
+
+    def order(self, n: int, seed: int) -> np.ndarray:
+        return legacy(seed).permutation(n)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +55,11 @@ class PriorDirichlet(Dealer):
     draws a label from its proportions, again where the class is used up, until all samples are dealt.
 
     Their program redraws for ever when a client's proportions have only used-up classes left, and for hours when
-    these have next to nothing else. Here a data set has 5,000,000 redraws and 1,000 more a sample. Where more are to
-    be expected, the draw is made from the proportions of what is left, evenly where these are all 0: the same
-    distribution, no longer the same stream. Of 50,000 samples in ten even classes over 100 clients that happens at
-    alpha 0.6 with no seed of twelve, at 0.3 with six (on which theirs would run for half an hour to days) and at
-    0.1 with all.
+    these have next to nothing else. Here a data set has 5,000,000 redraws and 1,000 more for each of its first 150,000
+    samples. Where more are to be expected, the draw is made from the proportions of what is left, evenly where these
+    are all 0: the same distribution, no longer the same stream. Of 50,000 samples in ten even classes over 100 clients
+    that happens at alpha 0.6 with no seed of twelve, at 0.3 with six (on which theirs would run for half an hour to
+    days) and at 0.1 with all.
     """
 
     name: ClassVar[str] = "prior-dirichlet"
@@ -102,21 +105,22 @@ class _Words:
     """
 
     def __init__(self, stream: np.random.RandomState):
-        self.stream, self.block, self.at = stream, np.empty(0, np.uint32), 0
+        self.stream, self.block, self.at, self.length = stream, np.empty(0, np.uint32), 0, 0
         self.view: memoryview = self.block.data  # gives Python numbers, and faster than the array
 
     def ahead(self, count: int) -> np.ndarray:
         """The next `count` words, which stay unused."""
-        if self.at + count > len(self.block):
+        if self.at + count > self.length:
             fresh = self.stream.randint(0, 1 << 32, max(BLOCK, count), dtype=np.uint32)
             self.block, self.at = np.concatenate([self.block[self.at :], fresh]), 0
-            self.view = self.block.data
+            self.view, self.length = self.block.data, len(self.block)
         return self.block[self.at : self.at + count]
 
     def below(self, limit: int, mask: int) -> int:
         """randint(limit): words, cut to the bits that matter, until one is small enough."""
         while mask:
-            self.ahead(1)
+            if self.at >= self.length:
+                self.ahead(1)
             self.at += 1
             value = self.view[self.at - 1] & mask
             if value < limit:
@@ -125,7 +129,8 @@ class _Words:
 
     def uniform(self) -> float:
         """random_sample(), of two words."""
-        self.ahead(2)
+        if self.at + 2 > self.length:
+            self.ahead(2)
         self.at += 2
         return ((self.view[self.at - 2] >> 5) * 67108864 + (self.view[self.at - 1] >> 6)) / 9007199254740992
 
@@ -157,13 +162,14 @@ def _sample_by_sample(
     parts, room = [np.empty(size, np.int64) for size in sizes], sizes.tolist()  # filled from the end
     mask = (1 << (clients - 1).bit_length()) - 1
     free = np.arange(mask + 1) < clients  # who has room
-    redraws = REDRAWS + 1000 * len(order)
+    open_clients = clients
+    redraws = REDRAWS + 1000 * min(len(order), COUNTED)
 
     for _ in range(len(order)):
         k = words.below(clients, mask)
         if not room[k]:
             passed = redraws
-            if free.sum() * redraws > clients:
+            if open_clients * redraws > clients:
                 passed = words.skip(1, lambda ahead: free[ahead & mask], redraws)
             redraws -= passed
             k = words.below(clients, mask) if redraws else _pick(free.astype(np.float64), words.uniform())
@@ -181,7 +187,9 @@ def _sample_by_sample(
                 label = _pick(chances if chances.sum() > 1e-300 else left.astype(np.float64), words.uniform())
         room[k] -= 1
         parts[k][room[k]] = by_class[label].pop()
-        free[k] = room[k] > 0
+        if not room[k]:
+            free[k] = False
+            open_clients -= 1
     return parts
 
 

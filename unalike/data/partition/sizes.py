@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.data.partition.pieces import Dealer
-from unalike.data.partition.tools import apportion, checked, deal, generator, number, numbered, repair
+from unalike.data.partition.pieces import Dealer, SizeLaw
+from unalike.data.partition.tools import above_zero, apportion, checked, deal, generator, number, numbered, repair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class IID(Dealer):
 
 
 @dataclasses.dataclass(frozen=True)
-class PowerLaw(Dealer):
+class PowerLaw(SizeLaw):
     """Quantity skew: the k-th client (from 1) has a share in proportion to k^-exponent; labels at random.
 
     Client 0 is the largest. 0 is equal sizes, 1 Zipf's law; a share below one sample becomes one, taken from the
@@ -45,9 +45,34 @@ class PowerLaw(Dealer):
         super().__post_init__()
         number("PowerLaw's exponent", self.exponent, 0, 100, 1.5)
 
-    def parts(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
-        labels = checked(labels, clients, 1, self.name)
-        sizes = apportion(np.arange(1, clients + 1) ** -float(self.exponent), len(labels))
+    def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
+        sizes = apportion(np.arange(1, clients + 1) ** -float(self.exponent), n)
         repair(sizes[None], 1)
-        order = generator(seed, self.name).permutation(len(labels))
-        return np.split(order, np.cumsum(sizes)[:-1])
+        return sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity(SizeLaw):
+    """Quantity skew: sizes in proportion to a draw from Dir(alpha, …, alpha) over the clients; labels at random.
+
+    NIID-Bench's quantity skew (Li et al. 2022, arXiv:2102.02079; there alpha 0.5). It draws again until every client
+    has 10 samples, possibly for ever; here the first draw is taken, and a client without a sample gets one of the
+    largest.
+    """
+
+    name: ClassVar[str] = "quantity"
+    alpha: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above_zero("Quantity's alpha", self.alpha)
+
+    def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
+        rng = generator(seed, "quantity sizes")
+        lucky = rng.integers(clients)
+        shares = rng.dirichlet(np.full(clients, min(float(self.alpha), 1e6)))
+        if not shares.sum() > 0:  # alpha near 0: all shares underflowed
+            shares = np.eye(clients)[lucky]
+        sizes = apportion(shares, n)
+        repair(sizes[None], 1)
+        return sizes

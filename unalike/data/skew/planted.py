@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from unalike import draws
+from unalike.data.partition import tools
 from unalike.errors import UnalikeError
 
 
@@ -23,3 +26,20 @@ def levels(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray,
         return planted, planted / max(groups - 1, 1)
     own = np.arange(clients) / max(clients - 1, 1)
     return own, own
+
+
+def turns(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what is planted, and which part of a circle every client is turned by, float64 [N]: g/G of group g of G,
+    without groups (0) k/N of client k of N; so the last does not come round to the first."""
+    if groups:
+        planted = drawn_groups(name, clients, groups, seed)
+        return planted, planted / groups
+    own = np.arange(clients) / clients
+    return own, own
+
+
+def check_groups(name: str, groups: Any) -> None:
+    """Raise unless this is 0, every client by itself, or 2 groups or more."""
+    tools.count(f"{name}'s groups", groups, least=0)
+    if groups == 1:
+        raise UnalikeError(f"{name}'s groups=1 would leave all clients alike: give 0, each by itself, or 2 or more.")

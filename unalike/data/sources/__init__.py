@@ -16,7 +16,7 @@ import numpy as np
 from unalike.data import synthetic
 from unalike.data.dataset import Dataset
 from unalike.data.federation import Federation
-from unalike.data.sources import images, libsvm, people, text
+from unalike.data.sources import images, libsvm, people, series, text
 from unalike.data.sources.common import Facts
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.settings.knobs import Knob
@@ -59,6 +59,7 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "tiny-imagenet": images.tiny_imagenet,
     **libsvm.SOURCES,
     "hapt": people.hapt,
+    "series": series.series,
 }
 FACTS: dict[str, Facts] = {
     "digits": Facts(
@@ -68,6 +69,7 @@ FACTS: dict[str, Facts] = {
     **text.FACTS,
     **libsvm.FACTS,
     **people.FACTS,
+    **series.FACTS,
 }
 FEDERATIONS: dict[str, Callable[..., Federation]] = {
     "synthetic-fedprox": synthetic.fedprox,

@@ -29,6 +29,11 @@ class Facts:
     files: tuple[str, ...] = ()
     package: fetch.Package | None = None
 
+    @property
+    def here(self) -> bool:
+        """Whether it is made here, or included."""
+        return self.package is None and not self.files
+
 
 def place(name: str, facts: Facts, folder: str | None, files: Iterable[str] | None = None) -> Path:
     """The folder that holds a set: the user's own, or the cache's, fetched and checked."""

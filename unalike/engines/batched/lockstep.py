@@ -28,6 +28,7 @@ from unalike.client import Job, Shapes
 from unalike.contract import Call, Outcome, settings
 from unalike.data import Columns, Federation
 from unalike.data.columns import offsets_of
+from unalike.data.drifting import fill
 from unalike.data.federation import as_arguments
 from unalike.engines.batched.engine import Batched
 from unalike.engines.engine import Engine
@@ -94,6 +95,11 @@ class Member(Engine):
         if isinstance(self.answer, Exception):
             raise self.answer
         yield from self.answer
+
+    def renew(self) -> None:
+        super().renew()
+        for stack in self.lockstep.stacks:
+            stack.stale = stack.stale or self in stack.members
 
     @property
     def notes(self) -> list[str]:
@@ -231,6 +237,7 @@ class SharedStack:
     def __init__(self, members: list[Member]):
         self.members = members
         self.fails: str | None = None
+        self.stale = False  # whether a run's samples have changed since they were copied here
         engines = [member.own for member in members if member.own is not None]
         self.job = Joint([engine.job for engine in engines])
         self.engine = copy.copy(engines[0])  # with the options that the runs were given
@@ -238,6 +245,9 @@ class SharedStack:
 
     def answer(self, group: list[Member]) -> None:
         """All calls as one, and each run's share of the outcome."""
+        if self.stale:
+            self.engine.renew()
+            self.stale = False
         where = {member: k for k, member in enumerate(self.members)}
         calls = [(member, *member.asked) for member in group if member.asked]
         ids = np.concatenate([ids + self.job.base[where[member]] for member, _, ids in calls])
@@ -305,6 +315,10 @@ class Joint(Job):
         for whose in np.unique(owner):
             at = np.flatnonzero(owner == whose)
             yield int(whose), at, ids[at] - self.base[whose]
+
+    def renew(self) -> None:
+        fill(self.data, _side_by_side([job.data for job in self.jobs]))
+        super().renew()
 
     def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
         out: dict[str, np.ndarray] = {}
@@ -375,7 +389,7 @@ def _side_by_side(data: Sequence[Federation]) -> Federation:
 
     # the runs' clients often have the same names, and a federation's names are distinct
     splits = as_arguments({name: joined(name) for name in data[0].splits})
-    return data[0].replace(**splits, global_test=None, names=None)
+    return data[0].replace(**splits, global_test=None, names=None, planted={})
 
 
 # ---------------------------------------------------------------- who can stand side by side
