@@ -133,7 +133,13 @@ def test_l2gd(case, engine, dtype):
     rows, hyper = replay.file["results"][case], replay.file["hyper"]
     method = type("Coins", (GivenCoins,), {"coins": [r["coin"] for r in rows], "mini": case == "mini_batch"})
     run = replay.run(
-        "softmax", replay.file["w0"], method(hyper["lambda"], hyper["p"]), rows, hyper["alpha"], steps=1, batch_size=None
+        "softmax",
+        replay.file["w0"],
+        method(hyper["lambda"], hyper["p"]),
+        rows,
+        hyper["alpha"],
+        steps=1,
+        batch_size=None,
     )
     replay.personal(run, rows[-1]["personal"])
 
@@ -270,7 +276,8 @@ def test_mapper(case, engine, dtype):
 
 @everywhere
 @pytest.mark.parametrize(
-    "case", ["fedrep_full", "fedrep_partial", "fedrep_partial_no_momentum", "fedper_full", "fedper_partial", "lg_partial"]
+    "case",
+    ["fedrep_full", "fedrep_partial", "fedrep_partial_no_momentum", "fedper_full", "fedper_partial", "lg_partial"],
 )
 def test_fedrep_and_its_relatives(case, engine, dtype):
     replay = Replay("fedrep_repo", engine, dtype)
@@ -283,9 +290,7 @@ def test_fedrep_and_its_relatives(case, engine, dtype):
         "fedper": ua.FedPer(newcomer="mean"),
         "lg": ua.LGFedAvg(newcomer="mean"),
     }[hyper["alg"]]
-    run = replay.run(
-        "tanh", replay.file["w0"], method, rows, epochs=hyper["local_epochs"], momentum=hyper["momentum"]
-    )
+    run = replay.run("tanh", replay.file["w0"], method, rows, epochs=hyper["local_epochs"], momentum=hyper["momentum"])
     replay.near(run.server.w, wanted["global_all"])
     replay.personal(run, wanted["personal"])
 

@@ -28,7 +28,7 @@ from unalike.contract import Answer, Batch, Field, Fields, Me, Method, knob
 @dc.dataclass(frozen=True)
 class APFL(Method):
     alpha: float = knob(
-        0.5, "α, a client's own share in its mixture (adaptive: at first)", values="0.25, 0.5, 0.75; adaptive from 0.01",
+        0.5, "α, a client's own share in its mixture (adaptive: at first)", values="0.25, 0.5, 0.75; from 0.01",
         least=0, most=1, tune=(0.01, 1.0),
     )  # fmt: skip
     alpha_lr: float = knob(0.0, "η_α, rate of an adaptive α (0: α stays)", least=0)
@@ -68,7 +68,7 @@ class APFL(Method):
         return theta, after
 
     def end(self, me: Me, s: Fields, m: Fields, theta: Tensor, taken: Tensor, **own: Tensor) -> Answer:
-        return own, {"delta": theta - m.w}
+        return {**own}, {"delta": theta - m.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         v, alpha = self.own(me, s)

@@ -5,9 +5,9 @@ Every client trains a model of its own on a mixture of its own data and of a sam
 
     min_θ  λ f_k(θ) + (1 − λ) f_public(θ)
 
-No model travels at all. Practical truth: λ = 1 is `local-only`; at a small λ all clients have nearly the same model, that
-of the public set. It needs labelled public data like the clients'; `--public 0.1` sets some aside. The paper chooses λ
-for each client by validation; here it is one knob (`--tune`).
+No model travels at all. Practical truth: λ = 1 is `local-only`; at a small λ all clients have nearly the same model,
+that of the public set. It needs labelled public data like the clients'; `--public 0.1` sets some aside. The paper
+chooses λ for each client by validation; here it is one knob (`--tune`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
-
 
 BOTH = ("train", "public")
 

@@ -25,7 +25,9 @@ from unalike.contract import Answer, Field, Fields, Me, Method, knob
 
 @dc.dataclass(frozen=True)
 class Ditto(Method):
-    lam: float = knob(1.0, "λ, strength of the spring to the common model", values="0.05 to 2", least=0, tune=(0.01, 10))
+    lam: float = knob(
+        1.0, "λ, strength of the spring to the common model", values="0.05 to 2", least=0, tune=(0.01, 10)
+    )
     weights: str = knob("uniform", "of clients in the common model's mean", choices=("uniform", "samples"))
 
     name = "ditto"

@@ -7,10 +7,10 @@ The server keeps every client's model and sends each a cloud model of its own, m
     HeurFedAMP   ξ_kk given,  ξ_kj = (1 − ξ_kk) softmax_{j≠k}(σ cos(w_k, w_j))
     client:      min f_k(w) + λ/(2α) ‖w − u_k‖²,   from u_k (or from its own w_k)
 
-Others are all who have ever taken part, with their latest model. Practical truth: it finds who is like whom by itself, at
-the price of a server that reads every model: no secure sums. A' falls fast with the number of weights, so σ must be of
-the size of squared distances between models; take HeurFedAMP for deep networks. If Σ ξ_kj grows above 1 the own weight
-is negative: take a smaller α. (PFLlib's FedAMP is training alone: its spring has no gradient.)
+Others are all who have ever taken part, with their latest model. Practical truth: it finds who is like whom by itself,
+at the price of a server that reads every model: no secure sums. A' falls fast with the number of weights, so σ must be
+of the size of squared distances between models; take HeurFedAMP for deep networks. If Σ ξ_kj grows above 1 the own
+weight is negative: take a smaller α. (PFLlib's FedAMP is training alone: its spring has no gradient.)
 """
 
 from __future__ import annotations

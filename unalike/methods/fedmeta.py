@@ -25,9 +25,6 @@ from torch import Tensor
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Request, Server, knob
 
 
-WHOLE = {"batch_size": None, "steps": 1}  # one step that sees the whole set
-
-
 @dc.dataclass(frozen=True)
 class FedMeta(Method):
     alpha: float = knob(0.01, "α, size of a client's own step (Meta-SGD: at first)", least=0, tune=(1e-3, 1.0))
@@ -53,9 +50,10 @@ class FedMeta(Method):
     def back(self, me: Me, s: Fields, m: Fields, g: Tensor, slope: Tensor) -> Answer:
         if self.variant == "fomaml":
             return {}, {"g": g}
-        bent = {"bent": torch.zeros_like(g)}
-        given = {"args": {"along": m.a * g}, "data": "support", **WHOLE}
-        return me.train(m.w, step=self.bend, state=bent, **given).then(self.end, g=g, slope=slope)
+        return me.train(
+            m.w, step=self.bend, state={"bent": torch.zeros_like(g)}, args={"along": m.a * g}, data="support",
+            batch_size=None, steps=1,
+        ).then(self.end, g=g, slope=slope)  # fmt: skip
 
     def bend(
         self, theta: Tensor, batches: list[Batch], lr: Tensor, bent: Tensor, along: Tensor

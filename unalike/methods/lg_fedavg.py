@@ -1,4 +1,5 @@
-"""LG-FedAvg: Liang et al., "Think locally, act globally: federated learning with local and global representations", 2020.
+"""LG-FedAvg: Liang et al., "Think locally, act globally: federated learning with local and global representations",
+2020.
 
 FedPer the other way round: the first layers are every client's own (they learn its kind of input), the last ones are
 common:

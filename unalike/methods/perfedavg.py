@@ -11,8 +11,8 @@ Not the model that is best, but the one that is best after one step on a client'
 
 Client k predicts with one step of size α from w on all its training samples.
 
-Practical truth: α = 0 is FedAvg with rate β on every step's second mini-batch. First order is nearly always as good, and
-a third of the work. pFedMe's program has the first-order one only, weights its mean by samples, reads β = 0 as "use α"
+Practical truth: α = 0 is FedAvg with rate β on every step's second mini-batch. First order is nearly always as good,
+and half the work. pFedMe's program has the first-order one only, weights its mean by samples, reads β = 0 as "use α"
 and adapts on *test* batches; Ditto's has the Hessian-free one.
 """
 
