@@ -6,9 +6,10 @@ Every client has a model x_k of its own, drawn to the mean of all; a coin says w
     coin 0 (probability 1 − p):   x_k ← x_k − η/(N(1 − p)) ∇f_k(x_k)
     coin 1 (probability p):       x_k ← x_k − η λ/(N p) (x_k − x̄)
 
-One round is one coin, η the run's rate, and all clients take part. The mean changes only by training, so models travel
-only when the coin turns from 0 to 1. `variant="steady"` is Ditto's authors' one without a coin: participants train
-x_k with the spring λ (x_k − w) as much as the run says, and w ← w + (m/N) mean_k(x_k − w).
+One round is one coin, and η the run's rate. The mean changes only by training, so models travel only when the coin
+turns from 0 to 1; where not all clients take part (in the paper they do) it is the participants' mean and travels each
+time. `variant="steady"` is Ditto's authors' one without a coin: participants train x_k with the spring λ (x_k − w) as
+much as the run says, and w ← w + (m/N) mean_k(x_k − w).
 
 Practical truth: λ = 0 is training alone; with η λ = N p a mixing round sets everybody to the mean. Mind the 1/N in both
 rates: η must be about N times what one would take for one model.
@@ -22,7 +23,6 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
-from unalike.errors import UnalikeError
 
 
 @dc.dataclass(frozen=True)
@@ -68,14 +68,12 @@ class L2GD(Method):
         if self.variant == "steady":
             server.w = server.w + len(cohort) / clients * cohort.call(self.steady, w=server.w).mean("delta")
             return
-        if len(cohort) < clients:
-            raise UnalikeError('L2GD mixes the models of all clients: let all take part, or use variant="steady".')
         if not self.coin(server):
             cohort.call(self.local, scale=1 / (clients * (1 - self.p)))
             server.fresh = False
             return
         if not server.fresh:
-            server.w, server.fresh = cohort.call(self.send).mean("x"), True
+            server.w, server.fresh = cohort.call(self.send).mean("x"), len(cohort) == clients
         cohort.call(self.mix, mean=server.w, scale=self.lam / (clients * self.p))
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
