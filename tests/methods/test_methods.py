@@ -455,7 +455,8 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
-    "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen", "fedmix",
+    "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
+    "fedmix",
 }  # fmt: skip
 
 
