@@ -247,7 +247,7 @@ def test_a_name_and_a_folder_are_the_set_s_own_files(tmp_path):
     fed = config.make_data(data)
     assert len(fed) == 4 and fed.train.x.shape == (40, 1, 28, 28) and len(fed.global_test[0]) == 10
     rejected("no setting 'folder'", name="digits", folder="x")
-    rejected("iid deals samples, and a folder of files has its clients", folder="x", partition="iid")
+    rejected("iid deals samples, and a folder of files has its clients", folder=str(tmp_path), partition="iid")
 
 
 def test_the_flags_data_and_data_folder_in_any_order(tmp_path, monkeypatch, capsys):
