@@ -8,8 +8,11 @@ from unalike import testing
 LOCAL = testing.settings()["local"]
 EVEN = {"local": ua.LocalTraining(steps=3, batch_size=5, lr=0.05)}
 FREE = {"local": dc.replace(LOCAL, clip_norm=None)}
+PLAIN = {"local": dc.replace(LOCAL, clip_norm=None, weight_decay=0.0)}  # what a step of one's own knows
+STORED = {"local": dc.replace(PLAIN["local"], shuffle=False)}  # a second training of a round reads the same batches
 UNIFORM = ua.FedAvg(weights="uniform")
 GENERATOR = ua.FedGen(alpha=1.0, beta=1.0, generated=4, steps=3, lr=0.01, noise=3, hidden=6)
+KIND = {"fedbn": "norm"}  # the model on which a method is itself, where that is not any
 # A method in its usual strength; its knob off (None: it has none); what it then is, and in which setting.
 CASES = {
     "fedavg": (ua.FedAvg(), None, None, {}),
@@ -40,6 +43,23 @@ CASES = {
     "fedmd": (ua.FedMD(rows=5, warm_public=1, warm_own=1, batch=3, lr=0.01), None, None, {}),
     "fedmix": (ua.FedMix(lam=0.2, group=3), ua.FedMix(lam=0.0), ua.FedAvg(), {}),
     "fedproto": (ua.FedProto(lam=1.0), None, None, {}),
+    "apfl": (ua.APFL(0.3, 0.1), ua.APFL(0.0), UNIFORM, PLAIN),
+    "dapper": (ua.Dapper(0.7), None, None, {}),
+    "ditto": (ua.Ditto(0.3), None, None, {}),
+    "fedamp": (ua.FedAMP(0.1, 0.5, 2.0), None, None, {}),
+    "heur-fedamp": (ua.HeurFedAMP(0.1), None, None, {}),
+    "fedbabu": (ua.FedBABU(), None, None, {}),
+    "fedbn": (ua.FedBN(), None, None, {}),
+    "fedmeta": (ua.FedMeta(0.1, 0.1, "meta-sgd"), None, None, {}),
+    "fedper": (ua.FedPer(), None, None, {}),
+    "fedrep": (ua.FedRep(head_epochs=2), None, None, {}),
+    "finetune": (ua.FineTune(), ua.FineTune(epochs=0), ua.FedAvg(), {}),
+    "l2gd": (ua.L2GD(0.5, variant="steady"), None, None, {}),
+    "lg-fedavg": (ua.LGFedAvg(), None, None, {}),
+    "mapper": (ua.Mapper((0.2, 0.6)), ua.Mapper((0.0,)), ua.FedAvg(), STORED),
+    "per-fedavg": (ua.PerFedAvg(0.1), None, None, {}),
+    "pfedme": (ua.PFedMe(1.0, 0.05, 2), None, None, {}),
+    "reptile": (ua.Reptile(0.5), None, None, {}),
     "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
     "local-only": (ua.LocalOnly(), None, None, {}),
 }  # fmt: skip

@@ -33,7 +33,7 @@ PUBLIC = 11  # rows of the public set
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
     """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data, a
-    public set with labels, and the training samples divided into support and query."""
+    public set with labels, and the training samples divided into support and query (a single one is in both)."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -56,8 +56,14 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 
     clients = [client(n, 0.3 * k) for k, n in enumerate(SIZES)]
     tests = [client(3, 0.3 * k) for k in range(len(SIZES))]
-    data = Federation.from_arrays(clients, test=client(20, 0.5), client_tests=tests, classes=3)
-    return keep_start(module), data.with_public(*client(PUBLIC, 0.4)).named_splits(support=0.4, query=0.6)
+    whole, public = client(20, 0.5), client(PUBLIC, 0.4)
+    cut = [max(1, round(0.4 * n)) for n in SIZES]
+    halves = {
+        "support": [(x[:c], y[:c]) for (x, y), c in zip(clients, cut, strict=True)],
+        "query": [(x[c:], y[c:]) if len(y) > c else (x, y) for (x, y), c in zip(clients, cut, strict=True)],
+    }
+    data = Federation.from_arrays(clients, test=whole, client_tests=tests, client_splits=halves, classes=3)
+    return keep_start(module), data.with_public(*public)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -120,10 +126,11 @@ def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> 
 
 
 def apart(a: Run, b: Run) -> float:
-    """How far two methods' models are apart: the servers' or, where one has no server, the losses of clients' own."""
+    """How far two methods' models are apart: the servers', and the losses of the clients' own."""
+    own = float(abs(a.client_values["loss"] - b.client_values["loss"]).max())
     if a.method.serverless or b.method.serverless:
-        return float(abs(a.client_values["loss"] - b.client_values["loss"]).max())
-    return float((a.server.w - b.server.w).abs().max())
+        return own
+    return max(own, float((a.server.w - b.server.w).abs().max()))
 
 
 def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:

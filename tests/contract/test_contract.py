@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import CASES, UNIFORM
+from cases import CASES, KIND, UNIFORM
 from toys import TOYS, FeatureMean, OpenRing, PeerTable, Ring, ScalarsFirst, SecondOrder
 
 import unalike as ua
@@ -37,8 +37,8 @@ def test_vanishes_and_bites(name):
 
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if n != "fedavg" and not case[0].serverless])
 def test_is_not_fedavg_in_disguise(name):
-    testing.check_bites(CASES[name][0], ua.FedAvg(), rounds=2)
-    testing.check_bites(CASES[name][0], UNIFORM, rounds=2)
+    for plain in (ua.FedAvg(), UNIFORM):
+        testing.check_bites(CASES[name][0], plain, KIND.get(name, "mlp"), rounds=2)
 
 
 @pytest.mark.parametrize("toy", [*TOYS, Ring()], ids=lambda t: type(t).__name__)

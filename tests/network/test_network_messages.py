@@ -22,8 +22,10 @@ from unalike.network.client import Client, Rules
 from unalike.network.link import Lost
 
 KEYS = {f"site-{k}": f"ecdsa-sha2-nistp384 {k} somebody".encode() for k in range(4)}
-ON_PUBLIC = ("feddf", "fedmd")  # test_public_set.py has these
-METHODS = [n for n, method in ua.METHODS.items() if not method.pooled and not method.serverless and n not in ON_PUBLIC]
+ON_PUBLIC = ("feddf", "fedmd", "dapper")  # test_public_set.py has these
+ON_HALVES = ("fedmeta",)  # clients' samples are divided in two: test_public_set.py too
+METHODS = [n for n, method in ua.METHODS.items() if not method.pooled and not method.serverless]
+METHODS = [name for name in METHODS if name not in (*ON_PUBLIC, *ON_HALVES)]
 
 
 class Direct:
@@ -75,7 +77,8 @@ def own(fed, k):
     def part(columns):
         return [columns.of(k)]
 
-    return ua.Federation.from_arrays(part(fed.train), client_tests=part(fed.test))
+    further = {name: part(columns) for name, columns in fed.further.items()}
+    return ua.Federation.from_arrays(part(fed.train), client_tests=part(fed.test), client_splits=further)
 
 
 @pytest.fixture

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 import torch
 from small import refused
-from test_network_messages import KEYS, ON_PUBLIC, Direct, changed, data, own, same_as_simulated, served, tables
+from test_network_messages import (
+    KEYS,
+    ON_HALVES,
+    ON_PUBLIC,
+    Direct,
+    changed,
+    data,
+    own,
+    same_as_simulated,
+    served,
+    tables,
+)
 
 import unalike as ua
 from unalike import config
@@ -50,6 +61,16 @@ def test_server_and_clients_have_the_same(labels, tmp_path):
 @pytest.mark.parametrize("method", ON_PUBLIC)
 def test_a_federation_computes_what_a_simulation_does(method, tmp_path):
     same_as_simulated(tables(method), Direct(with_clients(tmp_path, [public()] * 4)), public=public())
+
+
+@pytest.mark.parametrize("method", ON_HALVES)
+def test_clients_whose_samples_are_divided_compute_what_a_simulation_does(method, tmp_path):
+    fed, settings = data().named_splits(support=0.5, query=0.5), tables(method)
+    people = [Client(own(fed, k).replace(classes=3), tmp_path / str(k), Rules(repeatable=True)) for k in range(4)]
+    real = served(settings, Direct(people))
+    simulated = config.run({**settings, "run": {**settings["run"], "engine": "sequential"}}, federation=fed)
+    torch.testing.assert_close(real.server.w, simulated.server.w, rtol=1e-6, atol=1e-6)
+    assert real.history[-1]["clients_loss"] == pytest.approx(simulated.history[-1]["clients_loss"], rel=1e-5)
 
 
 def test_a_run_without_one_is_what_it_always_was(tmp_path):

@@ -1,0 +1,82 @@
+"""FedPer: Arivazhagan et al., "Federated learning with personalization layers", 2019.
+
+The last layers are every client's own, the layers before them are common:
+
+    θ_k: local training of everything from (common part of w, own part);   common part of w ← mean_k of θ_k's
+
+`own` names what stays: "head" (the last layer), "last 2", …. A client that has not taken part has the start's; with
+`newcomer="mean"` the mean of what others have (their own parts then travel too, for that alone).
+
+Practical truth: for clients that call different things by the same label, or have few classes each: the head learns
+these. Where clients are alike an own head only loses samples. There is no common model: look at clients' own numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import torch
+from torch import Tensor
+
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
+
+
+@dc.dataclass(frozen=True)
+class Divided(Method):
+    """A model of which a part stays with each client and the rest is averaged."""
+
+    weights: str = knob("uniform", "of clients in the mean", choices=("uniform", "samples"))
+    newcomer: str = knob(
+        "initial", "own part of a client that never took part: the start's, or the others' mean",
+        choices=("initial", "mean"),
+    )  # fmt: skip
+
+    @property
+    def stays(self) -> str:
+        """The part that stays with a client."""
+        raise NotImplementedError
+
+    @property
+    def travels(self) -> str:
+        return f"all but {self.stays}"
+
+    @property
+    def keeps(self) -> dict[str, Field]:  # type: ignore[override]
+        return {"own": Field(self.stays)}
+
+    @property
+    def sends(self) -> dict[str, Field]:  # type: ignore[override]
+        return {"delta": Field(self.travels if self.newcomer == "initial" else "model", weight="weights")}
+
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
+        own = torch.where(me.first, me.layout.part(m.w, self.stays), s.own)
+        return me.layout.with_part(m.w, self.stays, own)
+
+    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
+        return me.train(self.personal(me, s, m)).then(self.done)
+
+    def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
+        moved = theta - m.w
+        if self.newcomer == "initial":
+            moved = me.layout.part(moved, self.travels)
+        return {"own": me.layout.part(theta, self.stays)}, {"delta": moved}
+
+    def round(self, server: Server, cohort: Cohort) -> None:
+        moved, layout = cohort.call(self.client, w=server.w).mean("delta"), server.layout
+        if self.newcomer == "initial":  # the server's own part stays as it began
+            moved = layout.with_part(torch.zeros_like(server.w), self.travels, moved)
+        server.w = server.w + moved
+
+    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
+        return {}
+
+
+@dc.dataclass(frozen=True)
+class FedPer(Divided):
+    own: str = knob("head", "what stays with a client: head, last 2, …")
+
+    name = "fedper"
+
+    @property
+    def stays(self) -> str:
+        return self.own

@@ -1,0 +1,34 @@
+"""Fine-tuning: FedAvg, and every client trains the common model on before it predicts.
+
+    w ← FedAvg;      client k predicts with `epochs` passes over its own data from w (all of it, or a `part`)
+
+Nothing is kept and nothing more travels: the tuning is done when a model is asked for, with the run's local settings.
+
+Practical truth: the first thing to try, and hard to beat: a client that has samples enough gains, one that has few
+overfits (`part="head"` then). It needs no change of a running federation. `epochs=0` is FedAvg.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+from torch import Tensor
+
+from unalike.contract import Answer, Fields, Me, Request, knob
+from unalike.methods.fedavg import FedAvg
+
+
+@dc.dataclass(frozen=True)
+class FineTune(FedAvg):
+    epochs: int = knob(1, "passes over a client's own data before it predicts (0: none)", values="1 to 5", least=0)
+    part: str = knob("all", "what moves then: all, head, body, last 2, …")
+
+    name = "finetune"
+
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
+        if not self.epochs:
+            return m.w
+        return me.train(m.w, epochs=self.epochs, part=None if self.part == "all" else self.part).then(self.tuned)
+
+    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
+        return theta  # type: ignore[return-value]
