@@ -217,7 +217,11 @@ def test_support_and_query_are_named_splits():
     ]
     assert all(testing.difference(runs[0], other) < 1e-9 for other in runs[1:])
     with pytest.raises(UnalikeError, match="Client 4 has no"):
-        run(reach.Query(), testing.task("mlp")[1].named_splits(support=0.4, query=0.6), clients_per_round=[[4]])
+        run(
+            reach.Query(),
+            testing.task("mlp")[1].replace(splits={}).named_splits(support=0.4, query=0.6),
+            clients_per_round=[[4]],
+        )
 
 
 def test_counts_of_labels_by_hand():

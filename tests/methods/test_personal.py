@@ -123,3 +123,18 @@ def test_fedamp_listens_to_those_who_are_like():
     assert torch.allclose(heuristic.sum(1), torch.full((3,), 0.75))
     alone = run(ua.HeurFedAMP(), clients_per_round=[[2], [2]])
     assert torch.isfinite(own(alone, 2)).all()
+
+
+def test_tuning_has_its_own_passes_and_part():
+    still = ua.FineTune(server_lr=0.0, epochs=3)  # tuned from the start, whatever a round does
+    one, other = (run(still, local=dc.replace(PLAIN, epochs=epochs)) for epochs in (1, 2))
+    assert apart(one, other) == 0.0 and apart(one, run(dc.replace(still, epochs=4))) > 1e-4
+    layout = one.task.layout
+    tuned = run(ua.FineTune(part="head"))
+    assert torch.equal(layout.body(own(tuned, 0)), layout.body(tuned.server.w))
+    assert not torch.equal(layout.head(own(tuned, 0)), layout.head(tuned.server.w))
+
+
+def test_fedbabus_server_has_a_rate():
+    still = run(ua.FedBABU(server_lr=0.0))
+    assert torch.equal(still.server.w, still.task.start)

@@ -77,5 +77,5 @@ class FedMeta(Method):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         return me.gradient(m.w, data="support").then(self.adapted)
 
-    def adapted(self, me: Me, s: Fields, m: Fields, slope: Tensor) -> Answer:
-        return m.w - m.a * slope  # type: ignore[return-value]
+    def adapted(self, me: Me, s: Fields, m: Fields, slope: Tensor) -> Tensor:
+        return m.w - m.a * slope

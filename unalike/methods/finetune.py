@@ -14,7 +14,7 @@ import dataclasses as dc
 
 from torch import Tensor
 
-from unalike.contract import Answer, Fields, Me, Request, knob
+from unalike.contract import Fields, Me, Request, knob
 from unalike.methods.fedavg import FedAvg
 
 
@@ -30,5 +30,5 @@ class FineTune(FedAvg):
             return m.w
         return me.train(m.w, epochs=self.epochs, part=None if self.part == "all" else self.part).then(self.tuned)
 
-    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        return theta  # type: ignore[return-value]
+    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Tensor:
+        return theta

@@ -55,5 +55,5 @@ class PerFedAvg(Method):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         return me.gradient(m.w).then(self.adapted)
 
-    def adapted(self, me: Me, s: Fields, m: Fields, slope: Tensor) -> Answer:
-        return m.w - self.alpha * slope  # type: ignore[return-value]
+    def adapted(self, me: Me, s: Fields, m: Fields, slope: Tensor) -> Tensor:
+        return m.w - self.alpha * slope

@@ -15,7 +15,6 @@ its personal accuracy with `finetune`'s. The paper uses Adam at the server in th
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 from torch import Tensor
 
@@ -31,7 +30,7 @@ class Reptile(Method):
     name = "reptile"
     sends = {"delta": Field(weight="one"), "weighted": Field(weight="samples")}
 
-    def few(self, me: Me, at: Tensor) -> Any:
+    def few(self, me: Me, at: Tensor) -> Request:
         return me.train(at) if self.steps is None else me.train(at, steps=self.steps)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
@@ -52,5 +51,5 @@ class Reptile(Method):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         return self.few(me, m.w).then(self.tuned)
 
-    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        return theta  # type: ignore[return-value]
+    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Tensor:
+        return theta
