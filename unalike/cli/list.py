@@ -21,8 +21,10 @@ from unalike.data.skew import CHANGES
 from unalike.engines import ENGINES
 from unalike.errors import unknown
 from unalike.methods import METHODS
+from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.settings import typed
+from unalike.training import LocalTraining
 
 KINDS: dict[str, dict[str, Any]] = {
     "methods": METHODS,
@@ -127,8 +129,10 @@ def method_facts(name: str) -> dict[str, str]:
     read = {how: [n for n, f in method.sends.items() if f.read == how] for how in words}
     sealed = [n for n, f in method.sends.items() if f.read == "sealed"]
     seen = f"every message but {', '.join(sealed)}" if sealed else "every message"
-    run = testing.run(method, "mlp", rounds=1, engine="sequential")
-    first, later = run.history[0], testing.run(method, "mlp", rounds=2, engine="sequential").history[1]
+    count = _Exchanges()
+    short = {"local": LocalTraining(steps=1, batch_size=5, lr=0.05), "evaluate_clients": "none", "evaluate_every": 2}
+    run = testing.run(method, "mlp", rounds=2, engine="sequential", callbacks=[count], **short)
+    first, later = run.history
     more = {way: _vectors(run, later, way) for way in ("down", "up") if _each(later, way) > _each(first, way)}
     return {
         **({"needs": "a public set ([data] public)"} if method.needs_public else {}),
@@ -138,11 +142,20 @@ def method_facts(name: str) -> dict[str, str]:
         "up": _vectors(run, first, "up"),
         **({"between clients": _vectors(run, first, "peer")} if "bytes_peer" in first else {}),
         **({"from round 2": ", ".join(f"{size} {way}" for way, size in more.items())} if more else {}),
-        "exchanges": str(run.exchanges),
+        "exchanges": str(count.first),
         **({"further networks": ", ".join(run.task.nets)} if run.task.nets else {}),
         "clients keep": ", ".join(method.keeps) or "nothing",
         "server keeps of each": ", ".join(method.tables) or "nothing",
     }
+
+
+class _Exchanges(Callback):
+    """How many exchanges the first round has."""
+
+    first = 0
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        self.first = self.first or run.exchanges
 
 
 def _each(line: dict[str, Any], way: str) -> float:
