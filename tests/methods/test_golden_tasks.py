@@ -1,0 +1,68 @@
+"""Numbers of restatements computed twice for the lifelong and multi-task methods: what servers hold and what clients
+keep after every round that a file has."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from paths import GOLDEN
+from torch import nn
+
+import unalike as ua
+
+everywhere = pytest.mark.parametrize(
+    ("engine", "dtype"), [(e, d) for e in ("sequential", "batched") for d in ("float32", "float64")]
+)
+
+
+class Rounds(ua.Callback):
+    """The server's values and every client's state after each round."""
+
+    def __init__(self):
+        self.server, self.clients = [], []
+
+    def on_round(self, run, line):
+        self.server.append(dict(run.server.values))
+        self.clients.append([{n: v.clone() for n, v in run.clients[k].items()} for k in range(run.population)])
+
+
+class Replay:
+    """A golden file, and a method run on its data with everything looked at."""
+
+    def __init__(self, file, engine, dtype):
+        self.file = json.loads((GOLDEN / f"{file}.json").read_text())
+        self.engine, self.dtype = engine, dtype
+
+    def run(self, module, method, x, y, participants, classes, **local):
+        fed = ua.Federation.from_arrays([(np.array(a), np.array(b)) for a, b in zip(x, y, strict=True)], classes=classes)
+        seen = Rounds()
+        self.done = ua.simulate(
+            module, fed, method, rounds=len(participants), engine=self.engine, dtype=self.dtype, evaluate_every=100,
+            clients_per_round=participants, local=ua.LocalTraining(**local), callbacks=[seen],
+        )  # fmt: skip
+        return seen
+
+    def near(self, value, wanted, single=2e-6):
+        tolerance = single if self.dtype == "float32" else 1e-9
+        np.testing.assert_allclose(np.asarray(value), wanted, atol=tolerance, rtol=0)
+
+
+@everywhere
+@pytest.mark.parametrize("case", ["full", "partial", "lambda0_is_fedavg"])
+def test_fedcurv(case, engine, dtype):
+    replay = Replay("own_fedcurv", engine, dtype)
+    file, rows, hyper = replay.file, replay.file["results"][case], replay.file["hyper"]
+    module = nn.Linear(4, 3).double()
+    nn.utils.vector_to_parameters(torch.tensor(file["w0"], dtype=torch.float64), module.parameters())
+    method = ua.FedCurv(0.0 if "lambda0" in case else hyper["lambda"])
+    local = {"epochs": hyper["epochs"], "batch_size": hyper["batch_size"], "lr": hyper["lr"], "shuffle": False}
+    seen = replay.run(module, method, file["x"], file["y"], [r["participants"] for r in rows], 3, **local)
+    for row, server, clients in zip(rows, seen.server, seen.clients, strict=True):
+        replay.near(server["w"], row["global_w"])
+        replay.near(server["fisher"], row["U"])
+        replay.near(server["anchor"], row["V"])
+        for k, fisher in enumerate(row["fisher"]):
+            replay.near(clients[k]["fisher"], fisher)
+            if str(k) in row["local_w"]:
+                replay.near(clients[k]["anchor"] / clients[k]["fisher"], row["local_w"][str(k)], single=2e-5)
