@@ -35,7 +35,9 @@ class Replay:
         self.engine, self.dtype = engine, dtype
 
     def run(self, module, method, x, y, participants, classes, **local):
-        fed = ua.Federation.from_arrays([(np.array(a), np.array(b)) for a, b in zip(x, y, strict=True)], classes=classes)
+        fed = ua.Federation.from_arrays(
+            [(np.array(a), np.array(b)) for a, b in zip(x, y, strict=True)], classes=classes
+        )
         seen = Rounds()
         self.done = ua.simulate(
             module, fed, method, rounds=len(participants), engine=self.engine, dtype=self.dtype, evaluate_every=100,
@@ -116,3 +118,46 @@ def test_mocha(case, engine, dtype, monkeypatch):
         sigma = np.array(row.get("Sigma_after", sigma))
         replay.near(server["sigma"], sigma)
         replay.near(server["rho"], row.get("rho_after", row["rho"]))
+
+
+@everywhere
+def test_virtual_factors(engine, dtype):
+    """The fits are given; cavities are those that the method's own fit would be asked with."""
+    replay = Replay("own_virtual_factors", engine, dtype)
+    rows, size = replay.file["results"], 5
+    given = torch.zeros(len(rows), 4, 2, size, dtype=getattr(torch, dtype))  # by round and number of samples
+    for t, row in enumerate(rows):
+        for k, found in row["client_posterior"].items():
+            mean, precision = (torch.tensor(found[name], dtype=torch.float64) for name in ("mean", "precision"))
+            given[t, int(k) + 1] = torch.stack([mean, -0.5 * precision.log()])
+
+    class Given(ua.Virtual):
+        @property
+        def keeps(self):
+            return {**super().keeps, "cavity": ua.Field((2, "model")), "delta": ua.Field((2, "model"))}
+
+        def client(self, me, s, m):
+            asked = super().client(me, s, m)
+            kept, sent = self.end(me, s, m, given[me.round][me.n.long()])
+            return {**kept, **sent, "cavity": asked.args["cavity"]}, sent
+
+    data = [np.ones((k + 1, size)) for k in range(3)], [np.zeros(k + 1) for k in range(3)]
+    method = Given(replay.file["hyper"]["damping"], prior_sd=1.0, centre="zero")
+    seen = replay.run(nn.Linear(size, 1, bias=False), method, *data, [r["participants"] for r in rows], None)
+    for row, server, clients in zip(rows, seen.server, seen.clients, strict=True):
+        for k in map(str, row["participants"]):
+            mean, precision = method.moments(clients[int(k)]["cavity"])
+            replay.near(mean, row["cavity"][k]["mean"])
+            replay.near(precision, row["cavity"][k]["precision"])
+            replay.near(clients[int(k)]["delta"], natural(row["delta_sent"][k]))
+        for k, factor in enumerate(row["factors"]):
+            if clients[k]["factor"].any():  # a client that has never come keeps nothing: a third of the prior
+                replay.near(clients[k]["factor"], natural(factor))
+            else:
+                replay.near(method.prior(torch.zeros(size).double()) / 3, natural(factor))
+        replay.near(server["w"], row["server"]["mean"])
+        replay.near(server["posterior"][1], row["server"]["precision"])
+
+
+def natural(gaussian):
+    return [gaussian["precision_times_mean"], gaussian["precision"]]

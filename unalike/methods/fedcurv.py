@@ -51,8 +51,9 @@ class FedCurv(Method):
         return batch.gradients(batch.vector).square()
 
     def end(self, me: Me, s: Fields, m: Fields, fisher: Tensor, theta: Tensor) -> Answer:
-        kept = {"fisher": fisher, "anchor": fisher * theta}
-        return kept, {"delta": theta - m.w, **{name: kept[name] - s[name] for name in kept}}
+        anchor = fisher * theta
+        sent = {"delta": theta - m.w, "fisher": fisher - s.fisher, "anchor": anchor - s.anchor}
+        return {"fisher": fisher, "anchor": anchor}, {**sent}
 
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, w=server.w, fisher=server.fisher, anchor=server.anchor)

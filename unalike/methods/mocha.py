@@ -9,7 +9,7 @@ Clients climb the dual, one number α_i a sample (y_i α_i in [0, 1]), sample by
     g = λ n_t (1 − y_i x_i·(w_t + ρ Δw)) / (ρ Σ_tt ‖x_i‖²) + y_i α_i,    α_i ← y_i clip(g, 0, 1),
     Δw += Σ_tt Δα_i x_i / (λ n_t)
 
-The server mixes the gains, W = Σ B / λ, and every so many rounds learns Σ = (W Wᵀ)^½ / trace, ρ = max_t Σ_s|Σ_ts| / Σ_tt.
+The server mixes, W = Σ B / λ, and every so many rounds learns Σ = (W Wᵀ)^½ / trace and ρ = max_t Σ_s |Σ_ts| / Σ_tt.
 
 It trains the last layer of the run's model, one class against the rest (two classes: two mirrored halves of the one
 problem of the paper), its bias being the weight of a constant 1. Layers before it stay as they began: with a linear
@@ -18,8 +18,8 @@ batch size play no part. A client makes U(bottom, top) passes a round, drawn eac
 
 Practical truth: for tens of clients with little data each and good features. The server reads every client's b_t and
 holds m × m numbers. λ counts m-fold while Σ = I/m: divide what suits a single SVM by the number of clients.
-`reading="program"` is what the authors' program does: after Σ has changed it goes on from the W of the old Σ, which then
-belongs to no α: "dual" exceeds "primal" for good. A client that has not come is unrelated to all, with Σ_tt = 1/m.
+`reading="program"` is the authors' program, which goes on from the W of the old Σ after it has changed: that belongs to
+no α, and "dual" exceeds "primal" for good. A client that has not come is unrelated to all, with Σ_tt = 1/m.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Mocha(Method):
     keeps = {"alpha": Field(("samples", "classes"))}
     sends = {
         "gain": Field("head", read="each", weight="one"),
-        "hinge": Field("scalar", weight="one"),
-        "dual": Field("scalar", weight="one"),
+        **{value: Field("scalar", weight="one") for value in ("hinge", "dual")},
     }
 
     def __post_init__(self) -> None:
@@ -74,10 +73,10 @@ class Mocha(Method):
     def climb(self, me: Me, s: Fields, m: Fields, x: Tensor) -> Answer:
         passes = self.bottom + (self.top - self.bottom) * me.uniform("passes", ())
         state = {"alpha": s.alpha, "left": (passes * me.n + 1e-4).floor().clamp(min=1)}
-        args = {"n": me.n, "sigma": m.sigma, "rho": m.rho}
-        one = {"epochs": self.top, "batch_size": 1, "drop_last": False}
-        at = self.model(me, m.own)
-        return me.train(at, step=self.step, rows={"x": x}, state=state, args=args, **one).then(self.end)
+        known = {"n": me.n, "sigma": m.sigma, "rho": m.rho}
+        return me.train(
+            self.model(me, m.own), step=self.step, rows={"x": x}, state=state, args=known, epochs=self.top, batch_size=1
+        ).then(self.end)
 
     def step(
         self, theta: Tensor, batches: list[Batch], lr: Tensor, alpha: Tensor, left: Tensor, n: Tensor, sigma: Tensor,
@@ -85,7 +84,7 @@ class Mocha(Method):
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         batch, sign = batches[0], 2 * batches[0].onehot - 1
         head, old = batch.layout.head(theta), alpha[batch.index]
-        output, times_x = torch.func.vjp(lambda numbers: batch.head(numbers, batch.rows.x), head)
+        output, times_x, *_ = torch.func.vjp(lambda numbers: batch.head(numbers, batch.rows.x), head)
         one = torch.zeros_like(output)
         one[:, 0] = 1
         g = self.lam * n * (1 - sign * output) / (rho * sigma * times_x(one)[0].square().sum()) + sign * old
@@ -105,7 +104,7 @@ class Mocha(Method):
         return {"hinge": (1 - sign * batch.output).clamp(min=0).sum(-1), "dual": (sign * batch.rows.alpha).sum(-1)}
 
     def measured(self, me: Me, s: Fields, m: Fields, values: dict[str, Tensor]) -> Answer:
-        return {}, values
+        return {}, {**values}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return self.model(me, m.own)
@@ -144,7 +143,7 @@ class Mocha(Method):
             server.own = sigma @ server.b / self.lam
 
     def certify(self, server: Server, everyone: Cohort) -> None:
-        """Primal and dual value, by class and summed: never above each other's side while W = Σ B / λ."""
+        """Measure primal and dual, summed over classes: dual <= primal while W = Σ B / λ."""
         replies = everyone.call(self.measure, own=PerClient(server.own.to(server.w)))
         energy = self.lam / 2 * float((server.own * torch.linalg.solve(server.sigma, server.own)).sum())
         server.primal = float(replies.sum("hinge")) + energy
