@@ -11,10 +11,10 @@ Clients climb the dual, one number α_i a sample (y_i α_i in [0, 1]), sample by
 
 The server mixes, W = Σ B / λ, and every so many rounds learns Σ = (W Wᵀ)^½ / trace and ρ = max_t Σ_s |Σ_ts| / Σ_tt.
 
-It trains the last layer of the run's model, one class against the rest (two classes: two mirrored halves of the one
-problem of the paper), its bias being the weight of a constant 1. Layers before it stay as they began: with a linear
-model this is the paper's MOCHA, with a pretrained network it is that on its features. The run's loss, rate, epochs and
-batch size play no part. A client makes U(bottom, top) passes a round, drawn each time: stragglers do less.
+What is trained is the last layer of the run's model, one class against the rest, its bias being the weight of a
+constant 1 (two classes: twice the paper's problem, mirrored). Layers before it stay as they began: a linear model is
+the paper's MOCHA, a pretrained one MOCHA on its features. The run's loss, rate, epochs and batch size play no part: a
+client makes U(bottom, top) passes a round, drawn each time, so that stragglers do less.
 
 Practical truth: for tens of clients with little data each and good features. The server reads every client's b_t and
 holds m × m numbers. λ counts m-fold while Σ = I/m: divide what suits a single SVM by the number of clients.
@@ -53,14 +53,9 @@ class Mocha(Method):
         if self.bottom > self.top:
             raise UnalikeError(f"Mocha needs bottom <= top; got bottom={self.bottom}, top={self.top}.")
 
-    # ---- clients
-
-    def model(self, me: Me, head: Tensor) -> Tensor:
-        """The run's model with this last layer."""
-        shapes = me.layout.head_shapes
-        if len(shapes[0]) != 2 or any(shape != shapes[0][:1] for shape in shapes[1:]):
-            raise UnalikeError(f"Mocha learns the model's last layer, which must be linear; it has {shapes}.")
-        return me.layout.with_part(me.start, "head", head)
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
+        """The run's model with a last layer of the client's own."""
+        return me.layout.with_part(me.start, "head", m.own)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.outputs(me.start, data="train", fn=self.inputs).then(self.climb)
@@ -73,10 +68,10 @@ class Mocha(Method):
     def climb(self, me: Me, s: Fields, m: Fields, x: Tensor) -> Answer:
         passes = self.bottom + (self.top - self.bottom) * me.uniform("passes", ())
         state = {"alpha": s.alpha, "left": (passes * me.n + 1e-4).floor().clamp(min=1)}
-        known = {"n": me.n, "sigma": m.sigma, "rho": m.rho}
         return me.train(
-            self.model(me, m.own), step=self.step, rows={"x": x}, state=state, args=known, epochs=self.top, batch_size=1
-        ).then(self.end)
+            self.personal(me, s, m), step=self.step, state=state, rows={"x": x},
+            args={"n": me.n, "sigma": m.sigma, "rho": m.rho}, epochs=self.top, batch_size=1,
+        ).then(self.end)  # fmt: skip
 
     def step(
         self, theta: Tensor, batches: list[Batch], lr: Tensor, alpha: Tensor, left: Tensor, n: Tensor, sigma: Tensor,
@@ -97,7 +92,7 @@ class Mocha(Method):
         return {"alpha": alpha}, {"gain": gain}
 
     def measure(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.average(self.values, self.model(me, m.own), rows={"alpha": s.alpha}).then(self.measured)
+        return me.average(self.values, self.personal(me, s, m), rows={"alpha": s.alpha}).then(self.measured)
 
     def values(self, batch: Batch) -> dict[str, Tensor]:
         sign = 2 * batch.onehot - 1
@@ -106,21 +101,17 @@ class Mocha(Method):
     def measured(self, me: Me, s: Fields, m: Fields, values: dict[str, Tensor]) -> Answer:
         return {}, {**values}
 
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.model(me, m.own)
-
-    # ---- the server
-
     def setup(self, server: Server, everyone: Cohort) -> None:
-        tasks = everyone.population
+        tasks, shapes = everyone.population, server.layout.head_shapes
+        if len(shapes[0]) != 2 or any(shape != shapes[0][:1] for shape in shapes[1:]):
+            raise UnalikeError(f"Mocha learns the model's last layer, which must be linear; its tensors are {shapes}.")
         server.b = torch.zeros(tasks, server.layout.head_size).to(server.w).double()
         server.own, server.rho = server.b, 1.0
         server.sigma = torch.eye(tasks).to(server.b) / tasks
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        mine = {"own": server.own[cohort.ids], "sigma": server.sigma.diagonal()[cohort.ids]}
-        rows = {name: PerClient(value.to(server.w)) for name, value in mine.items()}
-        replies = cohort.call(self.client, rho=server.rho, **rows)
+        own, sigma = (PerClient(v[cohort.ids].to(server.w)) for v in (server.own, server.sigma.diagonal()))
+        replies = cohort.call(self.client, rho=server.rho, own=own, sigma=sigma)
         gains = torch.zeros_like(server.b)
         gains[replies.ids] = replies.each("gain").double()
         server.b = server.b + gains

@@ -102,11 +102,12 @@ class Virtual(Method):
         noise = batches[0].normal("noise", (self.draws, mean.shape[-1]))
         slopes = torch.func.vmap(batches[0].grad)(mean + spread * noise)
         centre, precision = self.moments(cavity)
+        # what the prior asks for is taken at the step's end (to first order): stable however precise the prior is
         strength = lr * self.kl_weight / n
-        pull = strength * precision  # of the cavity on the mean, taken at the step's end: stable however precise it is
+        pull, bend = strength * precision, strength * precision * spread.square()
         mean = (mean - lr * slopes.mean(0) + pull * centre) / (1 + pull)
-        down = lr * (slopes * noise).mean(0) * spread + strength * (precision * spread.square() - 1)
-        return torch.stack([mean, pair[1] - down])
+        wider = (strength - bend - lr * (slopes * noise).mean(0) * spread) / (1 + 2 * bend)
+        return torch.stack([mean, pair[1] + wider])
 
     def end(self, me: Me, s: Fields, m: Fields, pair: Tensor) -> Answer:
         precision = (-2 * pair[1]).exp()
