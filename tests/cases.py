@@ -53,7 +53,7 @@ CASES = {
     "fedmeta": (ua.FedMeta(0.1, 0.1, "meta-sgd"), None, None, {}),
     "fedcurv": (ua.FedCurv(0.3), ua.FedCurv(0.0), ua.FedAvg(), {}),
     "mocha": (ua.Mocha(0.05, 1, 0.5, 1.5, certificate=True), None, None, {}),
-    "virtual": (ua.Virtual(0.3, private="head"), None, None, {}),
+    "virtual": (ua.Virtual(0.3, prior_sd=1.0, private="head"), None, None, {}),
     "fedper": (ua.FedPer(), None, None, {}),
     "fedrep": (ua.FedRep(head_epochs=2), None, None, {}),
     "finetune": (ua.FineTune(), ua.FineTune(epochs=0), ua.FedAvg(), {}),
