@@ -306,6 +306,26 @@ def test_a_fit_stays_near_a_prior_that_is_sure():
     assert (far.server.w - start).abs().max() > 100 * (near.server.w - start).abs().max()
 
 
+def test_drawn_models_predict_together():
+    method = ua.Virtual(0.3, prior_sd=0.5, private="head", drawn=3)
+    done = run(method, "mlp")
+    testing.check_engines(method, "mlp", "float64", ("sequential", "batched"))
+    x, y = done.data.splits["test"].of(1)
+    drawn = predictor(done, 1)
+    loss = nn.functional.cross_entropy(drawn.module(x), y)
+    assert abs(float(loss.detach()) - done.client_values["loss"][1]) < 1e-12
+    mean = run(ua.Virtual(0.3, prior_sd=0.5, private="head"), "mlp")
+    assert torch.equal(mean.server.posterior, done.server.posterior)
+    assert abs(mean.client_values["loss"] - done.client_values["loss"]).min() > 1e-6
+
+
+@pytest.mark.parametrize("method", [ua.Mocha(0.01), ua.Virtual(private="head"), ua.Virtual(), ua.FedCurv()], ids=str)
+def test_clients_that_come_later_adapt_the_part_that_is_a_clients_own(method):
+    line = run(method, "mlp", new_clients=2, new_steps=3, clients_per_round=2).history[-1]
+    assert line["new_loss"] > 0 and 0 <= line["new_accuracy_start"] <= 1
+    assert method.adapts == ("head" if "head" in str(method) or method.name == "mocha" else "all")
+
+
 def test_a_virtual_model_of_nearly_no_spread_is_plain_training():
     """With a prior that says nothing in the fit and weights that are nearly certain, q is where SGD goes."""
     local = ua.LocalTraining(epochs=2, batch_size=5, lr=0.05, shuffle=False)

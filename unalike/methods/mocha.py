@@ -43,6 +43,7 @@ class Mocha(Method):
     certificate: bool = knob(False, "measure primal and dual in every round: all clients, one more exchange")
 
     name = "mocha"
+    adapts = "head"
     keeps = {"alpha": Field(("samples", "classes"))}
     sends = {
         "gain": Field("head", read="each", weight="one"),

@@ -51,6 +51,10 @@ class Virtual(Method):
         return f"all but {self.private}" if self.private else "model"
 
     @property
+    def adapts(self) -> str:  # type: ignore[override]
+        return self.private or "all"
+
+    @property
     def keeps(self) -> dict[str, Field]:  # type: ignore[override]
         own = {"own": Field((2, self.private))} if self.private else {}
         return {"factor": Field((2, self.travels)), **own}
