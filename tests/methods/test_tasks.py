@@ -251,6 +251,24 @@ def test_the_servers_posterior_is_the_product_of_the_factors(private):
     check()
 
 
+def several(method):
+    nets = {"small": nn.Linear(6, 3), "large": nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))}
+    given = {"architecture": ["small", "large", "large"] * 2, "rounds": 2, "dtype": "float64"}
+    return ua.simulate(nets, testing.task("linear")[1], method, **given)
+
+
+def test_networks_have_posteriors_of_their_own():
+    method = ua.Virtual(0.3)
+    done = several(method)
+    for name, ids in (("small", (0, 3)), ("large", (1, 2, 4, 5))):
+        factors = sum(done.clients[k]["factor"] for k in ids)
+        assert (done.server.posterior[name] - factors).abs().max() < 1e-9
+    curved = several(ua.FedCurv(0.1))
+    assert (curved.server.fisher["small"] - sum(curved.clients[k]["fisher"] for k in (0, 3))).abs().max() < 1e-12
+    with pytest.raises(ua.UnalikeError, match=r"Mocha .* needs one network for all clients"):
+        several(ua.Mocha())
+
+
 def test_damping_scales_what_is_sent():
     whole, half = (run(ua.Virtual(gamma), "mlp", rounds=1) for gamma in (1.0, 0.5))
     prior = whole.method.prior(whole.task.start)

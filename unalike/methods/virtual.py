@@ -93,7 +93,7 @@ class Virtual(Method):
         return self.joined(me, m.posterior, own)
 
     def factor(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return torch.where(me.first, self.shared(me, self.prior(me.start)) / m.clients, s.factor)
+        return torch.where(me.first, self.shared(me, self.prior(me.start)) * m.share, s.factor)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         cavity = self.joined(me, m.posterior - self.factor(me, s, m), self.prior(me.start))
@@ -136,7 +136,8 @@ class Virtual(Method):
         return {"posterior": self.shared(server, server.posterior)}
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        delta = cohort.call(self.client, clients=float(cohort.population), **self.message(server)).sum("delta")
+        share = torch.ones_like(server.w[0]) / cohort.populations  # of the prior, in a client's first factor
+        delta = cohort.call(self.client, share=share, **self.message(server)).sum("delta")
         server.posterior = server.posterior + self.joined(server, delta, torch.zeros_like(server.posterior))
         server.w = self.moments(server.posterior)[0]
 
