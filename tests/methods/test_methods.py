@@ -327,6 +327,11 @@ BYTES = {
     "fedadam": (ua.FedAdam(), lambda P, d, m: (4 * P, 4 * P)),
     # the mixture of all N = 6 clients goes down: a share, d means and d variances each
     "fedavgr": (ua.FedAvgR(), lambda P, d, m: (4 * P + 6 * (8 * d + 4), 4 * P + 8 * d)),
+    "fedcurv": (ua.FedCurv(), lambda P, d, m: (12 * P, 12 * P)),
+    # the head's 3 (d + 1) numbers, how much a client's own count, and ρ; nothing but the head goes up
+    "mocha": (ua.Mocha(), lambda P, d, m: (12 * (d + 1) + 8, 12 * (d + 1))),
+    "virtual": (ua.Virtual(), lambda P, d, m: (8 * P + 4, 8 * P)),
+    "virtual, own head": (ua.Virtual(private="head"), lambda P, d, m: (8 * P - 24 * (d + 1) + 4, 8 * P - 24 * (d + 1))),
 }
 
 
@@ -369,6 +374,7 @@ def test_who_reads_single_replies():
         "def-kt": {("theta", "model", "sealed")},
         "fedamp": {("model", "model", "each")},  # each cloud model is made of all models
         "heur-fedamp": {("model", "model", "each")},
+        "mocha": {("gain", "head", "each")},  # what a client hears is mixed from all of them
     }
     assert not reads(ua.FedFa(weighting="uniform")) and not reads(ua.FedFa(weighting="samples"))
     tables = {name: {n: f.shape for n, f in cls().tables.items()} for name, cls in ua.METHODS.items() if cls().tables}
@@ -452,11 +458,14 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "per-fedavg": (ua.PerFedAvg(0.1), 60, 0.74),  # 0.829
     "pfedme": (ua.PFedMe(1.0, 0.1), 40, 0.75),  # 0.841
     "reptile": (ua.Reptile(), 40, 0.78),  # 0.870
+    "fedcurv": (ua.FedCurv(0.01), 40, 0.7),  # 0.805
+    "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
+    "virtual": (ua.Virtual(0.5), 40, 0.79),  # 0.891, with the mean weights on the global test set
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
-    "fedmix",
+    "fedmix", "fedcurv", "virtual",
 }  # fmt: skip
 
 
