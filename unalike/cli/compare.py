@@ -324,11 +324,10 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
 
 
 def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline, which
-    is the second column."""
+    """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
     kept = [*titles]
     spares = ("variance pp²", "own data", "clients keep", "last round", *others, "test set", "time", "p")
-    for spare in (s for s in spares if s != titles[1]):
+    for spare in (s for s in spares if s != "own data" or s != titles[1]):
         wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
         if wide + (20 if "server reads" in kept else 0) <= show.width():
             break

@@ -47,16 +47,17 @@ def share(mine: Mapping[int, float], theirs: Mapping[int, float], larger: bool) 
 
 
 def count(found: Sequence[Evidence], judged: Sequence[Evidence], values: Values, larger: bool) -> None:
-    """Give each of `found` its shares of clients that gain over FedAvg's model and over training alone, where these are
-    among the judged; each run in the round in which it is judged."""
-    for name, method in (("gain_fedavg", "fedavg"), ("gain_alone", "local-only")):
+    """Give each of `found` its shares of clients that gain, and lose, against FedAvg's model and training alone, where
+    these are among the judged; each run in the round in which it is judged."""
+    for name, method in (("fedavg", "fedavg"), ("alone", "local-only")):
         other = next((e for e in judged if e.method == method), None)
         if other is None:
             continue
         theirs = _by_seed(other, values)
-        for e in found:
-            if e is not other:
-                setattr(e, name, [share(mine, theirs[seed], larger) for seed, mine in _by_seed(e, values).items()])
+        for e in (e for e in found if e is not other):
+            mine = _by_seed(e, values)
+            setattr(e, f"gain_{name}", [share(mine[seed], theirs[seed], larger) for seed in e.seeds])
+            setattr(e, f"lose_{name}", [share(theirs[seed], mine[seed], larger) for seed in e.seeds])
 
 
 def _by_seed(e: Evidence, values: Values) -> dict[int, ClientValues]:

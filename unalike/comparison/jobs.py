@@ -152,10 +152,10 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         own = 0 if fed.test is None else len(training.splits["test"].y)
         has_own = own > 0 and run.get("evaluate_clients") != "none"
         tested = own if fed.global_test is None or (by == "clients" and has_own) else len(fed.global_test[1])
-        facts = {"validation": chosen_on, "tested": tested, "has_own": has_own, "unscaled": _unscaled(fed)}
-        line = _try(dc.replace(arm, tables=tables), fed, seed)
-        has_global = line is None or any(key.startswith("test_") for key in line)
-        settled.append(dc.replace(arm, tables=tables, has_global=has_global, **facts))
+        arm = dc.replace(arm, tables=tables, validation=chosen_on, tested=tested, unscaled=_unscaled(fed))
+        tried = _try(arm, fed, seed)
+        has_global = tried is None or any(key.startswith("test_") for key in tried)
+        settled.append(dc.replace(arm, has_global=has_global, has_own=has_own))
     return settled
 
 

@@ -30,7 +30,7 @@ TELLING = ("auc", "balanced_accuracy")  # scores of which a constant guess has t
 @dc.dataclass
 class Case:
     """One data setting: all that was found on it. `judged` are the labels that the verdict speaks of: of each method
-    the setting that validation data prefer. `by`: what methods are compared by ("clients", "test", or what there is)."""
+    the setting that validation data prefer. `by`: what methods are compared by: "clients", "test", or what there is."""
 
     name: str
     found: list[Evidence]
@@ -60,17 +60,24 @@ def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
     when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
     seeds = len(base.seeds)
     mean = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"Measured: {score.score}{_whose(found, score)}, {when}; {mean}."
+    whose, other = _whose(found, score)
+    return f"Measured: {score.score}{whose}, {when}; {mean}.{other}"
 
 
-def _whose(found: Sequence[Evidence], score: Number) -> str:
-    """Say which model is measured of which method, where that differs."""
+def _whose(found: Sequence[Evidence], score: Number) -> tuple[str, str]:
+    """Say which model is measured of which method, where that differs; and what is in the column of the other
+    measure."""
+    if not any(e.traits.personal and not e.reference for e in found):
+        return "", ""
     own = [e.label for e in found if e.traits.personal]
     common = [e.label for e in found if not e.traits.personal and e.method != CONSTANT]
-    if score.key.startswith("test_") or not any(e.traits.personal and not e.reference for e in found):
-        return ""
-    every = f" (each client's own model with {listed(own)}"
-    return every + (f"; the global model with {listed(common)})" if common else ")")
+    if score.key.startswith("test_"):
+        chosen = "; that round is the best for clients' own models" if any(e.validation for e in found) else ""
+        return "", f" Clients' own models ({listed(own)}) are in the column own data{chosen}."
+    models = [f"each client's own model with {listed(own)}"]
+    models += [f"the global model with {listed(common)}"] if common else []
+    tested = any(e.test for e in found)
+    return f" ({'; '.join(models)})", " Test set: the global model there, of methods that have one." if tested else ""
 
 
 def _few(found: Sequence[Evidence], arm: Arm) -> list[str]:
@@ -408,7 +415,7 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         "new",
         "new_start",
     )
-    each = ("gain_fedavg", "gain_alone", "equal_bytes", "equal_steps")  # for every seed a number or None, or nothing
+    each = ("gain_fedavg", "lose_fedavg", "gain_alone", "lose_alone", "equal_bytes", "equal_steps")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
     titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *each, *whole, "folder"]

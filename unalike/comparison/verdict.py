@@ -77,7 +77,8 @@ def verdict(
     if not able:
         assert guess is not None
         return [*_nothing(methods, guess, score, advice), *diverged]
-    lines = [_short(methods, base, score) if len(methods) > 1 else _only(methods[0], found, guess, score)]
+    blind = base in methods and base not in able  # a baseline that has learned nothing
+    lines = [_short(methods, base, score, blind) if len(methods) > 1 else _only(methods[0], found, guess, score)]
     lines[0] += _ahead(methods, base, references.get("local-only"), score)
     lines.append(_sure(len(base.seeds)))
     lines += diverged
@@ -90,7 +91,7 @@ def verdict(
         lines += _target(methods, base, score, target)
         lines.append(_equal("bytes", methods, lambda e: e.equal_bytes, score))
         lines.append(_equal("local steps", methods, lambda e: e.equal_steps, score))
-        lines.append(_simplest(methods, base, score))
+        lines.append("" if blind and _clear(methods, base, score) is None else _simplest(methods, base, score))
         lines.append(_worse(methods, base, score))
         lines.append(_reads(methods))
     lines += _worth(methods, references, score)
@@ -355,7 +356,8 @@ def _leading(methods: Sequence[Evidence], base: Evidence, score: Number) -> list
     return [m for m in methods if m is not base and _always(m, base, lambda e: e.selected, score.larger)]
 
 
-def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
+def _short(methods: Sequence[Evidence], base: Evidence, score: Number, blind: bool = False) -> str:
+    """The answer; `blind`: the baseline is not shown to have learned anything, and is no advice."""
     lead = _leading(methods, base, score)
     first = _best(lead or methods, lambda e: e.selected, score.larger)
     digits = places(score.unit, base.selected)
@@ -365,6 +367,10 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
         return f"In short: one seed decides nothing; in it {ahead}."
     clear = _clear(methods, base, score)
     if clear is None:
+        if blind:
+            leads = f", though {first.label} leads it by {gap} in every seed" if lead else ""
+            why = f"{base.label} is not shown to have learned, nor any other to be better{leads}"
+            return f"In short: undecided until there are more seeds; {why}."
         if not lead:
             return f"In short: {base.label}; no other is shown to be better here."
         return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap}, in every seed."
@@ -388,8 +394,8 @@ def _ahead(methods: Sequence[Evidence], base: Evidence, alone: Evidence | None, 
     test = stats.paired(alone.own, named.own)
     doubt = "" if test is None or test.p < stats.ALPHA else ", within noise"
     digits = places(score.unit, alone.own)
-    means = f"{stats.mean(alone.own):.{digits}f} against {stats.mean(named.own):.{digits}f}"
-    return f" But training alone is ahead of {named.label}, {means} on clients' own data{doubt}."
+    means = f"{stats.mean(alone.own):.{digits}f} against {stats.mean(named.own):.{digits}f}{doubt}"
+    return f" But on clients' own data training alone is ahead of {named.label} ({means})."
 
 
 def _simplest(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
@@ -528,18 +534,23 @@ def _gains(methods: Sequence[Evidence], score: Number) -> str:
         return ""
     best = _best(rated, lambda e: e.own, score.larger)
     parts, more = [], ""
-    for with_whom, over, shares in (
-        ("with fedavg's model", "fedavg's model", lambda e: known(e.gain_fedavg)),
-        ("by training alone", "training alone", lambda e: known(e.gain_alone)),
+    for how, shares, lost in (
+        ("with fedavg's model", lambda e: known(e.gain_fedavg), best.lose_fedavg),
+        ("by training alone", lambda e: known(e.gain_alone), best.lose_alone),
     ):
         counted: dict[str, float] = {m.label: stats.mean(shares(m)) for m in rated if shares(m)}
         if best.label not in counted:
             continue
-        parts.append(f"{100 * counted[best.label]:.0f} % of the clients do better than {with_whom}")
+        shown = _percent(counted[best.label]), _percent(stats.mean(known(lost)))
+        parts.append(f"{shown[0]} of the clients do better and {shown[1]} worse than {how}")
         most = max(counted, key=lambda label: counted[label])
         if counted[most] > counted[best.label]:
-            more += f" Over {over} most gain with {most}, {100 * counted[most]:.0f} %."
-    return f"Who gains: with {best.label}, the best on clients' own data, {listed(parts)}.{more}" if parts else ""
+            more += f" With {most} {_percent(counted[most])} do better than {how}."
+    return f"Who gains: with {best.label}, the best on clients' own data, {'; '.join(parts)}.{more}" if parts else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def spread(values: Sequence[float], places: int = 3) -> str:

@@ -95,9 +95,12 @@ class Evidence:
     test: list[float] = dc.field(default_factory=list)  # of the global model on the test set, where there is one
     new: list[float] = dc.field(default_factory=list)  # of new clients, after training on their own data
     new_start: list[float] = dc.field(default_factory=list)  # and before it
-    # share of clients that are served better than by FedAvg's model, and than by training alone; None: not known
+    # shares of clients that are served better, and worse, than by FedAvg's model, and than by training alone; None: not
+    # known
     gain_fedavg: list[float | None] = dc.field(default_factory=list)
+    lose_fedavg: list[float | None] = dc.field(default_factory=list)
     gain_alone: list[float | None] = dc.field(default_factory=list)
+    lose_alone: list[float | None] = dc.field(default_factory=list)
     # within the bytes, and the mini-batches, that the most frugal method needs; None: not one round within them
     equal_bytes: list[float | None] = dc.field(default_factory=list)
     equal_steps: list[float | None] = dc.field(default_factory=list)
