@@ -1,20 +1,20 @@
 """FedCluster: Chen et al., "FedCluster: boosting the convergence of federated learning via cluster-cycling", 2020.
 
-Clients are divided once into M clusters, which work one after the other in every round, each from the model that the one
-before has left:
+Clients are divided once into M clusters, which work one after the other in every round, each from the model that the
+one before has left:
 
     for each cluster, in an order drawn anew every round:   w ← w + Σ n_i (θ_i − w) / Σ n_i     (its participants)
 
 M exchanges a round, of a cluster's participants each; clusters without participants are passed over. One cluster is
 FedAvg; as many clusters as clients is training in a circle.
 
-The clusters are turns, not kinds of clients: there is one model, and nothing is learned about who is like whom. `members`:
-"random" deals clients at random (the paper's default); "alternate" deals them by number (client i to cluster i mod M) and
-"blocks" takes neighbours (0 … N/M − 1, …), for clients that are sorted by something, such as time zones.
+The clusters are turns, not kinds of clients: there is one model, and nothing is learned about who is like whom.
+`members`: "random" deals clients at random (the paper's default); "alternate" deals them by number (client i to cluster
+i mod M) and "blocks" takes neighbours (0 … N/M − 1, …), for clients that are sorted by something, such as time zones.
 
-Practical truth: M times the progress per round for the same work and bytes, where rounds are not what costs, but M times the
-waiting. On skewed data the last cluster of a round leaves its mark: take clusters that are each as mixed as the whole,
-a smaller rate, or fewer clusters.
+Practical truth: M times the progress per round for the same work and bytes, where rounds are not what costs, but M
+times the waiting. On skewed data the last cluster of a round leaves its mark: take clusters that are each as mixed as
+the whole, a smaller rate, or fewer clusters.
 """
 
 from __future__ import annotations

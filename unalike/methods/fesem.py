@@ -9,11 +9,11 @@ The centre alone goes down; up goes W_i, which the server reads: no secure sums.
 centre is FedAvg.
 
 `first`: how a client that has no W_i yet is placed. All begin at a common vector, so that by "distance" they are all
-nearest to the same centre and stay there for ever; "draw" is a draw, as in the authors' program; "loss" asks the
-client which centre fits its training data best (k models down, once).
+nearest to the same centre and stay there for ever; "draw" is a draw, as in the authors' program; "loss" asks the client
+which centre fits its training data best (k models down, once).
 
-`by` names a part of the model by which distances are taken (the program takes one chosen layer); `weights="samples"` is the
-n_i mean. Practical truth: distances between trained vectors say more about where training began than about the
+`by` names a part of the model by which distances are taken (the program takes one chosen layer); `weights="samples"` is
+the n_i mean. Practical truth: distances between trained vectors say more about where training began than about the
 data: a client rarely leaves the cluster of its first round, so that `first` decides. Take "loss". How many clusters? As
 for IFCA: rather one too many. On the global test set the reported number is the mean over centres, weighted by their
 members' samples.

@@ -117,3 +117,10 @@ def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> t
         distance = np.delete(np.delete(distance, b, 0), b, 1)
         distance[a, a] = np.inf
     return groups, merges
+
+
+def bipartition(rows: np.ndarray, linkage: str) -> tuple[list[list[int]], float]:
+    """Return two groups of rows by their cosines, and the largest cosine of two rows in different groups."""
+    halves, _ = agglomerate(rows, 2, linkage, "cosine")
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    return halves, float((unit[halves[0]] @ unit[halves[1]].T).max())

@@ -16,8 +16,8 @@ these rounds a client's `cluster` is its place in the set that was tried last. O
 number is the mean over centres, weighted by the members of the last round.
 
 Practical truth: all hangs on the start. Of centres drawn at random one often wins everybody in round 1: try several
-starts. Take more clusters rather than fewer: spare centres stay empty and do no harm, two kinds in one cluster do.
-How many? Run a few and look at the clients' validation accuracy (`--tune` does).
+starts. Take more clusters rather than fewer: spare centres stay empty and do no harm, two kinds in one cluster do. How
+many? Run a few and look at the clients' validation accuracy (`--tune` does).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ best:
     models       θ_i: local training from c_j;     c_j ← c_j + mean over the members of j of (θ_i − c_j)
     gradients    c_j ← c_j − η/m Σ over the members of j of ∇f_i(c_j),    m: ALL participants, of j or not
 
-A centre without members stays. One centre is FedAvg with equal weights (FedSGD). Start, several starts and what is shown
-are HypCluster's, which is the same with means weighted by n_i.
+A centre without members stays. One centre is FedAvg with equal weights (FedSGD). Start, several starts and what is
+shown are HypCluster's, which is the same with means weighted by n_i.
 
 `clustered` names the part of the model that every cluster has for itself ("head", "last 2"): the layers before it are
 averaged over everybody, as in the paper's FEMNIST, and travel once. `choice="told"`: a client sends one change and its
