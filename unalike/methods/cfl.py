@@ -6,22 +6,19 @@ A cluster is split where its mean stands still while members still pull, each it
 
     ‖mean Δ‖ < ε₁   and   max ‖Δ_i‖ > ε₂   and   more than 2 participants   and   round > `after`
 
-into the two groups that the cosines of updates make. Then every cluster, or each half, moves by its mean Δ. Clusters
-are the leaves of a tree: `server.tree` has a row for each split (round, node, its two new nodes, its members),
-`server.cluster` each client's node, `server.criteria` the last round's (node, ‖mean Δ‖, max ‖Δ‖, split). A split node
-keeps its model.
+into the two groups that the cosines of updates make; then each moves by its mean Δ. Clusters are leaves of a tree:
+`server.tree` has a row for each split (round, node, its two new nodes, its members), `server.cluster` each client's
+node, `server.criteria` the last round's (node, ‖mean Δ‖, max ‖Δ‖, split). Split nodes stay.
 
 `halves`: "complete" is the program's linkage, "optimal" the paper's, for which the largest cosine α across the cut is
 least (single linkage: a lone client falls out easily). With γ > 0 a split also needs √((1 − α)/2) > γ: the paper's
 test, not in the program. A client that was absent when its cluster was split goes down the tree when it comes back, and
-so does one that is new: to the node with less loss on its training data (ours). `level` judges models higher up in the
-tree.
+so does one that is new: to the node of less training loss (ours). `level` judges models higher up in the tree.
 
 Practical truth: updates grow with the rate, the local steps and the number of weights, so that a paper's ε are worth
 nothing on another task. `thresholds="relative"` (ours) measures ε₁ in the members' mean ‖Δ_i‖ and ε₂ in the first
 round's largest ‖Δ_i‖ at this round's rate; clients of one kind come to rest well below ε₂ = 0.9, kinds in one cluster
-never do. Do several local epochs, or updates are too noisy to be told apart, and let everybody take part. The number of
-clusters needs no choice.
+never do. Do several local epochs, or updates are too noisy to be told apart, and let everybody take part.
 """
 
 from __future__ import annotations

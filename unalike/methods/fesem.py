@@ -3,7 +3,7 @@
 Clustering of clients' models by k-means, a step of it in every round. W_i is the vector with which client i ended its
 last local training, which the server keeps:
 
-    r_i = argmin_j ‖W_i − c_j‖²;    W_i: local training from c_{r_i};    c_j ← mean of W_i over this round's members of j
+    r_i = argmin_j ‖W_i − c_j‖²;    W_i: local training from c_{r_i};    c_j ← mean of W_i over the round's members of j
 
 The centre alone goes down; up goes W_i, which the server reads: no secure sums. A centre without members stays. One
 centre is FedAvg.
