@@ -369,10 +369,13 @@ def test_who_reads_single_replies():
         "def-kt": {("theta", "model", "sealed")},
         "fedamp": {("model", "model", "each")},  # each cloud model is made of all models
         "heur-fedamp": {("model", "model", "each")},
+        "cfl": {("delta", "model", "each"), ("right", "scalar", "each")},
+        "fedfmc": {("own", "model", "each")},  # in the first round of a fork
+        "fesem": {("model", "model", "each"), ("place", ("clusters",), "each")},
     }
     assert not reads(ua.FedFa(weighting="uniform")) and not reads(ua.FedFa(weighting="samples"))
     tables = {name: {n: f.shape for n, f in cls().tables.items()} for name, cls in ua.METHODS.items() if cls().tables}
-    apart = {name: {"models": "model"} for name in ("fedamp", "heur-fedamp")}
+    apart = {name: {"models": "model"} for name in ("fedamp", "heur-fedamp", "fesem")}
     assert tables == {"rfedavg": {"means": "features"}, "fedavgr": {"mean": "features", "spread": "features"}, **apart}
 
 
@@ -452,11 +455,17 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "per-fedavg": (ua.PerFedAvg(0.1), 60, 0.74),  # 0.829
     "pfedme": (ua.PFedMe(1.0, 0.1), 40, 0.75),  # 0.841
     "reptile": (ua.Reptile(), 40, 0.78),  # 0.870
+    "cfl": (ua.CFL(), 40, 0.53),  # 0.616: FedAvg with equal weights, as long as nothing is split
+    "fedcluster": (ua.FedCluster(4), 20, 0.74),
+    "fedfmc": (ua.FedFMC(), 40, 0.57),  # 0.666
+    "fesem": (ua.FeSEM(2), 40, 0.67),  # 0.774, and so on: each with its cluster's model
+    "hypcluster": (ua.HypCluster(2), 40, 0.68),  # 0.783
+    "ifca": (ua.IFCA(2), 40, 0.67),  # 0.771
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
-    "fedmix",
+    "fedmix", "fedcluster", "fedfmc",
 }  # fmt: skip
 
 

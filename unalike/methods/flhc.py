@@ -101,8 +101,7 @@ class FLHC(Method):
 def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> tuple[list[list[int]], list[Any]]:
     """Merge the two closest groups until `clusters` are left: (groups, merges as (a, b, distance))."""
     if metric == "cosine":
-        unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-        distance = 1 - unit @ unit.T
+        distance = 1 - cosines(rows)
     else:
         distance = np.stack([np.linalg.norm(rows - row, ord=1 if metric == "l1" else 2, axis=1) for row in rows])
     groups, merges = [[k] for k in range(len(rows))], []
@@ -122,5 +121,10 @@ def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> t
 def bipartition(rows: np.ndarray, linkage: str) -> tuple[list[list[int]], float]:
     """Return two groups of rows by their cosines, and the largest cosine of two rows in different groups."""
     halves, _ = agglomerate(rows, 2, linkage, "cosine")
+    return halves, float(cosines(rows)[halves[0]][:, halves[1]].max())
+
+
+def cosines(rows: np.ndarray) -> np.ndarray:
+    """Return the cosine of every two rows; of a row of zeros, 0."""
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-    return halves, float((unit[halves[0]] @ unit[halves[1]].T).max())
+    return np.asarray(unit @ unit.T)
