@@ -60,7 +60,7 @@ CASES = {
     "per-fedavg": (ua.PerFedAvg(0.1), None, None, {}),
     "pfedme": (ua.PFedMe(1.0, 0.05, 2), None, None, {}),
     "reptile": (ua.Reptile(0.5), None, None, {}),
-    "cfl": (ua.CFL(9.0, 0.0, after=0), ua.CFL(0.0), UNIFORM, {}),  # every cluster of more than two is split
+    "cfl": (ua.CFL(9.0, 0.0, after=0, gamma=0.0), ua.CFL(0.0), UNIFORM, {}),  # every cluster of more than two is split
     "fedcluster": (ua.FedCluster(2), ua.FedCluster(1), ua.FedAvg(), {}),
     "fedfmc": (ua.FedFMC(2, 1.0, fork=1, consolidate=1), ua.FedFMC(1, 0.0, 1, 1), ua.FedAvg(), {}),
     "fesem": (ua.FeSEM(2), ua.FeSEM(1), UNIFORM, {}),

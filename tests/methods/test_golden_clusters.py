@@ -185,10 +185,12 @@ def fesem_of(file, weights, first):
 @pytest.mark.parametrize(
     ("case", "weights", "first"),
     [
-        ("full_uniform", "uniform", "draw"), ("full_samples", "samples", "draw"), ("partial_uniform", "uniform", "loss"),
+        ("full_uniform", "uniform", "draw"),
+        ("full_samples", "samples", "draw"),
+        ("partial_uniform", "uniform", "loss"),
         ("no_first_assignment_collapses", "uniform", "distance"),
     ],
-)  # fmt: skip
+)
 def test_fesem(case, weights, first, engine, dtype):
     file = golden("own_hypcluster_fesem")
     rows, method = file["results"][f"fesem_{case}"], fesem_of(file, weights, first)
@@ -205,7 +207,7 @@ def test_fesem(case, weights, first, engine, dtype):
 def test_cfl(case, engine, dtype):
     file = golden("cfl_official")
     rows, hyper = file["results"][case], file["cases"][case]["hyper"]
-    method = ua.CFL(hyper["eps1"], hyper["eps2"], "absolute", after=hyper["split_after_round"])
+    method = ua.CFL(hyper["eps1"], hyper["eps2"], "absolute", after=hyper["split_after_round"], gamma=0.0)
     local = {"epochs": hyper["local_epochs"], "batch_size": 4, "momentum": hyper["momentum"], "lr_decay": 0.99}
     local["keep_optimizer"] = hyper["momentum"] > 0  # never reset in the program
     rounds, run = replay("softmax", file["w0"], file, method, rows, engine, dtype, 0.99 * hyper["lr"], **local)

@@ -325,6 +325,11 @@ BYTES = {
     "flhc": (ua.FLHC(2, warmup=1), lambda P, d, m: (4 * P, 4 * P)),
     "fedavgm": (ua.FedAvgM(), lambda P, d, m: (4 * P, 4 * P)),
     "fedadam": (ua.FedAdam(), lambda P, d, m: (4 * P, 4 * P)),
+    "cfl": (ua.CFL(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedcluster": (ua.FedCluster(2), lambda P, d, m: (4 * P, 4 * P)),
+    # k = 2 models down; up, a change in one of k places, who chose which, and a loss
+    "hypcluster": (ua.HypCluster(2), lambda P, d, m: (8 * P, 8 * P + 12)),
+    "ifca, told": (ua.IFCA(2, choice="told"), lambda P, d, m: (8 * P, 4 * P + 12)),
     # the mixture of all N = 6 clients goes down: a share, d means and d variances each
     "fedavgr": (ua.FedAvgR(), lambda P, d, m: (4 * P + 6 * (8 * d + 4), 4 * P + 8 * d)),
 }

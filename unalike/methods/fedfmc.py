@@ -82,6 +82,8 @@ class FedFMC(Method):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         return m.w if "w" in m else me.losses(m.centres).then(self.best)
 
+    arrival = personal
+
     def best(self, me: Me, s: Fields, m: Fields, losses: Tensor) -> Tensor:
         return self.nearest(losses) @ m.centres
 

@@ -69,6 +69,8 @@ class FeSEM(Method):
             return m.own @ m.centres
         return me.losses(m.centres).then(self.best)
 
+    arrival = personal
+
     def best(self, me: Me, s: Fields, m: Fields, losses: Tensor) -> Tensor:
         fits = self.nearest(losses)
         own = torch.where(m.new, fits, m.own) if self.inference == "own" and "new" in m else fits
@@ -128,7 +130,7 @@ class FeSEM(Method):
     def published(self, server: Server) -> Message:
         new = server.cluster < 0
         own = torch.nn.functional.one_hot(server.cluster.clamp(min=0), self.clusters).to(server.w)
-        flag: Message = {"new": PerClient(new)} if bool(new.any()) else {}
+        flag: Message = {"new": PerClient(new.to(own.device))} if bool(new.any()) else {}
         return {"centres": server.centres, "own": PerClient(own), **flag}
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:

@@ -87,6 +87,8 @@ class Centres(Method):
         centres = self.centres(me, m)
         return centres if self.inference == "average" else me.losses(centres).then(self.best)
 
+    arrival = personal
+
     def best(self, me: Me, s: Fields, m: Fields, losses: Tensor) -> Tensor:
         return self.nearest(losses) @ self.centres(me, m)
 
