@@ -332,6 +332,11 @@ BYTES = {
     "ifca, told": (ua.IFCA(2, choice="told"), lambda P, d, m: (8 * P, 4 * P + 12)),
     # the mixture of all N = 6 clients goes down: a share, d means and d variances each
     "fedavgr": (ua.FedAvgR(), lambda P, d, m: (4 * P + 6 * (8 * d + 4), 4 * P + 8 * d)),
+    "fedcurv": (ua.FedCurv(), lambda P, d, m: (12 * P, 12 * P)),
+    # the head's 3 (d + 1) numbers, how much a client's own count, and ρ; nothing but the head goes up
+    "mocha": (ua.Mocha(), lambda P, d, m: (12 * (d + 1) + 8, 12 * (d + 1))),
+    "virtual": (ua.Virtual(), lambda P, d, m: (8 * P + 4, 8 * P)),
+    "virtual, own head": (ua.Virtual(private="head"), lambda P, d, m: (8 * P - 24 * (d + 1) + 4, 8 * P - 24 * (d + 1))),
 }
 
 
@@ -377,6 +382,7 @@ def test_who_reads_single_replies():
         "cfl": {("delta", "model", "each"), ("right", "scalar", "each")},
         "fedfmc": {("own", "model", "each")},  # in the first round of a fork
         "fesem": {("model", "model", "each"), ("place", ("clusters",), "each")},
+        "mocha": {("gain", "head", "each")},  # what a client hears is mixed from all of them
     }
     assert not reads(ua.FedFa(weighting="uniform")) and not reads(ua.FedFa(weighting="samples"))
     tables = {name: {n: f.shape for n, f in cls().tables.items()} for name, cls in ua.METHODS.items() if cls().tables}
@@ -466,11 +472,14 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "fesem": (ua.FeSEM(2), 40, 0.67),  # 0.774, and so on: each with its cluster's model
     "hypcluster": (ua.HypCluster(2), 40, 0.68),  # 0.783
     "ifca": (ua.IFCA(2), 40, 0.67),  # 0.771
+    "fedcurv": (ua.FedCurv(0.01), 40, 0.7),  # 0.805
+    "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
+    "virtual": (ua.Virtual(0.5), 40, 0.79),  # 0.891, with the mean weights on the global test set
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
-    "fedmix", "fedcluster", "fedfmc",
+    "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc",
 }  # fmt: skip
 
 

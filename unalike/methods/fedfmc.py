@@ -29,6 +29,8 @@ from torch import Tensor
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Request, Server, knob
 from unalike.methods.flhc import agglomerate
 
+NUMBERS = 1 << 26  # of gradients, a sample each, that are held at once
+
 
 @dc.dataclass(frozen=True)
 class FedFMC(Method):
@@ -65,7 +67,8 @@ class FedFMC(Method):
 
     def look(self, me: Me, s: Fields, m: Fields, losses: Tensor) -> Answer:
         hits = self.nearest(losses)
-        return me.average(self.squares, hits @ m.centres).then(self.weighed, hits=hits)
+        few = max(1, NUMBERS // m.centres.shape[-1])
+        return me.average(self.squares, hits @ m.centres, at_once=few).then(self.weighed, hits=hits)
 
     def squares(self, batch: Batch) -> Tensor:
         return batch.gradients(batch.vector).square()

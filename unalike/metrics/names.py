@@ -151,6 +151,9 @@ def _others() -> Iterator[Number]:
     gain, lose = (f"Clients whose own model is {word} than the global one" for word in ("better", "worse"))
     yield Number("gain_share", gain, "percent", "higher", words="clients that gain", short="gain", summary="gain")
     yield Number("lose_share", lose, "percent", "lower", words="clients that lose")
+    yield Number("clusters", "Clusters in use", "count", summary="clusters")
+    agree = "Agreement of clusters with planted groups (adjusted Rand)"
+    yield Number("cluster_ari", agree, better="higher", words="adjusted Rand index", summary="ARI")
     yield Number("batches", "Mini-batches read in training", "count", source="bookkeeping")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
