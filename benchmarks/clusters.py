@@ -1,5 +1,5 @@
-"""Are planted groups found? Digits, 40 clients that all take part, in four groups by permuted labels or by rotation, and
-of one kind; the adjusted Rand index against the groups, over five seeds, and the clients' mean accuracy.
+"""Are planted groups found? Digits, 40 clients that all take part, in four groups by permuted labels or by rotation,
+and of one kind; the adjusted Rand index against the groups, over five seeds, and the clients' mean accuracy.
 
     python benchmarks/clusters.py [--rounds 80] [--seeds 5] [--only cfl,ifca]
 """
