@@ -77,13 +77,13 @@ class CFL(Method):
         server.tree, server.criteria, server.largest = [], [], 0.0
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        server.models, server.cluster, server.criteria = server.models.clone(), server.cluster.clone(), []
+        server.models, server.cluster, server.criteria = server.models.clone(), server.cluster.cpu().clone(), []
         cohort = self._settled(server, cohort)
         if not len(cohort):
             return
         replies = cohort.call(self.client, w=PerClient(server.models[server.cluster[cohort.ids]]))
         updates, node = replies.each("delta").double(), server.cluster[replies.ids].numpy()
-        weights = (server.samples if self.weights == "samples" else torch.ones_like(server.samples))[replies.ids]
+        weights = (server.samples if self.weights == "samples" else torch.ones_like(server.samples)).cpu()[replies.ids]
         server.largest = server.largest or float(updates.norm(dim=1).max()) / float(cohort.rates.mean())
         for k in np.unique(node).tolist():
             own = torch.from_numpy(node == k)
@@ -135,7 +135,7 @@ class CFL(Method):
         return out
 
     def published(self, server: Server) -> Message:
-        children, node = self.children(server, self.level), server.cluster.clone()
+        children, node = self.children(server, self.level), server.cluster.cpu().clone()
         for _, k, left, right, *_ in reversed(server.tree):
             if children[k, 0] == k:
                 node[(node == left) | (node == right)] = k
@@ -144,6 +144,6 @@ class CFL(Method):
         return {"models": server.models, "children": children.to(own.device), "own": PerClient(own), **lost}
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        sizes = torch.zeros(len(server.models)).double().index_add(0, server.cluster, server.samples)
+        sizes = torch.zeros(len(server.models)).double().index_add(0, server.cluster.cpu(), server.samples.cpu())
         shares = (sizes / sizes.sum()).tolist()
         return {f"cluster{k}": (server.models[k], share) for k, share in enumerate(shares) if share > 0}

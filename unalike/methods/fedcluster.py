@@ -48,7 +48,7 @@ class FedCluster(Method):
         return place * self.clusters // clients if self.members == "blocks" else place % self.clusters
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        turn = server.turn[cohort.ids].numpy()
+        turn = server.turn.cpu().numpy()[cohort.ids]
         order = range(self.clusters) if self.order == "fixed" else server.shuffled("order", self.clusters)
         for k in order:
             if (turn == k).any():

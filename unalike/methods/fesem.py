@@ -84,13 +84,14 @@ class FeSEM(Method):
         server.samples = torch.ones(self.clusters).double()
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        cluster = server.cluster.clone()
+        before = server.cluster.cpu()  # a checkpoint brings it back on the device
+        cluster = before.clone()
         cluster[cohort.ids] = self.assigned(server, cohort)
         replies = cohort.call(self.client, w=PerClient(server.centres[cluster[cohort.ids]]))
         rows, own = replies.each("model"), cluster[replies.ids]
         server.table("models")[replies.ids] = rows
         server.centres = self.means(server.centres, rows, own, cohort.only(replies.ids).samples)
-        server.cluster = server.cluster.index_copy(0, torch.from_numpy(replies.ids), own)
+        server.cluster = before.index_copy(0, torch.from_numpy(replies.ids), own)
         server.samples = member_samples(server.cluster, cohort.everyone.samples, self.clusters)
         server.w = server.centres[0]
 

@@ -66,7 +66,7 @@ class FLHC(Method):
         if cohort.round == self.warmup and self.clusters > 1:
             self._cluster(server, cohort.everyone)
             return
-        models, mine = server.models.clone(), server.cluster[torch.from_numpy(cohort.ids)].numpy()
+        models, mine = server.models.clone(), server.cluster.cpu().numpy()[cohort.ids]
         if cohort.round < self.warmup:
             models[:] = server.models[0] + cohort.call(self.client, w=server.models[0]).mean("delta")
         else:
@@ -79,7 +79,7 @@ class FLHC(Method):
         replies = everyone.call(self.probe, w=server.models[0])
         updates = replies.each("own").double().cpu().numpy()
         groups, _ = agglomerate(updates, self.clusters, self.linkage, self.metric)
-        cluster = torch.zeros_like(server.cluster)  # a client that did not answer stays with the first
+        cluster = torch.zeros_like(server.cluster.cpu())  # a client that did not answer stays with the first
         for k, members in enumerate(groups):
             cluster[torch.from_numpy(replies.ids[members])] = k
         server.cluster = cluster
