@@ -25,6 +25,7 @@ def run(method, kind="linear", **changes):
 
 
 def some(pattern):
+    pattern = [*pattern, pattern[0]]  # the first come again
     return {"rounds": len(pattern), "clients_per_round": pattern, "evaluate_every": 9}
 
 
@@ -92,6 +93,15 @@ def test_gradients_may_be_held_a_few_at_a_time(engine, monkeypatch):
     parts = run(ua.FedCurv(0.3), engine=engine)
     assert testing.difference(whole, parts) < 1e-12
     assert most == 12 and min(sizes) <= 2 and max(sizes) < 12
+
+
+def test_an_average_reads_a_sample_at_least():
+    class Nothing(ua.FedAvg):
+        def client(self, me, s, m):
+            return me.average(lambda batch: batch.losses, m.w, at_once=0).then(self.done)
+
+    with pytest.raises(ua.UnalikeError, match="at_once=0: an average reads one sample at a time, or more"):
+        run(Nothing())
 
 
 # ---- MOCHA

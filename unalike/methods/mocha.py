@@ -40,7 +40,7 @@ class Mocha(Method):
     bottom: float = knob(1.0, "passes over its samples that a client makes a round, at least", values="0.5", above=0)
     top: float = knob(1.0, "passes over its samples that a client makes a round, at most", values="0.5", above=0)
     reading: str = knob("remap", "W after a change of Σ: computed anew, or left", choices=("remap", "program"))
-    certificate: bool = knob(False, "measure primal and dual in every round: all clients, one more exchange")
+    certificate: bool = knob(False, "measure server.primal and server.dual every round: one more exchange, with all")
 
     name = "mocha"
     adapts = "head"
