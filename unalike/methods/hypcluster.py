@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, Replies, Request, Server, knob
+from unalike.methods.flhc import check_one_network
 
 
 @dc.dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Centres(Method):
     # ---- the server
 
     def setup(self, server: Server, everyone: Cohort) -> None:
+        check_one_network(self, server)
         sets = self.drawn(server).reshape(self.starts, self.clusters, -1)
         server.centres, server.hits = sets[0], torch.ones_like(sets[0, :, 0])
         server.sets = sets if self.starts > 1 else sets[:0]
