@@ -254,7 +254,8 @@ def test_where_models_are_personal_both_measures_are_named(tmp_path):
     assert data["metrics"][0]["key"] == "clients_accuracy_mean"  # shown first
     config.run(settings(tmp_path / "fedavg", rounds=1))
     config.run(settings(tmp_path / "local-only", "local-only", rounds=1))
-    data = content(report.write([tmp_path / "fedavg", tmp_path / "local-only"]))  # a reference line is no method
+    both = [tmp_path / "fedavg", tmp_path / "local-only"]  # a reference line is no method
+    data = content(report.write(both, tmp_path / "both.html"))
     assert data["metrics"][0]["key"] == "test_accuracy" and data["summary"]["columns"][0]["label"] == "accuracy"
 
 
