@@ -117,7 +117,7 @@ class GivenCoins(ua.L2GD):
             return super().local(me, s, m)
         step = torch.as_tensor(sum(1 - c for c in self.coins[: me.round]), dtype=me.n.dtype)
         return me.train(
-            self.own(me, s), own=0.0, loss=self.some, args={"step": step, "n": me.n}, steps=1, lr=m.scale * me.lr
+            me.own(s.x), own=0.0, loss=self.some, args={"step": step, "n": me.n}, steps=1, lr=m.scale * me.lr
         ).then(self.kept)
 
     def some(self, batch, step, n):

@@ -72,6 +72,11 @@ class Me:
         """All numbers about this client, by name."""
         return {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
 
+    def own(self, kept: Tensor, otherwise: Tensor | None = None) -> Tensor:
+        """What I kept (`me.own(s.theta)`), or `otherwise` where I have kept nothing yet: the run's first vector, if it
+        is not given."""
+        return torch.where(self.first, self.start if otherwise is None else otherwise, kept)
+
     # ---- requests
 
     def train(

@@ -74,7 +74,8 @@ class Method:
         return {} if self.serverless else {"w": server.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        """The vector (or a request that ends in one) that is evaluated on this client's own data."""
+        """The vector that is evaluated on this client's own data, or a request that ends in one: a training without
+        `.then` gives its result."""
         return m.w
 
     def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:

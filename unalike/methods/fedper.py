@@ -49,7 +49,7 @@ class Divided(Method):
         return {"delta": Field(self.travels if self.newcomer == "initial" else "model", weight="weights")}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        own = torch.where(me.first, me.layout.part(m.w, self.stays), s.own)
+        own = me.own(s.own, me.layout.part(m.w, self.stays))
         return me.layout.with_part(m.w, self.stays, own)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
