@@ -50,7 +50,7 @@ class Divided(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"delta": Field(self.travels if self.newcomer == "initial" else "model", weight="weights")}
+        return {"delta": Field(self.travels if self.newcomer != "mean" else "model", weight="weights")}
 
     def whole(self, me: Me, s: Fields, m: Fields) -> Tensor:
         """The common part and this client's own."""
@@ -66,13 +66,17 @@ class Divided(Method):
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         moved = theta - m.w
-        if self.newcomer == "initial":
+        if self.newcomer != "mean":
             moved = me.layout.part(moved, self.travels)
         return {"own": me.layout.part(theta, self.stays)}, {"delta": moved}
 
+    def take(self, server: Server, cohort: Cohort) -> Tensor:
+        """Call this round's clients; return their mean step."""
+        return cohort.call(self.client, w=server.w).mean("delta")
+
     def round(self, server: Server, cohort: Cohort) -> None:
-        moved, layout = cohort.call(self.client, w=server.w).mean("delta"), server.layout
-        if self.newcomer == "initial":  # the server's own part stays as it began
+        moved, layout = self.take(server, cohort), server.layout
+        if self.newcomer != "mean":  # the server's own part stays as it began
             moved = layout.with_part(torch.zeros_like(server.w), self.travels, moved)
         server.w = server.w + moved
 
