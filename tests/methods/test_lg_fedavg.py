@@ -4,6 +4,7 @@ import dataclasses as dc
 
 import numpy as np
 import pytest
+import small
 import torch
 from torch import nn
 
@@ -74,7 +75,9 @@ def test_model_and_decoder_take_one_step_together(engine):
 
     models, decoders = by_hand(clients, decoder, 2, 2, lr, mu)
     for k, (model, back) in enumerate(zip(models, decoders, strict=True)):
-        assert torch.allclose(own(done, k), nn.utils.parameters_to_vector(model.parameters()).detach(), atol=1e-12, rtol=0)
+        assert torch.allclose(
+            own(done, k), nn.utils.parameters_to_vector(model.parameters()).detach(), atol=1e-12, rtol=0
+        )
         wanted = nn.utils.parameters_to_vector(back.parameters()).detach()
         assert torch.allclose(done.clients[k]["decoder"], wanted, atol=1e-12, rtol=0)
         assert float((wanted - start.start).abs().max()) > 1e-2
@@ -91,7 +94,7 @@ def test_without_mu_it_is_the_supervised_one():
 
 
 def test_a_decoder_needs_the_heads_input_and_numbers():
-    with pytest.raises(UnalikeError, match="LGFedAvg mu=0.5 with shared='last 2': the decoder reads the head's input"):
+    with pytest.raises(UnalikeError, match=r"LGFedAvg mu=0\.5 with shared='last 2': the decoder reads"):
         ua.LGFedAvg(mu=0.5, shared="last 2")
     with pytest.raises(UnalikeError, match="LGFedAvg mu: samples are tokens"):
         run(ua.LGFedAvg(mu=0.5), "lstm")
@@ -105,3 +108,16 @@ def test_bodies_travel_for_a_new_client_alone():
     assert asked.history[0]["bytes_up"] - plain.history[0]["bytes_up"] == 2 * 8 * body
     models = asked.method.published(asked.server)["models"]
     assert torch.equal(models, torch.stack([own(asked, k) for k in range(3)]))  # of those who took part
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_new_client_asks_all_models(engine):
+    done = small.run(ua.LGFedAvg(newcomer="logits"), new_clients=2, new_steps=3, engine=engine, dtype="float64")
+    models = [own(done, k) for k in range(done.population)]
+    right, module = [], small.model().double()
+    for k in range(2):
+        x, y = done.newcomers.data.splits["test"].of(k)
+        outputs = [torch.func.functional_call(module, done.task.layout.views(v), x.double()) for v in models]
+        right.append(float((torch.stack(outputs).mean(0).argmax(1) == y).double().mean()))
+    line = done.history[-1]
+    assert line["new_accuracy_mean"] == line["new_accuracy_start"] == pytest.approx(np.mean(right), abs=1e-9)

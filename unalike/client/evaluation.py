@@ -17,9 +17,11 @@ from unalike.nn.task import Task
 COUNT = MEANS + "count"  # the sum of the weights that a mean was made with: 1, but for rounding
 
 
-def evaluation(method: Method, task: Task, metrics: dict[str, Metric], split: str) -> Callable[..., Answer]:
-    """Return the client function that finds the method's personal model and answers its mean loss, its metrics, and the
-    means of their statistics."""
+def evaluation(
+    method: Method, task: Task, metrics: dict[str, Metric], split: str, steps: int | None = None
+) -> Callable[..., Answer]:
+    """Return the client function that finds the method's personal model (or, with `steps`, a newcomer's after so many
+    steps) and answers its mean loss, its metrics, and the means of their statistics."""
     plain = {name: m.rows for name, m in metrics.items() if m.rows is not None}
     summed, whole = statistics(metrics, of_all=False), need_outputs(metrics)
 
@@ -31,6 +33,9 @@ def evaluation(method: Method, task: Task, metrics: dict[str, Metric], split: st
         return {**rows, **means, **count}
 
     def score(me: Me, s: Fields, m: Fields, vector: Tensor) -> Answer:
+        if vector.dim() > 1:
+            together = Average(None, mean_scores, {"vectors": vector}, split)
+            return together.then(mean_outputs, vectors=vector) if whole else together.then(end)
         found = me.average(scores, vector, data=split)
         return found.then(measure, vector=vector) if whole else found.then(end)
 
@@ -46,7 +51,22 @@ def evaluation(method: Method, task: Task, metrics: dict[str, Metric], split: st
     def personal(me: Me, s: Fields, m: Fields) -> Answer:
         return _chain(method.personal(me, s, m), score, me, s, m)
 
-    # by the method's own outputs
+    def newcomer(me: Me, s: Fields, m: Fields) -> Answer:
+        return _chain(method.arrival(me, s, m), adapt if steps else score, me, s, m)
+
+    def adapt(me: Me, s: Fields, m: Fields, vector: Tensor) -> Answer:
+        if vector.dim() > 1:  # models that are asked together are not trained
+            return score(me, s, m, vector)
+        part = None if method.adapts == "all" else method.adapts
+        return me.train(vector, steps=steps, part=part).then(score)
+
+    # by outputs that are not those of one vector
+
+    def mean_scores(batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
+        return scores(batch.with_output(mean_output(batch, vectors)))
+
+    def mean_outputs(me: Me, s: Fields, m: Fields, found: dict[str, Tensor], vectors: Tensor) -> Answer:
+        return Outputs(None, mean_output, {"vectors": vectors}, split).then(measure_outputs, found=found)
 
     def predicted(me: Me, s: Fields, m: Fields) -> Answer:
         found = Average(None, own_scores, as_arguments(me, s, m), split)
@@ -64,7 +84,14 @@ def evaluation(method: Method, task: Task, metrics: dict[str, Metric], split: st
     def measure_outputs(me: Me, s: Fields, m: Fields, rows: Tensor, found: dict[str, Tensor]) -> Answer:
         return Measure(None, split, rows).then(both, found=found)
 
+    if steps is not None:
+        return newcomer
     return predicted if predicts(method) else personal
+
+
+def mean_output(batch: Batch, vectors: Tensor) -> Tensor:
+    """Return the mean of the outputs of several models [k, P]."""
+    return torch.stack([batch.forward(vector)[0] for vector in vectors.unbind()]).mean(0)
 
 
 def predicts(method: Method) -> bool:

@@ -142,7 +142,7 @@ class Job:
             return getattr(self.method, function)
         if function not in self._evaluations:  # kept: an engine finds what it compiled by the function
             metrics = self.task.metrics_for(self.split(function.split).y)
-            self._evaluations[function] = evaluation(self.method, self.task, metrics, function.split)
+            self._evaluations[function] = evaluation(self.method, self.task, metrics, function.split, function.steps)
         return self._evaluations[function]
 
 

@@ -127,6 +127,7 @@ class Node:
     def _reply(self, header: dict[str, Any], sent: dict[str, Tensor], samples: int, loss: float, trained: int) -> bytes:
         """Return the reply's bytes; the training loss is one of its fields, where the client trained."""
         answer = {**header, "kind": "reply", "samples": samples, "trained": trained}
+        answer |= {"batches": self.one_client.batches if trained else 0}
         answer.pop("acknowledged", None)
         if loss == loss:
             sent = {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}

@@ -130,7 +130,7 @@ class OneClient:
         self.sent: dict[str, Tensor] = {}
         self.received = self.buffers = start_buffers(task, s, m)
         self.loss = float("nan")
-        self.trained = call.trained
+        self.trained, self.batches = call.trained, 0
         self.ordered: Ordered | None = None
         fn = job.function(call.function)
         inputs: dict[str, Any] = {**{f"m.{k}": v for k, v in dict.items(m)}, **{f"s.{k}": v for k, v in dict.items(s)}}
@@ -174,6 +174,7 @@ class OneClient:
             else:
                 total += self._descend_net(course, theta, parts[0], slots, rate)
         self.trained += 1
+        self.batches += steps * request.batches
         mean = float(total) / steps if request.step is None else float("nan")
         self.loss = float(judged(request, theta, torch.tensor(mean, dtype=torch.float64, device=theta.device)))
         self.me.steps, self.me.lr = self.me.steps.new_tensor(steps), lr[0]

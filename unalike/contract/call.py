@@ -16,9 +16,14 @@ EVALUATION = 1 << 20  # the exchange of every evaluation: no round has as many, 
 
 @dc.dataclass(frozen=True)
 class Evaluate:
-    """Evaluation as a function to call: each client's own model on its own samples of a split."""
+    """Evaluation as a function to call: each client's own model on its own samples of a split.
+
+    steps: of a newcomer, which took no part in training, the model that it begins with and trains for so many steps;
+    None: the clients take part.
+    """
 
     split: str
+    steps: int | None = None
 
 
 @dc.dataclass(frozen=True)
@@ -53,14 +58,24 @@ class Outcome:
     trained: int = 0  # how many times these clients trained in this exchange
     finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
     sealed: dict[str, Tensor] | None = None  # fields whose bytes only another client can open
+    batches: np.ndarray | int = 0  # mini-batches that each client read in training
 
 
 class LazyOutcome(Outcome):
     """An outcome that the device may still be computing: `ends` [2, c] holds the losses and whether all that is sent is
     finite; the host waits for it when it is first read."""
 
-    def __init__(self, ids: np.ndarray, up: dict[str, Tensor], samples: np.ndarray, trained: int, ends: Tensor):
+    def __init__(
+        self,
+        ids: np.ndarray,
+        up: dict[str, Tensor],
+        samples: np.ndarray,
+        trained: int,
+        ends: Tensor,
+        batches: np.ndarray | int,
+    ):
         self.ids, self.up, self.samples, self.trained, self._ends = ids, up, samples, trained, ends
+        self.batches = batches
 
     @functools.cached_property
     def loss(self) -> np.ndarray:  # type: ignore[override]

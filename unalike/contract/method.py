@@ -33,6 +33,7 @@ class Method:
     sends: ClassVar[dict[str, Field]] = {"delta": Field()}
     tables: ClassVar[dict[str, Field]] = {}
     nets: ClassVar[dict[str, Callable[[dict[str, int]], nn.Module]]] = {}  # further networks, built from the sizes
+    adapts: ClassVar[str] = "all"  # the part of the model that a newcomer trains (see `arrival`)
     buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
     needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
@@ -74,9 +75,15 @@ class Method:
         return {} if self.serverless else {"w": server.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        """The vector that is evaluated on this client's own data, or a request that ends in one: a training without
-        `.then` gives its result."""
+        """The vector that is evaluated on this client's own data, or a request that ends in one (a training without
+        `.then` gives its result). Several, [k, P]: the mean of their outputs is."""
         return m.w
+
+    def arrival(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
+        """The vector (or several, or a request, as in `personal`) with which a client begins that takes no part in
+        training: it trains the part `adapts` of it on its own data and is then evaluated. The message is what
+        `published` sends to all; there is no state. Without a common model it begins with the run's first one."""
+        return dict.get(m, "w", me.start)
 
     def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:
         """The outputs of this client's own model for a batch, a row a sample, where that model is more than one vector

@@ -45,4 +45,5 @@ class Loopback(Engine):
         answer, sent = wire.decode(node.handle(request))
         loss = sent_loss(sent)
         up = {k: v[None].to(self.job.task.device) for k, v in sent.items()}
-        return Outcome(np.array([client]), up, np.array([answer["samples"]]), np.array([loss]), answer["trained"])
+        samples, batches = np.array([answer["samples"]]), np.array([answer["batches"]])
+        return Outcome(np.array([client]), up, samples, np.array([loss]), answer["trained"], batches=batches)

@@ -282,12 +282,14 @@ class Exchange:
             self.engine.states.stage(ids, tensors(rows, self.job.task.device))
         found: dict[int, Outcome] = {}
         place = {int(self.ids[p]): int(p) for p in piece.positions}
-        for ids, up, samples, loss, trained in outcomes:
+        for ids, up, samples, loss, trained, batches in outcomes:
             sent = tensors(up, self.job.task.device)
             for k, client in enumerate(ids):
                 one = slice(k, k + 1)
                 up_one = {name: value[one] for name, value in sent.items()}
-                found[place[int(client)]] = Outcome(ids[one], up_one, samples[one], loss[one], trained)
+                found[place[int(client)]] = Outcome(
+                    ids[one], up_one, samples[one], loss[one], trained, batches=batches[one]
+                )
         return found
 
     def _check(self, *earlier: Any) -> None:
@@ -489,7 +491,8 @@ class Worker:
             self.rows.stage(whose, tensors(values, self.job.task.device))
         self.rows.noted = []
         call = dc.replace(self.call, rows=tensors(rows, self.job.task.device))
-        outcomes = [(o.ids, arrays(o.up), o.samples, o.loss, o.trained) for o in self.engine.call(call, ids)]
+        found = self.engine.call(call, ids)
+        outcomes = [(o.ids, arrays(o.up), o.samples, o.loss, o.trained, o.batches) for o in found]
         kept, self.rows.noted = self.rows.noted, []
         if not self.keep:
             self.rows.discard()

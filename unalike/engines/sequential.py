@@ -39,7 +39,9 @@ def one(job: Job, one_client: OneClient, call: Call, position: int, client: int)
     # a copy: what a client keeps must not change when the server writes into its own tensors
     job.states.stage(ids, {k: v[None].clone() for k, v in kept.items()})
     samples = job.data.train.sizes[ids]
-    return Outcome(ids, {k: v[None] for k, v in sent.items()}, samples, np.array([loss]), one_client.trained)
+    up = {k: v[None] for k, v in sent.items()}
+    batches = np.array([one_client.batches])
+    return Outcome(ids, up, samples, np.array([loss]), one_client.trained, batches=batches)
 
 
 def _row(stacked: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -138,6 +138,9 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
     trained = header.get("trained")
     if type(trained) is not int or not 0 <= trained < 1000:
         raise UnalikeError("its reply does not say how often it trained.")
+    batches = header.get("batches", 0)
+    if type(batches) is not int or not 0 <= batches < 1 << 48:
+        raise UnalikeError(f"its reply says that it read {batches!r} mini-batches: it must be a whole number.")
     loss = sent_loss(sent)
     if math.isinf(loss):
         raise UnalikeError("its loss became infinite.")
@@ -149,7 +152,8 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
             raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {task.dtype}.")
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise UnalikeError(f"its {name!r} has a value that is NaN or infinite.")
-    return Outcome(np.array([client]), up, np.array([samples]), np.array([loss]), trained, finite=np.array([True]))
+    one = np.array([client]), up, np.array([samples]), np.array([loss]), trained
+    return Outcome(*one, finite=np.array([True]), batches=np.array([batches]))
 
 
 def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:

@@ -20,7 +20,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, PerClient, Server, knob
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, knob
 
 
 @dc.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FedAMP(Method):
         return (1 - weights.sum(1, keepdim=True)) * rows[at] + weights @ rows
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        server.begun = server.w
+        server.begun, server.clients = server.w, everyone.population
 
     def round(self, server: Server, cohort: Cohort) -> None:
         replies = cohort.call(self.client, u=PerClient(self.clouds(server, cohort)))
@@ -67,6 +67,11 @@ class FedAMP(Method):
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return me.own(s.w)
+
+    def published(self, server: Server) -> Message:
+        models = server.table("models")
+        there = models.known(ids := range(server.clients))
+        return {"w": models[ids][there].mean(0) if there.any() else server.begun}
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}

@@ -45,6 +45,10 @@ class Divided(Method):
         return f"all but {self.stays}"
 
     @property
+    def adapts(self) -> str:  # type: ignore[override]
+        return self.stays
+
+    @property
     def keeps(self) -> dict[str, Field]:  # type: ignore[override]
         return {"own": Field(self.stays)}
 

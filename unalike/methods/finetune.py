@@ -25,6 +25,10 @@ class FineTune(FedAvg):
 
     name = "finetune"
 
+    @property
+    def adapts(self) -> str:  # type: ignore[override]
+        return self.part
+
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         if not self.epochs:
             return m.w

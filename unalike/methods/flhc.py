@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, knob
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Request, Server, knob
 from unalike.errors import UnalikeError
 
 METRICS = ("l2", "l1", "cosine")
@@ -92,6 +92,12 @@ class FLHC(Method):
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return m.own @ m.models
+
+    def arrival(self, me: Me, s: Fields, m: Fields) -> Request:
+        return me.losses(m.models).then(self.best)
+
+    def best(self, me: Me, s: Fields, m: Fields, losses: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(losses.argmin(-1), self.clusters).to(m.models) @ m.models
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         weights = (server.samples / server.samples.sum()).tolist()

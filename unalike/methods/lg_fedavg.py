@@ -12,13 +12,13 @@ head's input) back to the input, and a step on a mini-batch is one of the joint 
 
     (θ_k, d_k) ← (θ_k, d_k) − η ∇ [ f_k(θ_k) + μ mean ‖d_k(features) − x‖² / numbers in x ]
 
-A new client has no body. With `newcomer="logits"` it predicts with the mean of the outputs of all clients' models. For
-that bodies travel: the server keeps the last one of each client and shows them to others (`read="peers"`).
+A new client has no body. With `newcomer="logits"` one that takes no part at all predicts with the mean of the outputs
+of all clients' models. For that bodies travel: the server keeps the last of each client and shows them to new ones
+(`read="peers"`; as many bytes up as FedAvg, and as many models down as there are clients).
 
-Practical truth: for clients whose inputs differ, and for models of which only the top is worth its bytes. μ helps where
-a client has few labels for its inputs' variety; only plain SGD is known then (a step of its own replaces the
-optimizer). The paper begins with a model that FedAvg trained. The program has the supervised variant only, and reports
-each client's best round by test accuracy: do not compare with that.
+Practical truth: for clients whose inputs differ, and for models of which only the top is worth its bytes. With μ only
+plain SGD is known (a step of its own replaces the optimizer). The paper begins with a model that FedAvg trained. The
+program has no decoder, and reports each client's best round by test accuracy: do not compare with that.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ class LGFedAvg(Divided):
 
     @property
     def nets(self) -> dict[str, Callable[[dict[str, int]], nn.Module]]:  # type: ignore[override]
-        def decoder(size: dict[str, int]) -> nn.Module:
-            ends = nn.Linear(size["features"], self.hidden), nn.Linear(self.hidden, size["input"])
-            return nn.Sequential(ends[0], nn.ReLU(), ends[1])
+        return {"decoder": self.decoder} if self.mu else {}
 
-        return {"decoder": decoder} if self.mu else {}
+    def decoder(self, size: dict[str, int]) -> nn.Module:
+        return nn.Sequential(nn.Linear(size["features"], self.hidden), nn.ReLU(), nn.Linear(self.hidden, size["input"]))
 
     @property
     def keeps(self) -> dict[str, Field]:  # type: ignore[override]
@@ -91,7 +90,6 @@ class LGFedAvg(Divided):
     def both(
         self, theta: Tensor, batches: list[Batch], lr: Tensor, decoder: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A step of the model and the decoder together."""
         batch, x = batches[0], batches[0].x
         if not x.is_floating_point():
             raise UnalikeError("LGFedAvg mu: samples are tokens, which no decoder rebuilds as numbers. Take mu=0.")
@@ -110,8 +108,7 @@ class LGFedAvg(Divided):
         return {**kept, **decoder}, {**sent, **more}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        if self.newcomer == "logits":
-            server.clients = everyone.population
+        server.clients = everyone.population
 
     def take(self, server: Server, cohort: Cohort) -> Tensor:
         replies = cohort.call(self.client, w=server.w)

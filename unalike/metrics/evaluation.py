@@ -158,6 +158,18 @@ def clients_line(scores: Scores, metrics: Mapping[str, Metric], higher: Mapping[
     return line | {f"pooled_{name}": value for name, value in scores.pooled(metrics).items()}
 
 
+def newcomers_line(before: Scores, after: Scores, higher: Mapping[str, bool]) -> Line:
+    """Return the numbers of clients that took no part: of the model they begin with, and after their training."""
+    line: Line = {"new_loss": float(after.values["loss"].mean())}
+    for name, larger in higher.items():
+        start, values = (v[~np.isnan(v)] for v in (before.values[name], after.values[name]))
+        if len(values):
+            found = spread(values, higher=larger)
+            line |= {f"new_{name}_{key}": found[key] for key in ("mean", "worst20")}
+            line[f"new_{name}_start"] = float(start.mean())
+    return line
+
+
 def validation_line(scores: Scores, metrics: Mapping[str, Metric]) -> Line:
     """Return the numbers of all clients' validation samples together; of a metric of one's own of a whole set, which
     has no means, the mean of the clients' values, weighted by their samples."""

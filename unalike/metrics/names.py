@@ -116,6 +116,10 @@ def _metric(name: str, higher: bool, first: bool) -> Iterator[Number]:
     yield number(f"clients_{name}_best20", "best 20 % of clients", f"{of}best 20 %")
     if name not in TOGETHER:
         yield number(f"pooled_{name}", "all clients' samples together", together)
+    new = f"{of}new clients"
+    yield number(f"new_{name}_mean", "new clients, after training on their own", new, "new clients", summary=new)
+    yield number(f"new_{name}_worst20", "worst 20 % of new clients", f"{of}worst 20 % of new clients")
+    yield number(f"new_{name}_start", "new clients, before training on their own", f"{of}new clients as they come")
     key, label = f"clients_{name}_count", f"Clients for which {said} is defined"
     yield Number(key, label, "count", source="bookkeeping", metric=name)
 
@@ -126,6 +130,7 @@ def _loss() -> Iterator[Number]:
     yield Number("test_loss", "Loss, test set", better="lower", metric="loss", score=on_test, summary="loss")
     yield Number("clients_loss", "Loss, mean over clients", better="lower", metric="loss", score=own)
     yield Number("pooled_loss", "Loss, all clients' samples together", better="lower", metric="loss")
+    yield Number("new_loss", "Loss, new clients", better="lower", metric="loss")
     yield Number("validation_loss", "Loss, validation", better="lower", metric="loss")
 
 
@@ -143,6 +148,10 @@ def _others() -> Iterator[Number]:
     yield Number("drift_mean", "Size of an update, mean", source="training")
     yield Number("drift_max", "Size of an update, largest", source="training")
     yield Number("drift_cosine", "Cosine between updates, mean", source="training")
+    gain, lose = (f"Clients whose own model is {word} than the global one" for word in ("better", "worse"))
+    yield Number("gain_share", gain, "percent", "higher", words="clients that gain", short="gain", summary="gain")
+    yield Number("lose_share", lose, "percent", "lower", words="clients that lose")
+    yield Number("batches", "Mini-batches read in training", "count", source="bookkeeping")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
     yield Number("rounds", "Rounds", "count", source="bookkeeping", summary="rounds")

@@ -27,7 +27,7 @@ from unalike.files import complaining, replace
 from unalike.models import build as build_model
 from unalike.models.start import built_as
 from unalike.nn.output import Output
-from unalike.run.predict import MethodOutputs, Predictor
+from unalike.run.predict import SEVERAL, Predictor
 
 KEY, FORMAT = "unalike", 1
 DEPLOYABLE = "model.unalike"  # in the folder of a real federation's run
@@ -38,7 +38,7 @@ Build = Callable[[], nn.Module] | nn.Module
 def save(predictor: Predictor, path: str | os.PathLike, source: str | None = None) -> Path:
     """Write a predictor as one file and return its path; source: where a model of one's own is built, for people."""
     file, module = Path(path), predictor.module
-    if isinstance(module, MethodOutputs):
+    if isinstance(module, SEVERAL):
         raise UnalikeError(
             "This client's model is more than one network, and cannot be written as one file: predict with the run."
         )

@@ -18,10 +18,12 @@ from unalike.messages.request import message_parts
 from unalike.metrics.by_class import class_means, class_table
 from unalike.metrics.evaluation import Scores, clients_line, evaluate_columns, merged, validation_line
 from unalike.nn.metrics import COUNTS, MEANS, statistics
+from unalike.nn.task import Task
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
 
+SAME = 1e-5  # a difference between two numbers of a client that rounding makes
 EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
 
 
@@ -84,8 +86,26 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
             continue
         run.client_values = {"client": ids, **scores.values}
         run.client_means = scores.means
-        line |= clients_line(scores, metrics, run.higher)
+        line |= clients_line(scores, metrics, run.higher) | _gains(run, columns, ids)
     return line
+
+
+def _gains(run: Run, columns: Columns, ids: np.ndarray) -> dict[str, float]:
+    """Return the shares of clients that their own model serves better, and worse, than the run's global model, by the
+    headline, where there are both."""
+    alone = run.architectures is not None or run.data.remote or run.task.buffer_policy == "local"
+    if alone or shares_one_model(run.method):
+        return {}
+    models, shares = global_models(run.method, run.server)
+    vector = next(iter(models.values()), None)
+    if not isinstance(vector, Tensor) or shares:
+        return {}
+    name, larger = next(iter(run.higher.items()))
+    common = evaluate_columns(run.task, run.bound(vector), columns, ids).values[name]
+    run.client_values[f"global_{name}"] = common
+    ahead = (run.client_values[name] - common) * (1 if larger else -1)
+    tie = SAME * np.maximum(1, np.abs(common))
+    return {"gain_share": float((ahead > tie).mean()), "lose_share": float((ahead < -tie).mean())}
 
 
 def _tested(run: Run, architecture: str | None = None) -> bool:
@@ -141,7 +161,7 @@ def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.nd
         return ids, _shared_scores(run, split, ids)
     shared, rows = message_parts(published(run), run.population, run.server.values, task)
     rows = rows_of(run, rows, ids)
-    found = _Answers(run, run.data.splits[split])
+    found = Answers(task, run.data.splits[split])
     for outcome in run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids):
         found.add(outcome)
     run.clients.discard()  # a personal model that is trained here leaves nothing behind
@@ -222,11 +242,11 @@ def _one_model_here(run: Run) -> bool:
     return shares_one_model(run.method) and run.task.buffer_policy != "local" and not run.data.remote
 
 
-class _Answers:
+class Answers:
     """Gathers the clients' answers to an evaluation; of long statistics only the sum is kept."""
 
-    def __init__(self, run: Run, columns: Columns):
-        self.metrics, self.sizes = run.task.metrics_for(columns.y), columns.sizes
+    def __init__(self, task: Task, columns: Columns):
+        self.metrics, self.sizes = task.metrics_for(columns.y), columns.sizes
         self.ids: list[np.ndarray] = []
         self.values: dict[str, list[np.ndarray]] = {name: [] for name in ("loss", *self.metrics)}
         self.rows: dict[str, list[Tensor]] = {name: [] for name in statistics(self.metrics, of_all=False)}

@@ -29,7 +29,9 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
     participation = {"kind": type(run.sampling).__name__, **dc.asdict(run.sampling)}
     return {
         "unalike": {"version": unalike.__version__},
-        "run": asked | {"device": task.device.type, "deterministic": torch.are_deterministic_algorithms_enabled()},
+        "run": asked
+        | _newcomers(run)
+        | {"device": task.device.type, "deterministic": torch.are_deterministic_algorithms_enabled()},
         "engine": {
             **_plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
             "took": run.engine.name,
@@ -47,6 +49,12 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_public(run.data),
         },
     }
+
+
+def _newcomers(run: Run) -> dict[str, Any]:
+    """The settings of clients that take no part, where there are any."""
+    chosen = run.settings
+    return {"new_clients": chosen.new_clients, "new_steps": chosen.new_steps} if chosen.new_clients else {}
 
 
 def _taken(run: Run) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -192,7 +192,7 @@ def predictor(run: Run, client: int | str | None = None, architecture: str | Non
         schema=data.schema,
         classes=data.classes,
         label_names=None if names is None else tuple(names),
-        output=None if isinstance(module, MethodOutputs) else (run.task if name is None else run.tasks[name]).output,
+        output=None if isinstance(module, SEVERAL) else (run.task if name is None else run.tasks[name]).output,
         about=about,
     )
 
@@ -258,6 +258,20 @@ class MethodOutputs(nn.Module):
         return self.job.method.predict(*self.job.seen, Batch(x, labels, weight, calls)).cpu()
 
 
+class MeanOutput(nn.Module):
+    """A client's own model where it is several that are asked together: the mean of their outputs."""
+
+    def __init__(self, models: Sequence[nn.Module], output: Output):
+        super().__init__()
+        self.models, self.pick = nn.ModuleList(models), picker(output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.pick(model(x)) for model in self.models]).mean(0)
+
+
+SEVERAL = (MethodOutputs, MeanOutput)  # models that are more than one network
+
+
 def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
     """Return the module with a client's own model, found as evaluation finds it."""
     task = run.task
@@ -279,4 +293,7 @@ def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
         _, sent, _ = one.run(call, client, {n: v[0] for n, v in state.items()}, first[0], call.message(0))
     if predicts(run.method):
         return MethodOutputs(one, job)
-    return run.module_with(sent["vector"], sent.get(BUFFERS, one.buffers), architecture)
+    vector, buffers = sent["vector"], sent.get(BUFFERS, one.buffers)
+    if vector.dim() == 1:
+        return run.module_with(vector, buffers, architecture)
+    return MeanOutput([run.module_with(each, buffers, architecture) for each in vector], job.task.output)

@@ -30,6 +30,7 @@ class Round:
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
+        self.batches = 0  # read by all clients in training
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
         self._buffers: dict[str, list[tuple[np.ndarray, Tensor, float]]] = {}
@@ -85,6 +86,7 @@ class Round:
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += wire.payload(self._to_server(outcome.up))
             trained = max(trained, outcome.trained)
+            self.batches += int(np.sum(outcome.batches))
             sums.add(outcome)
             sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
             for listener in self.listeners:

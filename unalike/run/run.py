@@ -34,6 +34,7 @@ from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
 from unalike.run.folder import RunFolder, taken_engine
+from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
 from unalike.run.sampling import Uniform, draw, sampling
@@ -54,7 +55,8 @@ class Run:
     layout; reason: which engine ran and why; seconds_total.
 
     Where clients have different networks: tasks and models by architecture; architectures: which client has which;
-    task is the first. parts: the data of each, which may be the same for all.
+    task is the first. parts: the data of each, which may be the same for all. newcomers: the clients that take no part,
+    where there are any.
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class Run:
         for own in tasks.values():
             own.buffer_policy = method.buffers or own.buffer_policy
         self.rounds, self.seed = settings.rounds, settings.seed
+        fingerprint = federation.fingerprint()
+        federation, newcomers = divide(federation, settings)
         self.sampling = sampling(settings.clients_per_round)
         self.sampling.check(len(federation))
-        fingerprint = federation.fingerprint()
         self._present = None if federation.drift is None else Present(federation, task.device, task.dtype)
         here = federation.to(task.device, task.dtype) if self._present is None else self._present.data
         self.data = self._training = here
@@ -100,6 +103,7 @@ class Run:
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
         self._assemble(engine_options, where)
+        self.newcomers = None if newcomers is None else Newcomers(self, newcomers)
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = facts(self, fingerprint, engine_options)
             try:
@@ -262,6 +266,8 @@ class Run:
 
     def close(self) -> None:
         self.engine.close()
+        if self.newcomers is not None:
+            self.newcomers.close()
         for store in self._stores.values():  # of a round that failed; after the engine, whose workers may be staging
             store.discard()
         if self.folder is not None:
@@ -331,6 +337,7 @@ class Run:
             "train_loss": exchanges.train_loss,
             "bytes_down": exchanges.bytes_down,
             "bytes_up": exchanges.bytes_up,
+            "batches": exchanges.batches,
         }
         if exchanges.bytes_peer:
             line["bytes_peer"] = exchanges.bytes_peer
@@ -341,7 +348,7 @@ class Run:
         if t == 0 and SETUP_BYTES in self.server.values:
             line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
         if self.evaluated(t + 1):
-            line |= evaluated(self, t)
+            line |= self.evaluate()
         line["seconds"] = round(trained, 6)
         line["seconds_evaluation"] = round(time.perf_counter() - began - trained, 6)
         self.seconds_total += time.perf_counter() - began
@@ -406,7 +413,8 @@ class Run:
 
     def evaluate(self) -> dict[str, Any]:
         """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
-        return evaluated(self, self.rounds_done - 1)
+        t = self.rounds_done - 1
+        return evaluated(self, t) | ({} if self.newcomers is None else self.newcomers.line(t))
 
     def test_scores(self, vector: Tensor, architecture: str | None = None) -> dict[str, float | None]:
         """Return the loss and metrics of a vector on the global test set, of an architecture's own data where these

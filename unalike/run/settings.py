@@ -20,6 +20,7 @@ HOW: dict[str, Any] = {"free": True, "how": True}  # of what decides how a run i
 CHOICE = ("auto", *ENGINES)
 SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists"
 NETWORKS = "which client has which of several networks: a list of names, or small:10, large:10"
+NEW = "clients that take no part and are only judged: a share (0.2) or a count (5)"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,6 +44,8 @@ class RunSettings:
     checkpoint_every: int = knob(1, "rounds between checkpoints", least=1, **HOW)
     evaluate_every: int = knob(1, "rounds between evaluations", least=1)
     evaluate_clients: str | int = knob("auto", "auto, all, none, or how many (the same ones each time)")
+    new_clients: float | int = knob(0, NEW, least=0, fact=False)
+    new_steps: int = knob(10, "steps that a new client trains on its own data before it is judged", least=0, fact=False)
     state_memory: int = knob(
         2 << 30, "bytes of client state in memory; the rest is in files", least=0, **HOW, fact=False
     )

@@ -111,6 +111,7 @@ class Captured:
 
     def __init__(self, stack: Stack):
         self.settings, self.trained, self.sizes = _settings(stack), stack.trained, stack.sizes
+        self.batches = stack.batches
         self.amounts = [stack.amounts(stack.plan(local, 0)) for local in self.settings]
         self.fixed = [to_device(stack.device, *amounts.arrays) for amounts in self.amounts]
         courses = self._courses(stack)
@@ -142,7 +143,7 @@ class Captured:
     def replay(self, stack: Stack, courses: list[Arrays]) -> Outcome:
         self._load(stack, courses)
         self.again()
-        stack.trained = self.trained
+        stack.trained, stack.batches = self.trained, self.batches
         kept, sent, ends = self.out
         kept, sent = ({k: v.clone() for k, v in part.items()} for part in (kept, sent))  # the next replay writes there
         return stack.outcome(kept, sent, ends.clone())

@@ -268,7 +268,8 @@ class SharedStack:
         for whose, at, own in self.job.parts(outcome.ids):
             index = torch.from_numpy(at).to(self.job.task.device)
             up = {name: values[index] for name, values in outcome.up.items()}
-            yield whose, Outcome(own, up, outcome.samples[at], outcome.loss[at], outcome.trained)
+            batches = outcome.batches[at] if isinstance(outcome.batches, np.ndarray) else outcome.batches
+            yield whose, Outcome(own, up, outcome.samples[at], outcome.loss[at], outcome.trained, batches=batches)
 
     def answer_alone(self, group: list[Member]) -> None:
         """One after another; an error is the run's own."""

@@ -74,6 +74,7 @@ class Stack:
         self.ids, self.positions = ids[self.longest], positions
         self.sizes = sizes[self.ids]
         self.trained = call.trained
+        self.batches = np.zeros(len(ids), dtype=np.int64)  # read in training so far, in the order of `ids`
         self.ordered: Ordered | None = None
         self.asked: list[Request] = []  # the requests made so far
         self.used: list[Any] = []  # what they used and did not make
@@ -123,7 +124,8 @@ class Stack:
         """Back on the host: state staged, everybody in the cohort's order."""
         back, ids = self.places, self.ids[self.places]
         self.job.states.stage(ids, kept)
-        return LazyOutcome(ids, sent, self.sizes[back], self.trained - self.call.trained, ends)
+        trained = self.trained - self.call.trained
+        return LazyOutcome(ids, sent, self.sizes[back], trained, ends, self.batches[back])
 
     # ---- the device's side
 
@@ -277,6 +279,7 @@ class Stack:
         step = self.engine.step(StepKind.of(local, request, laid, samples, there.labelled), len(self.ids))
         order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
         self.trained += 1
+        self.batches = self.batches + amounts.did * request.batches
         done = step.run(moving, Course(chosen, order, amounts.steps, offset, count, alive, own, only, common))
         ends: Any = (*done, moving["state"])
         theta, buffers, slots, loss, state = tree_map(lambda t: t[moves[1]], ends) if moves else ends
