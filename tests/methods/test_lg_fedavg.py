@@ -94,7 +94,7 @@ def test_without_mu_it_is_the_supervised_one():
 
 
 def test_a_decoder_needs_the_heads_input_and_numbers():
-    with pytest.raises(UnalikeError, match=r"LGFedAvg mu=0\.5 with shared='last 2': the decoder reads"):
+    with pytest.raises(UnalikeError, match=r"LGFedAvg mu=0\.5 with shared='last 2': a decoder reads"):
         ua.LGFedAvg(mu=0.5, shared="last 2")
     with pytest.raises(UnalikeError, match="LGFedAvg mu: samples are tokens"):
         run(ua.LGFedAvg(mu=0.5), "lstm")
@@ -106,6 +106,8 @@ def test_bodies_travel_for_a_new_client_alone():
     assert torch.equal(plain.server.w, asked.server.w)
     body = plain.task.layout.body_size
     assert asked.history[0]["bytes_up"] - plain.history[0]["bytes_up"] == 2 * 8 * body
+    fresh = run(ua.LGFedAvg(newcomer="logits"), rounds=0)
+    assert torch.equal(fresh.method.published(fresh.server)["models"], fresh.task.start[None])  # nobody's yet
     models = asked.method.published(asked.server)["models"]
     assert torch.equal(models, torch.stack([own(asked, k) for k in range(3)]))  # of those who took part
 
@@ -114,10 +116,13 @@ def test_bodies_travel_for_a_new_client_alone():
 def test_a_new_client_asks_all_models(engine):
     done = small.run(ua.LGFedAvg(newcomer="logits"), new_clients=2, new_steps=3, engine=engine, dtype="float64")
     models = [own(done, k) for k in range(done.population)]
-    right, module = [], small.model().double()
+    losses, right, module = [], [], small.model().double()
     for k in range(2):
         x, y = done.newcomers.data.splits["test"].of(k)
         outputs = [torch.func.functional_call(module, done.task.layout.views(v), x.double()) for v in models]
-        right.append(float((torch.stack(outputs).mean(0).argmax(1) == y).double().mean()))
+        mean = torch.stack(outputs).mean(0)
+        right.append(float((mean.argmax(1) == y).double().mean()))
+        losses.append(float(nn.functional.cross_entropy(mean, y)))
     line = done.history[-1]
+    assert line["new_loss"] == pytest.approx(np.mean(losses), abs=1e-9)
     assert line["new_accuracy_mean"] == line["new_accuracy_start"] == pytest.approx(np.mean(right), abs=1e-9)

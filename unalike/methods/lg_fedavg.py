@@ -5,10 +5,9 @@ FedPer the other way round: the first layers are every client's own (they learn 
 
     θ_k: local training of everything from (own body, shared part of w);   shared part of w ← mean_k of θ_k's
 
-`shared` names the common part: "head" (the last layer), "last 2", … (the paper: the last two or three).
-
-With `mu` above 0 the body learns from its inputs too: every client has a decoder d_k of its own, from the features (the
-head's input) back to the input, and a step on a mini-batch is one of the joint gradient
+`shared` names the common part: "head" (the last layer), "last 2", … (the paper: the last two or three). With `mu` above
+0 the body learns from its inputs too: every client has a decoder d_k of its own, from the features (the head's input)
+back to the input, and a step on a mini-batch is one of the joint gradient
 
     (θ_k, d_k) ← (θ_k, d_k) − η ∇ [ f_k(θ_k) + μ mean ‖d_k(features) − x‖² / numbers in x ]
 
@@ -48,10 +47,8 @@ class LGFedAvg(Divided):
 
     def __post_init__(self) -> None:
         if self.mu and self.shared != "head":
-            raise UnalikeError(
-                f"LGFedAvg mu={self.mu} with shared={self.shared!r}: the decoder reads the head's input, which is what "
-                "the own part makes only with shared='head'. Take that, or mu=0."
-            )
+            about = f"LGFedAvg mu={self.mu} with shared={self.shared!r}"
+            raise UnalikeError(f"{about}: a decoder reads the head's input. Take shared='head', or mu=0.")
 
     @property
     def stays(self) -> str:
@@ -87,9 +84,7 @@ class LGFedAvg(Divided):
         decoder = me.own(s.decoder, me.start_of("decoder"))
         return me.train(self.whole(me, s, m), step=self.both, state={"decoder": decoder}).then(self.done)
 
-    def both(
-        self, theta: Tensor, batches: list[Batch], lr: Tensor, decoder: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def both(self, theta: Tensor, batches: list[Batch], lr: Tensor, decoder: Tensor) -> tuple[Tensor, dict]:
         batch, x = batches[0], batches[0].x
         if not x.is_floating_point():
             raise UnalikeError("LGFedAvg mu: samples are tokens, which no decoder rebuilds as numbers. Take mu=0.")
@@ -107,19 +102,16 @@ class LGFedAvg(Divided):
         more = {"body": kept["own"]} if self.newcomer == "logits" else {}
         return {**kept, **decoder}, {**sent, **more}
 
-    def setup(self, server: Server, everyone: Cohort) -> None:
-        server.clients = everyone.population
-
     def take(self, server: Server, cohort: Cohort) -> Tensor:
         replies = cohort.call(self.client, w=server.w)
         if self.newcomer == "logits":
-            server.table("bodies")[replies.ids] = replies.each("body")
+            server.table("bodies")[replies.ids], server.clients = replies.each("body"), cohort.population
         return replies.mean("delta")
 
     def published(self, server: Server) -> Message:
         if self.newcomer != "logits":
             return super().published(server)
-        bodies, ids = server.table("bodies"), range(server.clients)
+        bodies, ids = server.table("bodies"), range(server.values.get("clients", 0))
         rows = bodies[ids][bodies.known(ids)]
         models = server.layout.with_part(server.w.expand(len(rows), -1), self.stays, rows)
         return {"w": server.w, "models": models if len(rows) else server.w[None]}
