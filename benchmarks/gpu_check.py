@@ -22,6 +22,7 @@ from toys import TOYS
 
 STRENGTHS = {"fedprox": {"mu": 1.0}, "fedavgr": {"trace": 1e-2, "frobenius": 1e-2, "mmd": 0.1}, "flhc": {"warmup": 0}}
 STRENGTHS |= {"rfedavg": {"lam": 0.3}, "rfedavg-plus": {"lam": 0.3}, "oneshot": {"epochs": 3}}
+STRENGTHS |= {"cfl": {"eps1": 9.0, "eps2": 0.0, "after": 0, "gamma": 0.0}, "fedfmc": {"fork": 1, "consolidate": 1}}
 OURS = [cls(**STRENGTHS.get(name, {})) for name, cls in ua.METHODS.items()]
 METHODS = [*OURS, *TOYS]
 LIMIT = {"float64": 1e-9, "float32": 1e-5}

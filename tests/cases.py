@@ -51,6 +51,9 @@ CASES = {
     "fedbabu": (ua.FedBABU(), None, None, {}),
     "fedbn": (ua.FedBN(), None, None, {}),
     "fedmeta": (ua.FedMeta(0.1, 0.1, "meta-sgd"), None, None, {}),
+    "fedcurv": (ua.FedCurv(0.3), ua.FedCurv(0.0), ua.FedAvg(), {}),
+    "mocha": (ua.Mocha(0.05, 1, 0.5, 1.5, certificate=True), None, None, {}),
+    "virtual": (ua.Virtual(0.3, prior_sd=1.0, private="head"), None, None, {}),
     "fedper": (ua.FedPer(), None, None, {}),
     "fedrep": (ua.FedRep(head_epochs=2), None, None, {}),
     "finetune": (ua.FineTune(), ua.FineTune(epochs=0), ua.FedAvg(), {}),
@@ -60,6 +63,12 @@ CASES = {
     "per-fedavg": (ua.PerFedAvg(0.1), None, None, {}),
     "pfedme": (ua.PFedMe(1.0, 0.05, 2), None, None, {}),
     "reptile": (ua.Reptile(0.5), None, None, {}),
+    "cfl": (ua.CFL(9.0, 0.0, after=0, gamma=0.0), ua.CFL(0.0), UNIFORM, {}),  # every cluster of more than two is split
+    "fedcluster": (ua.FedCluster(2), ua.FedCluster(1), ua.FedAvg(), {}),
+    "fedfmc": (ua.FedFMC(2, 1.0, fork=1, consolidate=1), ua.FedFMC(1, 0.0, 1, 1), ua.FedAvg(), {}),
+    "fesem": (ua.FeSEM(2), ua.FeSEM(1), UNIFORM, {}),
+    "hypcluster": (ua.HypCluster(2, starts=2, trial=1), ua.HypCluster(1), ua.FedAvg(), {}),
+    "ifca": (ua.IFCA(2, clustered="head"), ua.IFCA(1), UNIFORM, {}),
     "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
     "local-only": (ua.LocalOnly(), None, None, {}),
 }  # fmt: skip

@@ -10,7 +10,15 @@ from typing import Any
 
 from unalike.errors import UnalikeError
 
-PLURALS = {"is": "are", "reads": "read", "keeps": "keep", "learns": "learn", "it": "them"}
+PLURALS = {
+    "is": "are",
+    "has": "have",
+    "gives": "give",
+    "reads": "read",
+    "keeps": "keep",
+    "learns": "learn",
+    "it": "them",
+}
 
 
 def size(count: float) -> str:

@@ -376,7 +376,9 @@ def test_against_the_reference_lines():
     assert text["Against all data in one place"] == (
         "centralized has 0.862 ± 0.013, the best method (b) is 0.050 below."
     )
-    assert text["Is federating worth it"].startswith("yes; on clients' own test data b has 0.812 ± 0.013 and every")
+    assert text["Is federating worth it"].startswith(
+        "yes; on clients' own test data b has 0.812 ± 0.013 and training alone"
+    )
     text = say(method("fedavg", [0.5, 0.6, 0.7]), method("centralized", [0.9, 0.62, 0.71], reference=True))
     assert text["Against all data in one place"].endswith("(fedavg) is 0.143 below in every seed, yet not shown.")
     text = say(method("fedavg", [0.5, 0.6, 0.7]), method("centralized", [0.9, 0.62, 0.69], reference=True))
@@ -544,7 +546,7 @@ def test_a_grid_names_settings_that_diverged_and_the_setting_of_a_reference_line
     assert case.judged == [f"{name} lr=1" for name in names]
     assert "fedavg lr=2 in 1 of 1 seeds" in text["Diverged"] and "local-only lr=2 in 1" in text["Diverged"]
     assert "centralized lr=1 has 0.500" in text["Against all data in one place"]
-    assert "every client by itself (local-only lr=1) 0.500" in text["Is federating worth it"]
+    assert "training alone (local-only lr=1) 0.500" in text["Is federating worth it"]
 
 
 def test_few_validation_samples_are_said():

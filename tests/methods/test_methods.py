@@ -325,8 +325,18 @@ BYTES = {
     "flhc": (ua.FLHC(2, warmup=1), lambda P, d, m: (4 * P, 4 * P)),
     "fedavgm": (ua.FedAvgM(), lambda P, d, m: (4 * P, 4 * P)),
     "fedadam": (ua.FedAdam(), lambda P, d, m: (4 * P, 4 * P)),
+    "cfl": (ua.CFL(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedcluster": (ua.FedCluster(2), lambda P, d, m: (4 * P, 4 * P)),
+    # k = 2 models down; up, a change in one of k places, who chose which, and a loss
+    "hypcluster": (ua.HypCluster(2), lambda P, d, m: (8 * P, 8 * P + 12)),
+    "ifca, told": (ua.IFCA(2, choice="told"), lambda P, d, m: (8 * P, 4 * P + 12)),
     # the mixture of all N = 6 clients goes down: a share, d means and d variances each
     "fedavgr": (ua.FedAvgR(), lambda P, d, m: (4 * P + 6 * (8 * d + 4), 4 * P + 8 * d)),
+    "fedcurv": (ua.FedCurv(), lambda P, d, m: (12 * P, 12 * P)),
+    # the head's 3 (d + 1) numbers, how much a client's own count, and ρ; nothing but the head goes up
+    "mocha": (ua.Mocha(), lambda P, d, m: (12 * (d + 1) + 8, 12 * (d + 1))),
+    "virtual": (ua.Virtual(), lambda P, d, m: (8 * P + 4, 8 * P)),
+    "virtual, own head": (ua.Virtual(private="head"), lambda P, d, m: (8 * P - 24 * (d + 1) + 4, 8 * P - 24 * (d + 1))),
 }
 
 
@@ -369,10 +379,14 @@ def test_who_reads_single_replies():
         "def-kt": {("theta", "model", "sealed")},
         "fedamp": {("model", "model", "each")},  # each cloud model is made of all models
         "heur-fedamp": {("model", "model", "each")},
+        "cfl": {("delta", "model", "each"), ("right", "scalar", "each")},
+        "fedfmc": {("own", "model", "each")},  # in the first round of a fork
+        "fesem": {("model", "model", "each"), ("place", ("clusters",), "each")},
+        "mocha": {("gain", "head", "each")},  # what a client hears is mixed from all of them
     }
     assert not reads(ua.FedFa(weighting="uniform")) and not reads(ua.FedFa(weighting="samples"))
     tables = {name: {n: f.shape for n, f in cls().tables.items()} for name, cls in ua.METHODS.items() if cls().tables}
-    apart = {name: {"models": "model"} for name in ("fedamp", "heur-fedamp")}
+    apart = {name: {"models": "model"} for name in ("fedamp", "heur-fedamp", "fesem")}
     assert tables == {"rfedavg": {"means": "features"}, "fedavgr": {"mean": "features", "spread": "features"}, **apart}
 
 
@@ -452,11 +466,20 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "per-fedavg": (ua.PerFedAvg(0.1), 60, 0.74),  # 0.829
     "pfedme": (ua.PFedMe(1.0, 0.1), 40, 0.75),  # 0.841
     "reptile": (ua.Reptile(), 40, 0.78),  # 0.870
+    "cfl": (ua.CFL(), 40, 0.53),  # 0.616: FedAvg with equal weights, as long as nothing is split
+    "fedcluster": (ua.FedCluster(4), 20, 0.74),
+    "fedfmc": (ua.FedFMC(), 40, 0.57),  # 0.666
+    "fesem": (ua.FeSEM(2), 40, 0.67),  # 0.774, and so on: each with its cluster's model
+    "hypcluster": (ua.HypCluster(2), 40, 0.68),  # 0.783
+    "ifca": (ua.IFCA(2), 40, 0.67),  # 0.771
+    "fedcurv": (ua.FedCurv(0.01), 40, 0.7),  # 0.805
+    "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
+    "virtual": (ua.Virtual(0.5), 40, 0.79),  # 0.891, with the mean weights on the global test set
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
-    "fedmix",
+    "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc",
 }  # fmt: skip
 
 

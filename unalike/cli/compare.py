@@ -37,9 +37,10 @@ from unalike.cli import show
 from unalike.cli.scoreboard import Scoreboard
 from unalike.comparison import jobs, results
 from unalike.comparison.arms import arms_of, chooses
+from unalike.comparison.gains import client_values
 from unalike.config import defaults, flags
 from unalike.errors import UnalikeError, unknown
-from unalike.text import parse_seeds, span
+from unalike.text import listed, parse_seeds, plural, span
 
 # What is run where neither flags nor a file say it: small, so that an answer comes in minutes on a laptop.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -48,13 +49,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 50, "checkpoint_every": 10},
 }
 SEEDS = 3
+SCORES = ("clients", "test")  # what methods may be compared by
 UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was learned
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "unalike compare METHOD ... [--SETTING VALUE[,VALUE] ...] [--seeds N | A,B,C]\n"
-        "                       [--tune N] [--target X] [--no-references] [--folder OUT]"
+        "                       [--tune N] [--target X] [--score clients | test] [--no-references]\n"
+        "                       [--folder OUT]"
     )
     parser.add_argument("methods", nargs="+", metavar="METHOD", help="names, file.py:Class, and at most one TOML file")
     parser.add_argument("--seeds", default=str(SEEDS), metavar="N", help="how many, or which: 3, or 0,1,2 [3]")
@@ -62,6 +65,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune-rounds", type=int, metavar="N", help="rounds of such a trial [half of the rounds]")
     target = "score to count rounds and bytes to [95 %% of FedAvg's]"
     parser.add_argument("--target", type=float, metavar="X", help=target)
+    score = "compare by clients' own test data, or by the global test set [clients where a method is personal]"
+    parser.add_argument("--score", choices=SCORES, help=score)
     parser.add_argument("--no-references", action="store_true", help="leave out centralized, local-only and FedAvg")
     parser.add_argument("--dry-run", action="store_true", help="check everything and show what would be run")
 
@@ -75,7 +80,13 @@ def main(args: argparse.Namespace) -> int:
     methods = _methods([word for word in args.methods if word not in files], not args.no_references)
     given = [(name, text) for name, text in args.settings if name != "folder"]
     start = config.read_tables(files[0]) if files else _defaults(given)
-    arms = arms_of(methods, given, start, free_rate=not files or "lr" not in start["local"])
+    free_rate = not files or "lr" not in start["local"]
+    arms = arms_of(methods, given, start, free_rate)
+    personal = list(dict.fromkeys(arm.method for arm in arms if arm.personal and not arm.reference))
+    notes = []
+    if personal and "local-only" not in methods:
+        arms = arms_of([*methods, "local-only"], given, start, free_rate)
+        notes = [_why_alone(personal)]
     rounds = int(arms[0].tables["run"]["rounds"])
     trial_rounds = args.tune_rounds or max(1, round(rounds * jobs.TRIAL_SHARE))
     _check(args, arms, rounds, trial_rounds)
@@ -84,20 +95,23 @@ def main(args: argparse.Namespace) -> int:
         raise UnalikeError(f"unalike compare: {folder} is not a comparison's folder: give another --folder.")
 
     board = Scoreboard(show.console(args.quiet or args.json))
-    arms = jobs.settle(arms, seeds[0], board, validation=bool(args.tune))
+    by = args.score or ("clients" if personal else "")
+    arms = jobs.settle(arms, seeds[0], board, bool(args.tune), by)
+    _check_score(args.score, arms)
+    board.by = by
     facts: dict[str, Any] = {
         "title": f"{_who(arms)} on {_source(arms[0].tables['data'])}",
         "command": _command(args),
         "settings": describe(arms, seeds),
         "seeds": seeds,
-        "notes": [],
+        "notes": notes,
     }
     if args.dry_run:
         return _dry(args, arms, seeds, folder, facts)
     board.title(facts["settings"])
     try:
         with board:
-            return _conduct(args, arms, seeds, folder, facts, board, trial_rounds, began)
+            return _conduct(args, arms, seeds, folder, facts, board, trial_rounds, began, by)
     except KeyboardInterrupt:
         if args.json:
             show.document({"stopped": True, "folder": str(folder), "resume": facts["command"]})
@@ -114,11 +128,12 @@ def _conduct(
     board: Any,
     trial_rounds: int,
     began: float,
+    by: str,
 ) -> int:
     if args.tune:
         seed = max(seeds) + 1  # none of those that are reported
         arms, found = jobs.tuned(arms, args.tune, trial_rounds, seed, folder, board)
-        facts["notes"] = results.tuning_notes(arms, found, trial_rounds, seed)
+        facts["notes"] += results.tuning_notes(arms, found, trial_rounds, seed)
         facts["tuning"] = {
             name: [{**t["method"], **t["local"], "validation": s} for t, s in zip(f.trials, f.scores, strict=True)]
             for name, f in found.items()
@@ -128,7 +143,12 @@ def _conduct(
     board.begin(planned, "runs")
     outcomes = jobs.make(planned, board)
     board.stop()
-    cases = results.conclude(arms, seeds, outcomes, args.target, bool(args.tune))
+    places = {(job.arm.name, job.seed): job.folder for job in planned}
+
+    def clients(name: str, seed: int, round: int, metric: str) -> dict[int, float]:
+        return client_values(places[name, seed], round, metric)
+
+    cases = results.conclude(arms, seeds, outcomes, args.target, bool(args.tune), by, clients)
     code = 0 if all(case.sound for case in cases) else UNSOUND
     content = results.write(folder, cases, planned, facts)
     if not args.json:
@@ -189,6 +209,33 @@ def _check(args: argparse.Namespace, arms: Sequence[jobs.Arm], rounds: int, tria
         raise UnalikeError("unalike compare: --tune-rounds is at least 1, and goes with --tune.")
 
 
+def _why_alone(personal: Sequence[str]) -> str:
+    whose = f"{listed(personal)} {plural('gives', personal)}"
+    return (
+        f"local-only is run too, also with --no-references: {whose} clients models of their own, and what these are "
+        "worth is seen beside training alone."
+    )
+
+
+def _check_score(asked: str | None, arms: Sequence[jobs.Arm]) -> None:
+    """Whether methods can be compared by what was asked for."""
+    methods = [arm for arm in arms if not arm.reference] or arms
+    if asked == "clients" and not all(arm.has_own for arm in methods):
+        why = "clients are not evaluated on test samples of their own here (--test 0.2, --evaluate-clients all)."
+        raise UnalikeError(f"unalike compare: --score clients cannot be had: {why}")
+    none = list(dict.fromkeys(arm.label for arm in methods if not arm.has_global))
+    if asked == "test" and len(none) == len({arm.label for arm in methods}):
+        raise UnalikeError(
+            "unalike compare: --score test cannot be had: the data have no test set beside the clients' own, or no "
+            "method has a global model. Leave --score out."
+        )
+    if asked == "test" and none:
+        raise UnalikeError(
+            f"unalike compare: --score test compares global models, and {listed(none)} {plural('has', none)} none: "
+            "leave --score out, or the method."
+        )
+
+
 def _folder(start: dict[str, Any], given: Sequence[flags.Given], args: argparse.Namespace) -> str:
     """runs/compare-<data>-<six digits of a hash>: the same settings find the same folder again, so that the same
     command goes on, and one more method or seed is added to what is there."""
@@ -214,6 +261,7 @@ def _command(args: argparse.Namespace) -> str:
     words += ["--tune", str(args.tune)] if args.tune else []
     words += ["--tune-rounds", str(args.tune_rounds)] if args.tune_rounds else []
     words += ["--target", f"{args.target:g}"] if args.target is not None else []
+    words += ["--score", args.score] if args.score else []
     words += ["--no-references"] if args.no_references else []
     return shlex.join(words)
 
@@ -263,8 +311,10 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         titles = list(results.columns(case))
         cut = titles.index("variance pp²")
         others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
+        own = [t for t in results.OF_CLIENTS if t in titles]
         first = [t for t in titles[:cut] if t != "corrected" and t not in others]
-        for part in (first, *([["method", *others]] if others else []), ["method", *titles[cut:]]):
+        rest = [t for t in titles[cut:] if t not in (*own, *results.EQUAL)]
+        for part in (first, *(["method", *some] for some in (others, own, rest) if some)):
             rows = results.rows(case, part)
             kept = _fitting(rows, part, [*reversed(case.base.others)])
             out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
@@ -276,7 +326,8 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
 def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
     """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
     kept = [*titles]
-    for spare in ("variance pp²", "own data", "clients keep", "last round", *others, "time", "p"):
+    spares = ("variance pp²", "own data", "clients keep", "last round", *others, "test set", "time", "p")
+    for spare in (s for s in spares if s != "own data" or s != titles[1]):
         wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
         if wide + (20 if "server reads" in kept else 0) <= show.width():
             break

@@ -32,6 +32,7 @@ class Scoreboard(Watch):
         self.live: Live | None = None
         self.jobs: Sequence[Job] = ()
         self.known = numbers()  # of the runs' metrics
+        self.by = ""  # what methods are compared by: see metrics/names.scores
 
     def __enter__(self) -> Scoreboard:
         return self
@@ -70,7 +71,7 @@ class Scoreboard(Watch):
         label = job.arm.label
         self.rounds[label] = self.rounds.get(label, 0) + 1
         self.left, self.fresh = self.left - 1, self.fresh + 1
-        if score := score_in(line, self.known):
+        if score := self._score(line):
             self.now[label] = line[score.key]
 
     def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
@@ -83,7 +84,7 @@ class Scoreboard(Watch):
         self.now.pop(label, None)
         end = last(outcome.lines)
         self.known = numbers(outcome.metrics)
-        score = None if outcome.diverged is not None or end is None else score_in(end, self.known)
+        score = None if outcome.diverged is not None or end is None else self._score(end)
         value = end[score.key] if end and score else None
         self.scores.setdefault(label, []).append(value)
         if self.live is None:
@@ -92,6 +93,10 @@ class Scoreboard(Watch):
             how = f"diverged in round {outcome.diverged}" if outcome.diverged is not None else _words(end, score)
             when = f"in {span(seconds)}" if fresh else "(was there)"
             self.say(f"{count} {job.folder.name}: {how} {when}{self._to_go() if fresh else ''}")
+
+    def _score(self, line: dict[str, Any]) -> Number | None:
+        """The score that methods are compared by, else another that the line has."""
+        return score_in(line, self.known, self.by) or score_in(line, self.known)
 
     def stop(self) -> None:
         if self.live is not None:

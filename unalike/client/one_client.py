@@ -245,8 +245,9 @@ class OneClient:
         n, over = int(chosen.sizes[0]), getattr(request, "over", "samples")
         picked = torch.arange(n, device=device) if over == "samples" else self._some(over, n)
         place = _Place(chosen, request.only, device)
-        for a in range(0, len(picked), SLICE):
-            index = picked[a : a + SLICE]
+        size = min(SLICE, getattr(request, "at_once", None) or SLICE)
+        for a in range(0, len(picked), size):
+            index = picked[a : a + size]
             rows_there = place.find(index[None])[0]
             x, y = chosen.samples.x[rows_there], chosen.samples.y[rows_there]
             output = features = None

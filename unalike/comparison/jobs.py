@@ -21,13 +21,16 @@ from unalike.config import defaults
 from unalike.data import Columns, Federation
 from unalike.errors import Diverged, UnalikeError
 from unalike.metrics.constant import constant_scores
+from unalike.metrics.lines import Line
 from unalike.metrics.names import from_facts
 from unalike.nn.numerics import one_thread
 from unalike.results.evidence import CONSTANT, REFERENCES, SCORES, Outcome, score_of
 from unalike.run import folder
 from unalike.run.callbacks import Callback
-from unalike.run.evaluate import choose_clients
+from unalike.run.evaluate import choose_clients, shares_one_model
+from unalike.run.newcomers import divide
 from unalike.run.sampling import sampling
+from unalike.run.settings import RunSettings
 
 LARGE = 10.0  # features beyond it in a tenth of the rows have units
 COHORT = 10  # clients a round, where nothing is said
@@ -43,7 +46,8 @@ class Arm:
 
     name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
     learning rate, so that --tune may; validation: how many samples of all clients choose the round; unscaled: its
-    features are in units of their own; tested: how many samples the scores are of.
+    features are in units of their own; tested: how many samples the scores are of; has_global: it has a global model,
+    and the data a test set for it; has_own: clients are evaluated on test samples of their own.
     """
 
     label: str
@@ -54,6 +58,8 @@ class Arm:
     validation: int | None = None
     unscaled: bool = False
     tested: int | None = None
+    has_global: bool = True
+    has_own: bool = True
 
     @property
     def method(self) -> str:
@@ -63,6 +69,11 @@ class Arm:
     @property
     def reference(self) -> bool:
         return self.method in REFERENCES
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients have models of their own."""
+        return not shares_one_model(config.make_method(self.tables["method"]))
 
 
 @dc.dataclass(frozen=True)
@@ -107,10 +118,10 @@ def with_seed(tables: Tables, seed: int) -> Tables:
     return {**tables, "data": data, "run": {**tables["run"], "seed": seed}}
 
 
-def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = False) -> list[Arm]:
+def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = False, by: str = "") -> list[Arm]:
     """What the data decide: test and validation shares, clients a round, the centralized reference's passes. Then
     every method is tried on a few samples, so that what cannot run is said before anything is run. `validation`: such
-    data must be there."""
+    data must be there; `by`: what methods are compared by ("clients", "test", or what there is)."""
     if any(config.data_parts(arm.tables["data"]) for arm in arms):
         raise UnalikeError("Methods are compared on data of one shape: with [data.NAME] tables, `unalike run` each.")
     settled, data, said = [], {}, False
@@ -129,18 +140,29 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
             data[arm.case] = table, fed
         table, fed = data[arm.case]
         run = dict(arm.tables["run"])
+        training = _training(fed, run, seed)
         few = OWN_COHORT if defaults.own(arm.tables) else COHORT
-        run.setdefault("clients_per_round", COHORT if len(fed) > few else 1.0)
+        run.setdefault("clients_per_round", COHORT if len(training) > few else 1.0)
         tables = {**arm.tables, "data": table, "run": run}
         if defaults.own(tables):
             tables = defaults.suited(tables, fed)
         if arm.method == "centralized":
-            tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(fed))
-        chosen_on = None if fed.validation is None else len(fed.validation.y)
-        tested = len(fed.global_test[1]) if fed.global_test is not None else 0 if fed.test is None else len(fed.test.y)
-        settled.append(dc.replace(arm, tables=tables, validation=chosen_on, tested=tested, unscaled=_unscaled(fed)))
-        _try(settled[-1], fed, seed)
+            tables["local"] = pooled_work(tables["local"], run["clients_per_round"], len(training))
+        chosen_on = None if fed.validation is None else len(training.splits["validation"].y)
+        own = 0 if fed.test is None else len(training.splits["test"].y)
+        has_own = own > 0 and run.get("evaluate_clients") != "none"
+        tested = own if fed.global_test is None or (by == "clients" and has_own) else len(fed.global_test[1])
+        arm = dc.replace(arm, tables=tables, validation=chosen_on, tested=tested, unscaled=_unscaled(fed))
+        tried = _try(arm, fed, seed)
+        has_global = tried is None or any(key.startswith("test_") for key in tried)
+        settled.append(dc.replace(arm, has_global=has_global, has_own=has_own))
     return settled
+
+
+def _training(fed: Federation, run: dict[str, Any], seed: int) -> Federation:
+    """Return the data of the clients that train: all but the new ones."""
+    new = run.get("new_clients", 0)
+    return divide(fed, RunSettings(rounds=0, new_clients=new, seed=seed))[0] if new else fed
 
 
 def _unscaled(fed: Federation) -> bool:
@@ -185,21 +207,25 @@ def _alike(local: dict[str, Any]) -> dict[str, Any]:
     return local | means | ({"steps": max(1, round(means["steps"]))} if "steps" in means else {})
 
 
-def _try(arm: Arm, fed: Federation, seed: int) -> None:
-    """Set up on all data, and one round on a few samples of three clients; nothing is written."""
+def _try(arm: Arm, fed: Federation, seed: int) -> Line | None:
+    """Set up on all data, and return the line of one round on a few samples of three clients (and a new one, where
+    there are such); None if it diverged. Nothing is written."""
     tables = with_seed(arm.tables, seed)
     run = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume")}
     few = {**_alike(tables["local"]), "drop_last": False}
     try:
         config.run({**tables, "run": {**run, "rounds": 0}}, federation=fed)
         one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
+        one |= {"new_clients": 1} if run.get("new_clients") else {}
         names = [*tables.get(config.MODELS_TABLE, {})]
-        tasted = taste(fed.at(1), max(3, len(names)))  # drifting data are declared for all clients
+        tasted = taste(
+            fed.at(1), max(3, len(names)) + one.get("new_clients", 0)
+        )  # drifting data are declared for all clients
         if len(names) > 1:  # each network has one of the few clients
             one["architecture"] = [names[k % len(names)] for k in range(len(tasted))]
-        config.run({**tables, "local": few, "run": one}, federation=tasted)
+        return config.run({**tables, "local": few, "run": one}, federation=tasted).history[-1]
     except Diverged:
-        pass  # on a few samples that says nothing
+        return None  # on a few samples that says nothing
     except UnalikeError as error:
         raise UnalikeError(f"{arm.label} cannot run here: {error}") from error
 
@@ -292,6 +318,7 @@ def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | Non
     does not take such outputs."""
     given = config.make_loss(job.tables["model"])
     unit = None if fed.preparation is None else fed.preparation.target
+    fed = _training(fed, job.tables["run"], job.seed)
     clients = choose_clients(job.tables["run"].get("evaluate_clients", "auto"), len(fed), job.seed)
     try:
         now = fed.at(job.tables["run"]["rounds"])  # of data that drift, those that the last round is judged on

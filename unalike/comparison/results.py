@@ -5,28 +5,32 @@ from __future__ import annotations
 import dataclasses as dc
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unalike import config
+from unalike.comparison import gains
 from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
 from unalike.comparison.verdict import NO_VERDICT, Against, against, learned, p_word, spread, verdict
 from unalike.files import complaining, replace
 from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
-from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, places
+from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, known, places
 from unalike.text import csv_text, decimal, listed, size, span
 
 NOTHING = "–"
+# titles of columns: what clients have of a method, and scores at equal cost
+OF_CLIENTS = GAIN_FEDAVG, GAIN_ALONE, NEW, START = "gain over fedavg", "gain over alone", "new clients", "as they come"
+EQUAL = EQUAL_BYTES, EQUAL_STEPS = "at equal bytes", "at equal steps"
 TELLING = ("auc", "balanced_accuracy")  # scores of which a constant guess has the least, however common a class is
 
 
 @dc.dataclass
 class Case:
     """One data setting: all that was found on it. `judged` are the labels that the verdict speaks of: of each method
-    the setting that validation data prefer."""
+    the setting that validation data prefer. `by`: what methods are compared by: "clients", "test", or what there is."""
 
     name: str
     found: list[Evidence]
@@ -36,6 +40,13 @@ class Case:
     tests: dict[str, Against]
     judged: list[str]
     lines: list[str]
+    by: str = ""
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients' own data are what is looked at: some method has models of their own for them, or it was
+        asked for."""
+        return self.by == "clients" or any(e.traits.personal and not e.reference for e in self.found)
 
     @property
     def sound(self) -> bool:
@@ -44,12 +55,29 @@ class Case:
 
 
 def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
-    """What the numbers are."""
+    """What the numbers are; where some clients have models of their own, of which model."""
     chosen = any(e.validation for e in found)
     when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
     seeds = len(base.seeds)
     mean = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"Measured: {score.score}, {when}; {mean}."
+    whose, other = _whose(found, score)
+    return f"Measured: {score.score}{whose}, {when}; {mean}.{other}"
+
+
+def _whose(found: Sequence[Evidence], score: Number) -> tuple[str, str]:
+    """Say which model is measured of which method, where that differs; and what is in the column of the other
+    measure."""
+    if not any(e.traits.personal and not e.reference for e in found):
+        return "", ""
+    own = [e.label for e in found if e.traits.personal]
+    common = [e.label for e in found if not e.traits.personal and e.method != CONSTANT]
+    if score.key.startswith("test_"):
+        chosen = "; that round is the best for clients' own models" if any(e.validation for e in found) else ""
+        return "", f" Clients' own models ({listed(own)}) are in the column own data{chosen}."
+    models = [f"each client's own model with {listed(own)}"]
+    models += [f"the global model with {listed(common)}"] if common else []
+    tested = any(e.test for e in found)
+    return f" ({'; '.join(models)})", " Test set: the global model there, of methods that have one." if tested else ""
 
 
 def _few(found: Sequence[Evidence], arm: Arm) -> list[str]:
@@ -72,9 +100,12 @@ def conclude(
     outcomes: dict[tuple[str, int], Outcome],
     target: float | None = None,
     tuned: bool = False,
+    by: str = "",
+    clients: Callable[[str, int, int, str], gains.ClientValues] = lambda *_: {},
 ) -> list[Case]:
     """Every case's evidence and verdict. Among the outcomes are those of the constant guess, by case (`guess_of`);
-    `tuned`: settings were looked for already.
+    `tuned`: settings were looked for already; `by`: what methods are compared by ("clients", "test", or what there is);
+    `clients` gives the values of single clients, of an arm's name, a seed, a round and a metric.
 
     Methods are compared by the headline. Where no method beats the constant guess by it, they may still have learned to
     tell classes apart, as where one class is far more common than the others: then by the first of `TELLING` by which
@@ -88,11 +119,13 @@ def conclude(
             made[CONSTANT] = guesses
         plain = [arm for arm in mine if not arm.reference] or mine
         shown = [o for arm in plain for o in made[arm.label]]
-        measured = evidence.scores_of(shown)
+        measured = evidence.scores_of(shown, by) or evidence.scores_of(shown)
         scores = _telling(measured, len(seeds)) or [evidence.score_of(guesses) or SCORES[0]]
-        every = [(score, _found(mine, made, score, evidence.others_of(shown, score))) for score in scores]
+        every = [(score, _found(mine, made, score, evidence.others_of(shown, score, by))) for score in scores]
         looks, score, found = _looked(every)
-        case = _case(name, found, made, score, target, _advice(mine[0], tuned), looks)
+        names = {arm.label: arm.name for arm in mine}
+        values = functools.partial(_values, clients, names, score.metric)
+        case = _case(name, found, made, score, target, _advice(mine[0], tuned), looks, values, by)
         if measured:
             instead = f"no method has a better {scores[0].name} than the same answer for every sample."
             why = [f"Compared by {score.name}: {instead}"] if score is not scores[0] else []
@@ -107,11 +140,23 @@ def _found(
     """The evidence of every arm by this score, and of the constant guess."""
     out = []
     for arm in arms:
-        kind = evidence.traits(config.make_method(arm.tables["method"]))
+        kind = dc.replace(evidence.traits(config.make_method(arm.tables["method"])), personal=arm.personal)
         out.append(evidence.gather(arm.label, arm.method, made[arm.label], score, kind, arm.reference, others))
     if CONSTANT in made:
         out.append(evidence.gather(CONSTANT, CONSTANT, made[CONSTANT], score, Traits(), True, others))
     return out
+
+
+def _values(
+    clients: Callable[[str, int, int, str], gains.ClientValues],
+    names: Mapping[str, str],
+    metric: str,
+    label: str,
+    seed: int,
+    round: int,
+) -> gains.ClientValues:
+    """Return the values of single clients of the arm with this label; the constant guess has none."""
+    return clients(names[label], seed, round, metric) if label in names else {}
 
 
 def _telling(measured: Sequence[Number], seeds: int) -> list[Number]:
@@ -156,6 +201,8 @@ def _case(
     target: float | None,
     advice: str,
     looks: int,
+    values: gains.Values,
+    by: str,
 ) -> Case:
     judged, note = _judged(found, score)
     first = [e for e in judged if not e.reference] or judged
@@ -164,10 +211,12 @@ def _case(
     target = target if target is not None else evidence.target_of(base, score)
     for each in found:
         evidence.aim(each, made[each.label], score, target)
+    evidence.equalize(found, made, score)
+    gains.count(found, judged, values, score.larger)
     complete = [e for e in judged if e.complete and not e.reference]
     tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
     short, *rest = verdict(judged, base, score, target, found, advice, looks)
-    return Case(name, found, base, score, target, tests, [e.label for e in judged], [short, *note, *rest])
+    return Case(name, found, base, score, target, tests, [e.label for e in judged], [short, *note, *rest], by)
 
 
 def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], list[str]]:
@@ -191,51 +240,99 @@ def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], l
 # ---------------------------------------------------------------- tables
 
 
-def columns(case: Case) -> dict[str, Callable[[Evidence], str]]:
+Column = Callable[[Evidence], str]
+
+
+def columns(case: Case) -> dict[str, Column]:
     """Every column of the table, by its title."""
+    return {"method": lambda e: e.label, **_scores(case), **_clients(case), **_costs(case)}
+
+
+def _scores(case: Case) -> dict[str, Column]:
+    """What methods are compared by, and the other of the two measures: the mean over clients' own data, and the global
+    model on the test set."""
     base, score = case.base, case.score
-    to = "no target" if case.target is None else f"{case.target:g}"
-
+    own, test_set = (NUMBERS[key].short for key in ("clients_accuracy_mean", "test_accuracy"))
+    by_clients = case.personal and not score.key.startswith("test_")
     digits = places(score.unit, base.selected)
-
-    def mean(values: Sequence[float], show: Callable[[float], str]) -> str:
-        return show(stats.mean(values)) if values else NOTHING
 
     def test(e: Evidence) -> Against | None:
         found = case.tests.get(e.label)
         return found if found is not None and found.test is not None else None
 
-    def reach(e: Evidence, values: Sequence[int | None], show: Callable[[float], str]) -> str:
-        there = [v for v in values if v is not None]
-        if e.reference or not there:
-            return NOTHING
-        return show(stats.mean(there)) + (f" ({len(there)}/{len(values)})" if len(there) < len(values) else "")
-
-    chosen = any(e.validation for e in case.found)
-    out: dict[str, Callable[[Evidence], str]] = {
-        "method": lambda e: e.label,
-        score.name: lambda e: _diverged(e) or (_narrow(e.selected, digits) if e.selected else NOTHING),
-    }
-    if chosen:
-        out["last round"] = lambda e: _narrow(e.final, digits) if e.final else NOTHING
+    title = own if by_clients else score.name
+    out: dict[str, Column] = {title: lambda e: _diverged(e) or _figures(e.selected, digits)}
+    if any(e.validation for e in case.found):
+        out["last round"] = lambda e: _figures(e.final, digits)
     if case.tests:
         out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.{digits}f}" if (t := test(e)) and t.test else ""
         out["p"] = lambda e: p_word(t.test.p) if (t := test(e)) and t.test else ""
         out["corrected"] = lambda e: p_word(t.corrected) if (t := test(e)) and t.corrected is not None else ""
     for name in base.others:
         out[name] = functools.partial(_other, name=name)
-    own, worst, variance = (NUMBERS[f"clients_accuracy_{name}"].short for name in ("mean", "worst20", "variance_pp2"))
-    return out | {
-        own: lambda e: mean(e.own, f"{{:.{places(score.unit, base.own)}f}}".format),
-        worst: lambda e: mean(e.worst, f"{{:.{places(score.unit, base.worst)}f}}".format),
-        variance: lambda e: mean(e.variance, "{:.0f}".format),
+    if not by_clients:
+        out[own] = lambda e: _mean(e.own, places(score.unit, base.own))
+    elif any(e.test for e in case.found):
+        out[test_set] = lambda e: _mean(e.test, digits)
+    return out
+
+
+def _clients(case: Case) -> dict[str, Column]:
+    """The spread over clients, how many gain, and how clients fare that come later."""
+    base, unit = case.base, case.score.unit
+    worst, variance = (NUMBERS[f"clients_accuracy_{name}"].short for name in ("worst20", "variance_pp2"))
+    out: dict[str, Column] = {
+        worst: lambda e: _mean(e.worst, places(unit, base.worst)),
+        variance: lambda e: _mean(e.variance, 0),
+    }
+    if case.personal and any(known(e.gain_fedavg) for e in case.found):
+        out[GAIN_FEDAVG] = lambda e: _percent(e.gain_fedavg)
+    if case.personal and any(known(e.gain_alone) for e in case.found):
+        out[GAIN_ALONE] = lambda e: _percent(e.gain_alone)
+    if any(e.new for e in case.found):
+        out[NEW] = lambda e: _mean(e.new, places(unit, base.new))
+        out[START] = lambda e: _mean(e.new_start, places(unit, base.new))
+    return out
+
+
+def _costs(case: Case) -> dict[str, Column]:
+    """Rounds, bytes and time, the scores at equal cost, and what a method asks for."""
+    to = "no target" if case.target is None else f"{case.target:g}"
+    digits = places(case.score.unit, case.base.selected)
+
+    def reach(e: Evidence, values: Sequence[int | None], show: Callable[[float], str]) -> str:
+        there = known(values)
+        if e.reference or not there:
+            return NOTHING
+        return show(stats.mean(there)) + (f" ({len(there)}/{len(values)})" if len(there) < len(values) else "")
+
+    out: dict[str, Column] = {
         f"rounds to {to}": lambda e: reach(e, e.rounds_to, decimal),
         "and bytes": lambda e: reach(e, e.bytes_to, size),
         "all bytes": lambda e: NOTHING if e.reference else size(stats.mean(e.bytes)),
+    }
+    if any(e.equal_bytes for e in case.found):
+        out[EQUAL_BYTES] = lambda e: _figures(known(e.equal_bytes), digits)
+    if any(e.equal_steps for e in case.found):
+        out[EQUAL_STEPS] = lambda e: _figures(known(e.equal_steps), digits)
+    return out | {
         "time": lambda e: span(stats.mean(e.seconds)),
         "clients keep": lambda e: NOTHING if e.reference else ", ".join(e.traits.state) or "nothing",
         "server reads": lambda e: NOTHING if e.reference else e.traits.words,
     }
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    return f"{stats.mean(values):.{digits}f}" if values else NOTHING
+
+
+def _percent(shares: Sequence[float | None]) -> str:
+    there = known(shares)
+    return f"{100 * stats.mean(there):.0f} %" if there else NOTHING
+
+
+def _figures(values: Sequence[float], digits: int) -> str:
+    return _narrow(values, digits) if values else NOTHING
 
 
 def _other(e: Evidence, name: str) -> str:
@@ -306,10 +403,22 @@ def _test(found: Against | None) -> dict[str, Any] | None:
 
 def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     """One row a run, for other programs."""
-    numbers = ("final", "selected", "selected_round", "validation", "own", "worst", "variance")
+    numbers = (
+        "final",
+        "selected",
+        "selected_round",
+        "validation",
+        "own",
+        "worst",
+        "variance",
+        "test",
+        "new",
+        "new_start",
+    )
+    each = ("gain_fedavg", "lose_fedavg", "gain_alone", "lose_alone", "equal_bytes", "equal_steps")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
-    titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *whole, "folder"]
+    titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *each, *whole, "folder"]
     out: list[list[Any]] = [titles]
     found = {(case.name, e.label): e for case in cases for e in case.found}
     for job in jobs:
@@ -320,6 +429,7 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         for got in (*(getattr(e, name) for name in numbers), *(e.others.get(name, []) for name in others)):
             there = job.seed in through and len(got) == len(through)
             values.append(got[through.index(job.seed)] if there else "")
+        values += ["" if not (v := getattr(e, name)) or v[k] is None else v[k] for name in each]
         # what a reference line would send is nobody's traffic
         none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
         values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]

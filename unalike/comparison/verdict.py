@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from unalike.metrics.names import Number
 from unalike.results import stats
-from unalike.results.evidence import Evidence, places
+from unalike.results.evidence import Evidence, known, places
 from unalike.text import decimal, listed, number, plural, size
 
 LITTLE = 0.01  # of accuracy; of other numbers, this share of them
@@ -77,7 +77,9 @@ def verdict(
     if not able:
         assert guess is not None
         return [*_nothing(methods, guess, score, advice), *diverged]
-    lines = [_short(methods, base, score) if len(methods) > 1 else _only(methods[0], found, guess, score)]
+    blind = base in methods and base not in able  # a baseline that has learned nothing
+    lines = [_short(methods, base, score, blind) if len(methods) > 1 else _only(methods[0], found, guess, score)]
+    lines[0] += _ahead(methods, base, references.get("local-only"), score)
     lines.append(_sure(len(base.seeds)))
     lines += diverged
     if guess is not None:
@@ -85,11 +87,15 @@ def verdict(
     if len(methods) > 1:
         lines.append(_accuracy(methods, base, score))
         lines.append(_worst(methods, base, score))
+        lines.append(_newcomers(methods, base, references.get("local-only"), score))
         lines += _target(methods, base, score, target)
-        lines.append(_simplest(methods, base, score))
+        lines.append(_equal("bytes", methods, lambda e: e.equal_bytes, score))
+        lines.append(_equal("local steps", methods, lambda e: e.equal_steps, score))
+        lines.append("" if blind and _clear(methods, base, score) is None else _simplest(methods, base, score))
         lines.append(_worse(methods, base, score))
         lines.append(_reads(methods))
     lines += _worth(methods, references, score)
+    lines.append(_gains(methods, score))
     return [line for line in lines if line]
 
 
@@ -253,6 +259,48 @@ def _worst(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     return f"{title} Most even: {even.label} ({values})."
 
 
+def _newcomers(methods: Sequence[Evidence], base: Evidence, alone: Evidence | None, score: Number) -> str:
+    """The best for clients that took no part in training, where they were judged; a method may have no model for
+    them."""
+    judged = [m for m in methods if len(m.new) == len(m.seeds)]
+    if not judged:
+        return ""
+    digits = places(score.unit, judged[0].new)
+    if base in judged and len(judged) > 1:
+        text = _wish(judged, base, lambda e: e.new, lambda e: spread(e.new, digits), score.larger)
+    else:
+        best = _best(judged, lambda e: e.new, score.larger)
+        text = f"{best.label}, {spread(best.new, digits)}."
+    rest = [m.label for m in methods if m not in judged]
+    text += f" {listed(rest)} {plural('has', rest)} no model for them." if rest else ""
+    if alone is not None and len(alone.new) == len(alone.seeds):
+        text += f" The same training from the untrained model gives them {spread(alone.new, digits)}."
+    return f"Best for clients that come later (after training on their own data): {text}"
+
+
+def _equal(
+    cost: str, methods: Sequence[Evidence], values: Callable[[Evidence], Sequence[float | None]], score: Number
+) -> str:
+    """Who is best where no method may spend more than the most frugal one, if that is another than after all rounds."""
+    within: Values = lambda e: known(values(e))  # noqa: E731
+    rated = [m for m in methods if len(within(m)) == len(m.seeds)]
+    if len(rated) < 2:
+        return ""
+    best, now = _best(methods, lambda e: e.selected, score.larger), _best(rated, within, score.larger)
+    title, digits = f"At equal {cost} (the least that one of the methods needs)", places(score.unit, best.selected)
+    if best not in rated:
+        return f"{title}: {now.label}, {spread(within(now), digits)}; {best.label} has not finished a round by then."
+    if now is best or stats.mean(within(now)) == stats.mean(within(best)):
+        return ""
+    test = stats.paired(within(now), within(best))
+    doubt = "one seed: untested" if test is None else p_is(test.p)
+    doubt = f"within noise, {doubt}" if test is not None and test.p >= stats.ALPHA else doubt
+    return (
+        f"{title}: {now.label} is ahead, {spread(within(now), digits)} against {spread(within(best), digits)} of "
+        f"{best.label}, which is best after all rounds ({doubt})."
+    )
+
+
 def _target(methods: Sequence[Evidence], base: Evidence, score: Number, target: float | None) -> list[str]:
     """Fewest rounds and fewest bytes to the target; a method that missed it in some seed cannot win."""
     if target is None:
@@ -308,7 +356,8 @@ def _leading(methods: Sequence[Evidence], base: Evidence, score: Number) -> list
     return [m for m in methods if m is not base and _always(m, base, lambda e: e.selected, score.larger)]
 
 
-def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
+def _short(methods: Sequence[Evidence], base: Evidence, score: Number, blind: bool = False) -> str:
+    """The answer; `blind`: the baseline is not shown to have learned anything, and is no advice."""
     lead = _leading(methods, base, score)
     first = _best(lead or methods, lambda e: e.selected, score.larger)
     digits = places(score.unit, base.selected)
@@ -318,6 +367,10 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
         return f"In short: one seed decides nothing; in it {ahead}."
     clear = _clear(methods, base, score)
     if clear is None:
+        if blind:
+            leads = f", though {first.label} leads it by {gap} in every seed" if lead else ""
+            why = f"{base.label} is not shown to have learned, nor any other to be better{leads}"
+            return f"In short: undecided until there are more seeds; {why}."
         if not lead:
             return f"In short: {base.label}; no other is shown to be better here."
         return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap}, in every seed."
@@ -326,6 +379,23 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
     short = f"In short: {simplest.label}, clearly better than {base.label} by {gain:.{digits}f}."
     also = f" {best.label} has the best {score.name}, not clearly better than {simplest.label}'s."
     return short if best is simplest else short + also
+
+
+def _ahead(methods: Sequence[Evidence], base: Evidence, alone: Evidence | None, score: Number) -> str:
+    """A warning behind the answer in short: training alone serves clients better than the method that it names. Only
+    where personal models are compared, which are for clients' own data."""
+    clear = _clear(methods, base, score) if base in methods else None
+    named = clear[1] if clear else base
+    rated = alone is not None and len(alone.own) == len(named.own) == len(named.seeds)
+    if alone is None or not rated or not any(m.traits.personal for m in methods):
+        return ""
+    if (stats.mean(alone.own) > stats.mean(named.own)) != score.larger or alone.own == named.own:
+        return ""
+    test = stats.paired(alone.own, named.own)
+    doubt = "" if test is None or test.p < stats.ALPHA else ", within noise"
+    digits = places(score.unit, alone.own)
+    means = f"{stats.mean(alone.own):.{digits}f} against {stats.mean(named.own):.{digits}f}{doubt}"
+    return f" But on clients' own data training alone is ahead of {named.label} ({means})."
 
 
 def _simplest(methods: Sequence[Evidence], base: Evidence, score: Number) -> str:
@@ -437,9 +507,9 @@ def _little(methods: Sequence[Evidence], best: Evidence, pooled: Evidence, score
 def _alone(methods: Sequence[Evidence], alone: Evidence, score: Number) -> str:
     best = _best(methods, lambda e: e.own, score.larger)
     found = against(methods, alone, lambda e: e.own, score.larger)[best.label]
-    digits, setting = places(score.unit, alone.own), f" ({alone.label})" if alone.label != alone.method else ""
+    digits, setting = places(score.unit, alone.own), f" ({alone.label})"
     own = (
-        f"on clients' own test data {best.label} has {spread(best.own, digits)} and every client by itself{setting} "
+        f"on clients' own test data {best.label} has {spread(best.own, digits)} and training alone{setting} "
         f"{spread(alone.own, digits)}"
     )
     if found.word == "untested":
@@ -450,10 +520,37 @@ def _alone(methods: Sequence[Evidence], alone: Evidence, score: Number) -> str:
         return f"Is federating worth it: not shown; {own}, within noise ({numbers})."
     if found.word.endswith("better"):
         return f"Is federating worth it: yes{weakly}; {own} ({numbers})."
+    only = "" if best.traits.personal else " A global model serves clients, and samples, of other kinds too."
     return (
-        f"Is federating worth it: not for clients that only meet data like their own{weakly}; {own} ({numbers}). A "
-        "global model serves clients, and samples, of other kinds too."
+        f"Is federating worth it: not for clients that only meet data like their own{weakly}; {own} ({numbers}).{only}"
     )
+
+
+def _gains(methods: Sequence[Evidence], score: Number) -> str:
+    """How many clients the best method on clients' own data serves better than FedAvg's model, and than training alone;
+    and with which method most clients gain, if that is another."""
+    rated = [m for m in methods if len(m.own) == len(m.seeds)]
+    if not any(m.traits.personal for m in rated):
+        return ""
+    best = _best(rated, lambda e: e.own, score.larger)
+    parts, more = [], ""
+    for how, shares, lost in (
+        ("with fedavg's model", lambda e: known(e.gain_fedavg), best.lose_fedavg),
+        ("by training alone", lambda e: known(e.gain_alone), best.lose_alone),
+    ):
+        counted: dict[str, float] = {m.label: stats.mean(shares(m)) for m in rated if shares(m)}
+        if best.label not in counted:
+            continue
+        shown = _percent(counted[best.label]), _percent(stats.mean(known(lost)))
+        parts.append(f"{shown[0]} of the clients do better and {shown[1]} worse than {how}")
+        most = max(counted, key=lambda label: counted[label])
+        if counted[most] > counted[best.label]:
+            more += f" With {most} {_percent(counted[most])} do better than {how}."
+    return f"Who gains: with {best.label}, the best on clients' own data, {'; '.join(parts)}.{more}" if parts else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def spread(values: Sequence[float], places: int = 3) -> str:

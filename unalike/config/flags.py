@@ -128,7 +128,8 @@ def known(tables: dict[str, dict[str, Any]]) -> dict[str, typed.Known]:
     """All settings there are, for the names chosen so far."""
     out = {}
     for table in config.TABLES:
-        choose = {n: typed.Setting(str) for n in CHOOSE if n in config.every(table)} if table in config.NAMES else {}
+        there = config.uses(table) if table in config.NAMES else {}
+        choose = {n: typed.Setting(str) for n in CHOOSE if n in there}
         settings = config.SETTINGS[table](tables[table]) if _exists_or_plain(table, tables) else {}
         out[table] = {**settings, **choose}
     return out

@@ -157,13 +157,15 @@ class Me:
         over: str = "samples",
         only: Tensor | None = None,
         rows: Mapping[str, Tensor] | None = None,
+        at_once: int | None = None,
         **args: object,
     ) -> Average:
         """The mean over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
         `at` is a vector, or several as [k, P]: then the result has a leading k. data, only, rows: as in `train`. over:
         "samples" is all of them; "batch" one mini-batch of the local training's kind, "epoch" its mini-batches of one
-        pass (without a short last one where those are dropped)."""
-        return Average(at, fn, checked_args(args), data, over, only, checked_rows(rows))
+        pass (without a short last one where those are dropped). at_once: `fn` sees no more samples than these at a
+        time (where its rows are large: gradients)."""
+        return Average(at, fn, checked_args(args), data, over, only, checked_rows(rows), at_once=at_once)
 
     def sum(self, fn: Callable[..., Tensor | dict[str, Tensor]], data: DataName = "train", **args: object) -> Average:
         """The sum over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such). There

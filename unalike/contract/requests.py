@@ -104,12 +104,15 @@ class Average(Request):
     only: Tensor | None = None
     rows: Mapping[str, Tensor] = dc.field(default_factory=dict)
     total: bool = False
+    at_once: int | None = None
 
     varies = ("at", "args", "keep", "only", "rows")
 
     def __post_init__(self) -> None:
         if self.over not in ("samples", "batch", "epoch"):
             raise UnalikeError(f"over={self.over!r}: an average is over 'samples', a 'batch' or an 'epoch'.")
+        if self.at_once is not None and self.at_once < 1:
+            raise UnalikeError(f"at_once={self.at_once}: an average reads one sample at a time, or more.")
         check_data(self.data)
 
 

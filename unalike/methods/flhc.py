@@ -66,7 +66,7 @@ class FLHC(Method):
         if cohort.round == self.warmup and self.clusters > 1:
             self._cluster(server, cohort.everyone)
             return
-        models, mine = server.models.clone(), server.cluster[torch.from_numpy(cohort.ids)].numpy()
+        models, mine = server.models.clone(), server.cluster.cpu().numpy()[cohort.ids]
         if cohort.round < self.warmup:
             models[:] = server.models[0] + cohort.call(self.client, w=server.models[0]).mean("delta")
         else:
@@ -79,7 +79,7 @@ class FLHC(Method):
         replies = everyone.call(self.probe, w=server.models[0])
         updates = replies.each("own").double().cpu().numpy()
         groups, _ = agglomerate(updates, self.clusters, self.linkage, self.metric)
-        cluster = torch.zeros_like(server.cluster)  # a client that did not answer stays with the first
+        cluster = torch.zeros_like(server.cluster.cpu())  # a client that did not answer stays with the first
         for k, members in enumerate(groups):
             cluster[torch.from_numpy(replies.ids[members])] = k
         server.cluster = cluster
@@ -107,8 +107,7 @@ class FLHC(Method):
 def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> tuple[list[list[int]], list[Any]]:
     """Merge the two closest groups until `clusters` are left: (groups, merges as (a, b, distance))."""
     if metric == "cosine":
-        unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
-        distance = 1 - unit @ unit.T
+        distance = 1 - cosines(rows)
     else:
         distance = np.stack([np.linalg.norm(rows - row, ord=1 if metric == "l1" else 2, axis=1) for row in rows])
     groups, merges = [[k] for k in range(len(rows))], []
@@ -123,3 +122,15 @@ def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> t
         distance = np.delete(np.delete(distance, b, 0), b, 1)
         distance[a, a] = np.inf
     return groups, merges
+
+
+def bipartition(rows: np.ndarray, linkage: str) -> tuple[list[list[int]], float]:
+    """Return two groups of rows by their cosines, and the largest cosine of two rows in different groups."""
+    halves, _ = agglomerate(rows, 2, linkage, "cosine")
+    return halves, float(cosines(rows)[halves[0]][:, halves[1]].max())
+
+
+def cosines(rows: np.ndarray) -> np.ndarray:
+    """Return the cosine of every two rows; of a row of zeros, 0."""
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    return np.asarray(unit @ unit.T)

@@ -151,6 +151,9 @@ def _others() -> Iterator[Number]:
     gain, lose = (f"Clients whose own model is {word} than the global one" for word in ("better", "worse"))
     yield Number("gain_share", gain, "percent", "higher", words="clients that gain", short="gain", summary="gain")
     yield Number("lose_share", lose, "percent", "lower", words="clients that lose")
+    yield Number("clusters", "Clusters in use", "count", summary="clusters")
+    agree = "Agreement of clusters with planted groups (adjusted Rand)"
+    yield Number("cluster_ari", agree, better="higher", words="adjusted Rand index", summary="ARI")
     yield Number("batches", "Mini-batches read in training", "count", source="bookkeeping")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
@@ -176,14 +179,22 @@ def of(key: str, known: Mapping[str, Number] = NUMBERS) -> Number:
     return Number(key, key.replace("_", " "), unit, better)
 
 
-def scores(known: Mapping[str, Number] = NUMBERS) -> list[Number]:
-    """Return the numbers that methods may be compared by, the preferred one first."""
-    return [number for number in known.values() if number.score]
+def scores(known: Mapping[str, Number] = NUMBERS, by: str = "") -> list[Number]:
+    """Return the numbers that methods may be compared by, the preferred one first. `by`: "test", those of the global
+    model on the test set; "clients", those on clients' own data, of each metric the mean over clients first."""
+    found = [number for number in known.values() if number.score and by != ("clients" if _on_test(number) else "test")]
+    metrics = [number.metric for number in found]
+    mean_first = lambda n: (metrics.index(n.metric), not n.key.startswith("clients_"))  # noqa: E731
+    return sorted(found, key=mean_first) if by == "clients" else found
 
 
-def score_in(line: Mapping[str, Any], known: Mapping[str, Number] = NUMBERS) -> Number | None:
-    """Return the first of the scores that a round's line has."""
-    return next((score for score in scores(known) if line.get(score.key) is not None), None)
+def _on_test(number: Number) -> bool:
+    return number.key.startswith("test_")
+
+
+def score_in(line: Mapping[str, Any], known: Mapping[str, Number] = NUMBERS, by: str = "") -> Number | None:
+    """Return the first of the scores (see `scores`) that a round's line has."""
+    return next((score for score in scores(known, by) if line.get(score.key) is not None), None)
 
 
 # ---------------------------------------------------------------- metrics of one's own

@@ -756,6 +756,78 @@ function drawLabels(host, who, order) {
   if (had) canvas.focus({ preventScroll: true });
 }
 
+// ---------------------------------------------------------------- clusters
+
+function clusters() {
+  const able = data.groups.map(g => [g.label, data.runs[g.runs[0]]]).filter(([, run]) => run.clusters);
+  if (!able.length) return;
+  const lead = "A row is a client, a column an evaluated round, a colour the cluster it was in; grey where it had none yet. Rows are sorted by the groups that were planted, where there are any, and by the last cluster.";
+  const node = section("clusters", "Who is with whom", lead);
+  able.forEach(([label, run]) => node.append(clusterFigure(label, run)));
+}
+
+function clusterFigure(label, run) {
+  const found = run.clusters, who = clientsOf(run), end = found.of[found.of.length - 1];
+  const planted = who.planted ?? end.map(() => 0);
+  const order = end.map((_, k) => k).sort((a, b) => planted[a] - planted[b] || end[a] - end[b] || a - b);
+  const host = el("div", {});
+  drawn(host, () => drawClusters(host, label, found, who, order));
+  painters.push(() => host.redraw());
+  const format = found.percent ? FORMAT.percent : FORMAT.plain;
+  const named = c => (c < 0 ? "none yet" : String(c));
+  const rows = found.parts.map(p => [named(p.cluster), FORMAT.count(p.clients), ...(found.score ? [p.score === null ? "–" : format(p.score)] : [])]);
+  const parts = table(["cluster", "clients", ...(found.score ? [`${found.score}, mean over its clients`] : [])], rows, "After the last evaluated round");
+  const members = behind("Each client's cluster", () => [["client", ...(who.planted ? ["planted group"] : []), "cluster"],
+    order.map(k => [nameOf(who, k), ...(who.planted ? [String(planted[k])] : []), named(end[k])])]);
+  const agree = found.ari === null ? "" : ` Adjusted Rand index against the planted groups: ${FORMAT.plain(found.ari)} (1: the same division, 0: chance).`;
+  const splits = (found.tree ?? []).map(([round, from, a, b]) => el("li", {}, `round ${round}: cluster ${from} became ${a} and ${b}`));
+  return el("figure", {}, el("figcaption", {}, el("b", {}, label), `: ${FORMAT.count(found.parts.filter(p => p.cluster >= 0).length)} clusters.${agree}`),
+    host, el("div", { class: "scroll free", tabindex: "0" }, parts), splits.length ? el("ul", { class: "splits" }, splits) : null, members);
+}
+
+function drawClusters(host, label, found, who, order) {
+  const width = host.clientWidth, left = 56, top = 4, bottom = 24, rounds = found.rounds.length;
+  const row = Math.max(1, Math.min(12, 480 / order.length)), cell = (width - left - 4) / rounds;
+  const height = Math.round(row * order.length + top + bottom), ratio = Math.max(1, window.devicePixelRatio || 1);
+  const canvas = el("canvas", { class: "plot", width: Math.round(width * ratio), height: Math.round(height * ratio), role: "img",
+    "aria-label": `${label}: the cluster of ${order.length} clients over ${rounds} rounds; the tables below have the numbers.` });
+  const pen = canvas.getContext("2d"), css = getComputedStyle(document.documentElement);
+  const color = name => css.getPropertyValue(name).trim();
+  // clusters in use at the end have the first colours, whatever their numbers
+  const used = [...new Set([...found.of].reverse().flat())].filter(c => c >= 0);
+  const shade = new Map(used.map((c, k) => [c, color(`--c${k % data.colors}`)]));
+  pen.scale(ratio, ratio);
+  found.of.forEach((of, i) => order.forEach((k, j) => {
+    pen.fillStyle = shade.get(of[k]) ?? color("--grid");
+    pen.fillRect(left + i * cell, top + j * row, cell + .5, Math.max(1, row - (row > 4 ? 1 : 0)));
+  }));
+  pen.font = `12px ${color("--sans")}`;
+  pen.fillStyle = color("--soft");
+  pen.textAlign = "right";
+  pen.textBaseline = "middle";
+  if (who.planted) {
+    const groups = [...new Set(order.map(k => who.planted[k]))];
+    groups.forEach(g => {
+      const places = order.map((k, j) => [who.planted[k], j]).filter(([p]) => p === g).map(([, j]) => j);
+      pen.fillText(`group ${g}`, left - 6, top + (mean(places) + .5) * row);
+      pen.fillRect(left - 4, top + places[0] * row, 2, row * places.length - 1);
+    });
+  }
+  pen.textAlign = "center";
+  pen.fillText(`round ${found.rounds[0]} to ${found.rounds[rounds - 1]}`, left + (width - left) / 2, height - 9);
+  canvas.addEventListener("pointermove", event => {
+    const box = canvas.getBoundingClientRect();
+    const i = Math.floor(((event.clientX - box.left) * width / box.width - left) / cell);
+    const j = Math.floor(((event.clientY - box.top) * height / box.height - top) / row);
+    if (i < 0 || i >= rounds || j < 0 || j >= order.length) { hush(); return; }
+    const k = order[j], cluster = found.of[i][k];
+    const group = who.planted ? [["planted group", String(who.planted[k])]] : [];
+    say(event.clientX, event.clientY, `${nameOf(who, k)}, round ${found.rounds[i]}`, [["cluster", cluster < 0 ? "none yet" : String(cluster)], ...group]);
+  });
+  canvas.addEventListener("pointerleave", hush);
+  host.replaceChildren(canvas);
+}
+
 // ---------------------------------------------------------------- drift
 
 function drift() {
@@ -893,6 +965,7 @@ curves();
 clients();
 classes();
 labels();
+clusters();
 drift();
 repeat();
 settings();

@@ -30,6 +30,7 @@ PRINTS = ("data.fingerprint", "data.public_fingerprint", "model.fingerprint")  #
 
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
 HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000
+CLUSTER_ROUNDS, CLUSTER_NUMBERS = 200, 60_000
 MOST_CLASSES = 100
 
 
@@ -70,6 +71,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
             "clients": _place(clients, _clients(run)),
             **_values(run, share),
             "by_class": run.last.get("by_class"),
+            "clusters": _clusters(run) if run in firsts else None,
             "features": _features(run) if run in firsts and run.who.get("client") else [],
         }
         for run in begun
@@ -213,6 +215,7 @@ def _clients(run: RunFiles) -> dict[str, Any] | None:
             counts, classes = np.column_stack([counts[:, order], rest]), [*(classes[k] for k in order), "all others"]
         labels = counts.tolist()
     known = {"population": who.get("population"), "ids": who["client"], "names": who.get("name")}
+    known["planted"] = who.get("planted")
     return {**known, "samples": who.get("samples"), "labels": labels, "classes": classes}
 
 
@@ -231,7 +234,8 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
     lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("loss"), str)]
     if not lines or not run.who.get("client"):
         return nothing
-    found = [k for k, v in lines[-1].items() if isinstance(v, str) and k != "features"]
+    hidden = ("features", "clusters")
+    found = [k for k, v in lines[-1].items() if isinstance(v, str) and k not in hidden and not k.startswith("global_")]
     # the headline; of a run whose facts do not say it, accuracy
     name = next((n for n in (*run.metrics, "accuracy", *found) if n in found and n != "loss"), "loss")
     count = len(run.who["client"])
@@ -253,6 +257,33 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
         "better": "higher" if run.metrics.get(name, name != "loss") else "lower",
         "values": [_short(float(v)) for v in rows[-1][1]],
         "history": {"rounds": [t for t, _ in kept], "of": len(rows), "low": low, "high": high, "bytes": packed},
+    }
+
+
+def _clusters(run: RunFiles) -> dict[str, Any] | None:
+    """Each client's cluster over the rounds (-1: none yet), what the clusters are after the last, and how they came
+    about where they were made by splits."""
+    last, count = run.lines[-1]["round"], len(run.who.get("client") or ())
+    lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("clusters"), str)]
+    if not lines or not count:
+        return None
+    kept = [lines[k] for k in thin(len(lines), min(CLUSTER_ROUNDS, max(2, CLUSTER_NUMBERS // count)))]
+    found = [np.nan_to_num(record.unpack(line["clusters"]), nan=-1).astype(int) for line in kept]
+    name = next((n for n in (*run.metrics, "accuracy") if isinstance(kept[-1].get(n), str)), None)
+    own = record.unpack(kept[-1][name]) if name else np.full(count, np.nan)
+    parts = []
+    for cluster in np.unique(found[-1]).tolist():
+        mine = own[found[-1] == cluster]
+        score = float(np.nanmean(mine)) if np.isfinite(mine).any() else None
+        parts.append({"cluster": cluster, "clients": int((found[-1] == cluster).sum()), "score": _short(score)})
+    return {
+        "rounds": [line["round"] for line in kept],
+        "of": [row.tolist() for row in found],
+        "parts": parts,
+        "score": name and names.spoken(name),
+        "percent": name in names.SHARES,
+        "ari": _short(run.final.get("cluster_ari")),
+        "tree": run.last.get("tree"),
     }
 
 

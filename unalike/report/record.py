@@ -2,8 +2,10 @@
 
     clients.json    once: who the clients are, how many samples and which labels they have
     rounds.jsonl    a line a round: drift; where clients were evaluated, each one's numbers (float32, base64); in the
-                    rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components
-    last.json       the same two components after the last round; recall, precision and F1 of every class
+                    rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components; each one's
+                    cluster where a method has clusters
+    last.json       the same two components after the last round; recall, precision and F1 of every class; the tree of
+                    clusters
 
 Lines after the checkpoint that a run continues from are dropped, as those of rounds.jsonl are: a resumed run leaves the
 same bytes as one that was never stopped. At most 2,000 clients are recorded.
@@ -24,6 +26,7 @@ from unalike.files import replace
 from unalike.metrics.drift import Drift
 from unalike.metrics.lines import thin
 from unalike.run.callbacks import Callback
+from unalike.run.clusters import planted
 from unalike.run.folder import read_rounds
 
 if TYPE_CHECKING:
@@ -65,14 +68,23 @@ class Record(Callback):
             missing = there[rows] != self.ids
             for name, column in values.items():
                 out[name] = pack(np.where(missing, np.nan, column[rows]))
+        out |= self._clusters(run)
         if str(round).rstrip("0") in ("1", "3"):
             out |= _features(run, self.ids)
         with run.home("Record").writing(), (self.path / ROUNDS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(out) + "\n")
 
+    def _clusters(self, run: Run) -> dict[str, Any]:
+        """Which cluster each recorded client is in, NaN where that is not known."""
+        if run.clusters is None or not run.evaluated(run.rounds_done):
+            return {}
+        found = np.full(len(run.data), np.nan)
+        found[run.evaluated_clients] = np.where(run.clusters < 0, np.nan, run.clusters)
+        return {"clusters": pack(found[self.ids])}
+
     def on_end(self, run: Run) -> None:
         with run.home("Record").writing():
-            last = {"round": run.rounds_done, **_features(run, self.ids), **_by_class(run)}
+            last = {"round": run.rounds_done, **_features(run, self.ids), **_by_class(run), **_tree(run)}
             replace(self.path / LAST, json.dumps(last).encode())
 
 
@@ -84,6 +96,12 @@ def _by_class(run: Run) -> dict[str, Any]:
         return {"by_class": run.by_class()}
     except UnalikeError:  # nothing to count on
         return {}
+
+
+def _tree(run: Run) -> dict[str, Any]:
+    """The splits that a method has made: round, node, its two new nodes, members (see CFL)."""
+    tree = run.server.values.get("tree")
+    return {"tree": [row[:4] for row in tree]} if isinstance(tree, list) and tree else {}
 
 
 def pack(values: np.ndarray) -> str:
@@ -109,7 +127,9 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
         labels = [np.bincount(data.train.of(k)[1].cpu().numpy(), minlength=data.classes).tolist() for k in ids]
     names = [data.names[k] for k in ids] if data.names else None
     who = {"population": len(data), "client": ids.tolist(), "name": names, "samples": data.train.sizes[ids].tolist()}
-    return {**who, "labels": labels, "label_names": data.label_names}
+    groups = planted(run)
+    known = {} if groups is None else {"planted": groups[ids].tolist()}
+    return {**who, "labels": labels, "label_names": data.label_names, **known}
 
 
 def _field(run: Run) -> str | None:

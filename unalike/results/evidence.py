@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from unalike.contract import Method
 from unalike.metrics import names
@@ -17,6 +18,7 @@ REFERENCES = ("centralized", "local-only")  # methods that are lines to compare 
 CONSTANT = "constant"  # and the same answer for every sample, which is no method
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
 SCORES = tuple(names.scores())
+T = TypeVar("T")
 
 
 def places(unit: str, values: Sequence[float]) -> int:
@@ -26,6 +28,11 @@ def places(unit: str, values: Sequence[float]) -> int:
     if unit == "percent" or not size:
         return 3
     return max(0, (3 if size >= 1 else 2) - math.floor(math.log10(size)))
+
+
+def known(values: Sequence[T | None]) -> list[T]:
+    """Return the values without the None among them."""
+    return [value for value in values if value is not None]
 
 
 @dc.dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Traits:
     sealed: tuple[str, ...] = ()
     sums: bool = True
     public: bool = False  # learns from a public set
+    personal: bool = False  # clients have models of their own
 
     @property
     def words(self) -> str:
@@ -84,6 +92,18 @@ class Evidence:
     own: list[float] = dc.field(default_factory=list)
     worst: list[float] = dc.field(default_factory=list)
     variance: list[float] = dc.field(default_factory=list)
+    test: list[float] = dc.field(default_factory=list)  # of the global model on the test set, where there is one
+    new: list[float] = dc.field(default_factory=list)  # of new clients, after training on their own data
+    new_start: list[float] = dc.field(default_factory=list)  # and before it
+    # shares of clients that are served better, and worse, than by FedAvg's model, and than by training alone; None: not
+    # known
+    gain_fedavg: list[float | None] = dc.field(default_factory=list)
+    lose_fedavg: list[float | None] = dc.field(default_factory=list)
+    gain_alone: list[float | None] = dc.field(default_factory=list)
+    lose_alone: list[float | None] = dc.field(default_factory=list)
+    # within the bytes, and the mini-batches, that the most frugal method needs; None: not one round within them
+    equal_bytes: list[float | None] = dc.field(default_factory=list)
+    equal_steps: list[float | None] = dc.field(default_factory=list)
     rounds_to: list[int | None] = dc.field(default_factory=list)
     bytes_to: list[int | None] = dc.field(default_factory=list)
     bytes: list[int] = dc.field(default_factory=list)
@@ -101,13 +121,13 @@ class Evidence:
         return sum(value is not None for value in self.rounds_to)
 
 
-def scores_of(outcomes: Sequence[Outcome]) -> list[Number]:
-    """Return the scores that all of these have in their last evaluated round, the preferred one first; those that
-    diverged do not count."""
+def scores_of(outcomes: Sequence[Outcome], by: str = "") -> list[Number]:
+    """Return the scores that all of these have in their last evaluated round, the preferred one first (`by`: see
+    `names.scores`); those that diverged do not count."""
     ends = [last(outcome.lines) for outcome in outcomes if outcome.diverged is None]
     lines = [line for line in ends if line is not None]
     known = names.numbers({name: higher for o in outcomes for name, higher in o.metrics.items()})
-    return [s for s in names.scores(known) if lines and all(is_finite(line.get(s.key)) for line in lines)]
+    return [s for s in names.scores(known, by) if lines and all(is_finite(line.get(s.key)) for line in lines)]
 
 
 def score_of(outcomes: Sequence[Outcome]) -> Number | None:
@@ -115,9 +135,9 @@ def score_of(outcomes: Sequence[Outcome]) -> Number | None:
     return next(iter(scores_of(outcomes)), None)
 
 
-def others_of(outcomes: Sequence[Outcome], score: Number) -> list[Number]:
+def others_of(outcomes: Sequence[Outcome], score: Number, by: str = "") -> list[Number]:
     """Return the further metrics of these, one number each; the loss is none of them."""
-    rest = {s.metric: s for s in reversed(scores_of(outcomes)) if s.metric not in (score.metric, "loss")}
+    rest = {s.metric: s for s in reversed(scores_of(outcomes, by)) if s.metric not in (score.metric, "loss")}
     return [*reversed(rest.values())]
 
 
@@ -150,6 +170,9 @@ def gather(
             (out.own, line, "clients_loss" if score.metric == "loss" else f"clients_{score.metric}_mean"),
             (out.worst, line, f"clients_{score.metric}_worst20"),
             (out.variance, line, f"clients_{score.metric}_variance_pp2" if score.unit == "percent" else ""),
+            (out.test, line, f"test_{score.metric}"),
+            (out.new, line, "new_loss" if score.metric == "loss" else f"new_{score.metric}_mean"),
+            (out.new_start, line, f"new_{score.metric}_start"),
             *((out.others.setdefault(number.name, []), line, number.key) for number in others),
         ):
             if is_finite(found.get(key)):
@@ -180,6 +203,33 @@ def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: 
                 break
         evidence.rounds_to.append(found)
         evidence.bytes_to.append(sent if found is not None else None)
+
+
+def equalize(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]], score: Number) -> None:
+    """Give the methods among these their scores at equal bytes and at equal mini-batches: in each seed within the least
+    that one of them needs in all its rounds, in the round that validation data choose, or the last evaluated one."""
+    methods = [e for e in found if not e.reference]
+    for amount, name in ((traffic, "equal_bytes"), (_batches, "equal_steps")):
+        spent = [[sum(map(amount, outcome.lines)) for outcome in made[e.label]] for e in methods if e.complete]
+        if len(spent) < 2 or not all(map(all, spent)):  # nothing to compare; a method that sends, or counts, nothing
+            continue
+        least = [min(of_seed) for of_seed in zip(*spent, strict=True)]
+        for e in methods:
+            scores = [_within(o.lines, amount, most, score) for o, most in zip(made[e.label], least, strict=True)]
+            setattr(e, name, scores if e.complete else [])
+
+
+def _batches(line: Line) -> int:
+    return int(line.get("batches") or 0)
+
+
+def _within(lines: Sequence[Line], amount: Callable[[Line], int], most: int, score: Number) -> float | None:
+    """Return the score of the rounds that need no more than `most`, chosen as in `gather`."""
+    spent = itertools.accumulate(map(amount, lines))
+    kept = [line for line, total in zip(lines, spent, strict=True) if total <= most]
+    line = choose(kept, score) or last(kept) or {}
+    value = line.get(score.key)
+    return value if is_finite(value) else None
 
 
 def last(lines: Sequence[Line]) -> Line | None:

@@ -30,6 +30,7 @@ from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
 from unalike.run.callbacks import Callback
+from unalike.run.clusters import cluster_line, clusters
 from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts
@@ -119,6 +120,7 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
         self.client_means: dict[str, Tensor] = {}
+        self.clusters: np.ndarray | None = None  # of the evaluated clients, where the method has clusters
         self.rounds_done = 0
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
@@ -414,7 +416,9 @@ class Run:
     def evaluate(self) -> dict[str, Any]:
         """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
         t = self.rounds_done - 1
-        return evaluated(self, t) | ({} if self.newcomers is None else self.newcomers.line(t))
+        self.clusters = clusters(self)
+        line = evaluated(self, t) | cluster_line(self, self.clusters)
+        return line | ({} if self.newcomers is None else self.newcomers.line(t))
 
     def test_scores(self, vector: Tensor, architecture: str | None = None) -> dict[str, float | None]:
         """Return the loss and metrics of a vector on the global test set, of an architecture's own data where these

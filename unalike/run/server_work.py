@@ -31,8 +31,8 @@ NONE = torch.empty(0)
 class ServerJob(Job):
     """The job of the server: its samples are the public set, what a method gives, or none."""
 
-    def __init__(self, method: Method, task: Task, data: Federation, seed: int):
-        super().__init__(method, task, data, LocalTraining(), seed, ClientStore({}, 1, task.device), 1.0)
+    def __init__(self, method: Method, task: Task, data: Federation, local: LocalTraining, seed: int):
+        super().__init__(method, task, data, local, seed, ClientStore({}, 1, task.device), 1.0)
         self.asks: Callable[..., Answer]
         self.given: Mapping[str, Tensor] | None = None
 
@@ -67,10 +67,11 @@ class ServerJob(Job):
 
 class ServerWork:
     """The server's own work, for the architectures of a run. `round` is kept up to date by the run; `buffers` gives
-    BatchNorm's statistics as they are within the round."""
+    BatchNorm's statistics as they are within the round; `local` is what a training has that asks for nothing else."""
 
     def __init__(self, method: Method, tasks: Mapping[str, Task], parts: Mapping[str, Federation], seed: int):
         self._method, self._tasks, self._parts, self._seed = method, tasks, parts, seed
+        self.local = LocalTraining()
         self._workers: dict[str, OneClient] = {}
         self._round, self._trained, self._last = -1, 0, 0
         self.buffers: Callable[[], Tensor | Vectors | None] = lambda: None
@@ -183,7 +184,8 @@ class ServerWork:
             return asks(me).then(end)
 
         if name not in self._workers:
-            self._workers[name] = OneClient(ServerJob(self._method, self._tasks[name], self._parts[name], self._seed))
+            own = ServerJob(self._method, self._tasks[name], self._parts[name], self.local, self._seed)
+            self._workers[name] = OneClient(own)
         worker = self._workers[name]
         job = worker.job
         assert isinstance(job, ServerJob)

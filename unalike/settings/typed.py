@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import inspect
 import math
 import reprlib
@@ -34,6 +35,14 @@ Known = dict[str, Setting]
 def hints(fn: Any) -> Known:
     """Return the settings of a class or a function by name; a default is `inspect.Parameter.empty` where there is
     none. What a file may hold comes before the annotation."""
+    try:
+        return dict(_hints(fn))
+    except TypeError:  # someone's own object that cannot be hashed
+        return _hints.__wrapped__(fn)
+
+
+@functools.lru_cache(maxsize=512)  # annotations are text: reading those of all methods takes tens of milliseconds
+def _hints(fn: Any) -> Known:
     try:
         plain = isinstance(fn, type) and not dc.is_dataclass(fn)
         annotations = typing.get_type_hints(fn.__init__ if plain else fn, include_extras=True)

@@ -429,10 +429,11 @@ class Stack:
         inputs: Any = (at, self.buffers, args, rows, only if only is not None and only.dim() > 1 else {})
         if not bool((order == np.arange(len(order))).all()):
             inputs = tree_map(lambda t: t[index], inputs)
+        at_once = min(self._at_once, (average and average.at_once) or self._at_once)
         a, longest, total = 0, int(counts.max()), None
         while a < longest:
             reach = int((counts > a).sum())
-            b = min(longest, a + max(1, self._at_once // reach))
+            b = min(longest, a + max(1, at_once // reach))
             place = torch.arange(a, b, device=self.device)
             real = place < n[:reach]
             mine = torch.where(real, place, 0) if picked is None else picked[0][index[:reach], a:b]

@@ -1,0 +1,21 @@
+"""How well clusters agree with groups that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def adjusted_rand(found: Sequence[int] | np.ndarray, planted: Sequence[int] | np.ndarray) -> float:
+    """Return the adjusted Rand index (Hubert & Arabie 1985) of two ways to divide the same clients: 1 for the same
+    division, whatever its parts are called; about 0 where it is no better than chance."""
+    names, ours = np.unique(found, return_inverse=True)
+    groups, theirs = np.unique(planted, return_inverse=True)
+    table = np.zeros((len(names), len(groups)))
+    np.add.at(table, (ours, theirs), 1)
+    both, in_found, in_planted, pairs = (
+        float((n * (n - 1) / 2).sum()) for n in (table, table.sum(1), table.sum(0), table.sum(keepdims=True))
+    )
+    chance, most = in_found * in_planted / max(pairs, 1.0), (in_found + in_planted) / 2
+    return 1.0 if most == chance else (both - chance) / (most - chance)
