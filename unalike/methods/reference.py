@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
@@ -31,11 +30,8 @@ class LocalOnly(Method):
     keeps = {"model": Field()}
     sends = {}
 
-    def own(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return torch.where(me.first, m.w, s.model)
-
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.own(me, s, m)).then(self.done)
+        return me.train(me.own(s.model, m.w)).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {"model": theta}, {}
@@ -44,7 +40,7 @@ class LocalOnly(Method):
         cohort.call(self.client, w=server.w)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s, m)
+        return me.own(s.model, m.w)
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}
