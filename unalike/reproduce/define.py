@@ -3,7 +3,7 @@
     [base]                     settings of every run: tables as in a config file
     [method.feddc]             a method of the paper: label, and tables that it brings along
     [part.mnist]               a piece of a row: label, target, tables; `only.feddc` are tables for that method alone
-    [[table]]                  id, title, methods, measures, rows, seeds
+    [[table]]                  id, title, methods, measures, rows, seeds; wide: a column a measure
     [numbers.table3."a-b"]     what the paper prints in row a-b: a value a measure for each method, and their origin
     [quick]                    a table of minutes, with claims that can fail
 
@@ -68,6 +68,7 @@ class Table:
     claims: tuple[dict[str, Any], ...] = ()
     choose: bool = False
     against: str | None = None  # the method that the others are tested against, over the seeds
+    wide: bool = False  # a line a method and a column a measure, where a paper prints nothing to compare with
 
     @property
     def timed(self) -> bool:
@@ -161,6 +162,8 @@ class Paper:
         only = [part.get("only", {}).get(method, {}) for part in row.parts]
         tables: Tables = {name: {} for name in config.TABLES}
         for layer in (self.tree.get("base", {}), *row.parts, self.methods[method], *only):
+            if layer.get("model", {}).get("name", tables["model"].get("name")) != tables["model"].get("name"):
+                tables["model"] = {}  # another model: the settings are those of the one before
             for name in config.TABLES:
                 tables[name] |= layer.get(name, {})
         for table, setting, value in (change for part in row.parts for change in part.get("sweep", ())):

@@ -16,7 +16,7 @@ from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
 # How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.
-NEAR = {"%": (0.5, 2.0), "pp²": (0.10, 0.30), "rounds": (0.10, 0.30), "bytes": (0.0, 0.01), "s": (0.10, 0.30)}
+NEAR = {"%": (0.5, 2.0), "pp²": (0.10, 0.30), "rounds": (0.10, 0.30), "bytes": (0.0, 0.01), "MB": (0.0, 0.01), "s": (0.10, 0.30)}
 Value = Callable[[Result, str, float | None], float | None]  # of a result, a key and the target
 
 
@@ -73,6 +73,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
+    "traffic": ("megabytes of all rounds, both ways", "MB", lambda r, key, target: r["bytes"] / 1e6),
     "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
@@ -154,6 +155,7 @@ class Claim:
     held: int
     unit: str = "%"
     row: bool = False  # one of many of its kind, a row each
+    names: str = ""  # of the methods that stood for several, a seed each
 
     @property
     def holds(self) -> bool:
@@ -166,30 +168,83 @@ class Claim:
         word = "holds" if self.holds else "does not hold" if not self.held else "is not clear"
         margins = ", ".join(f"{margin:+.2f}" for margin in self.margins.values())
         unit = "points" if self.unit == "%" else self.unit
-        return f"{word}: {self.text} ({self.held} of {len(self.margins)} seeds; {margins} {unit})"
+        names = f": {self.names}" if self.names else ""
+        return f"{word}: {self.text} ({self.held} of {len(self.margins)} seeds; {margins} {unit}{names})"
 
 
 def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
-    """A claim is {higher, lower, by}: a method is ahead of another by more than so many points in every seed; or
-    {near, within}: two methods are no further apart. It is about the table's first row, or about each of `rows`, which
-    are patterns."""
+    """Return the table's claims, each about its first row, or about each of `rows`, which are patterns:
+
+    {higher, lower, by}            a method is ahead of another by more than so many points in every seed
+    {best, chosen_by, lower, by}   so is, of several methods, the one that another measure chooses in that seed
+    {none, lower, by}              none of several methods is ahead of another by more than so many points
+    {near, within}                 two methods are no further apart
+    """
     out = []
     for claim in table.claims:
         patterns = claim.get("rows")
         rows = [row for row in table.rows if any(fnmatch.fnmatch(row.id, p) for p in patterns or ())]
-        for row in rows or table.rows[:1]:
-            one = measure(claim.get("measure", table.measures[0]))
-            values = {c.method: c.values for c in found if c.row.id == row.id and c.measure == one}
-            first, second = claim["near"] if "near" in claim else (claim["higher"], claim["lower"])
-            both = values.get(first, {}).keys() & values.get(second, {}).keys()
-            margins = {seed: values[first][seed] - values[second][seed] for seed in sorted(both)}
-            if "near" in claim:
-                held = sum(abs(m) <= claim["within"] for m in margins.values())
-            else:
-                held = sum(m > claim.get("by", 0.0) for m in margins.values())
-            text = f"{row.label}: {claim['text']}" if patterns else claim["text"]
-            out.append(Claim(text, margins, held, one.unit, bool(patterns)))
+        out += [_claim(claim, table, row, found) for row in rows or table.rows[:1]]
     return out
+
+
+def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell]) -> Claim:
+    cells = [cell for cell in found if cell.row.id == row.id]
+    one = measure(claim.get("measure", table.measures[0]))
+    first, second = claim["near"] if "near" in claim else (claim.get("higher"), claim["lower"])
+    base = _values(cells, one).get(second, {})
+    ahead = _leaders(claim, cells, one) if first is None else {seed: first for seed in base}
+    values = _values(cells, one)
+    leaders = {s: m for s, m in sorted(ahead.items()) if s in base and s in values.get(m, {})}
+    margins = {seed: values[method][seed] - base[seed] for seed, method in leaders.items()}
+    limit = claim["within"] if "near" in claim else claim.get("by", 0.0)
+    if "near" in claim or "none" in claim:
+        held = sum((abs(m) if "near" in claim else m) <= limit for m in margins.values())
+    else:
+        held = sum(m > limit for m in margins.values())
+    text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
+    names = ", ".join(leaders.values()) if first is None else ""
+    return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names)
+
+
+def _values(cells: Sequence[Cell], one: Measure) -> dict[str, dict[int, float]]:
+    return {cell.method: cell.values for cell in cells if cell.measure == one}
+
+
+def _leaders(claim: dict[str, Any], cells: Sequence[Cell], one: Measure) -> dict[int, str]:
+    """Return which of the claim's methods stands for all of them, by seed: of `none` the most accurate one; of `best`
+    the first by `chosen_by`, so that the numbers that are compared choose nothing. Seeds in which one of them was not
+    run yet are left out; one that diverged is not chosen."""
+    methods = claim.get("best") or claim["none"]
+    judge = measure(claim["chosen_by"]) if "best" in claim else one
+    of = {cell.method: cell for cell in cells if cell.measure == judge}
+    if not all(method in of for method in methods):
+        return {}
+    seeds = set.intersection(*({*of[m].values, *of[m].missed} for m in methods))
+    scores = {seed: {m: of[m].values[seed] for m in methods if seed in of[m].values} for seed in seeds}
+    return {seed: max(known, key=lambda m: known[m]) for seed, known in scores.items() if known}
+
+
+@dc.dataclass(frozen=True)
+class Gain:
+    """A method's mean gain over another, and p of the paired test over seeds after Holm's correction for all methods
+    of the row; None where there are fewer than two seeds."""
+
+    points: float
+    p: float | None
+
+
+def gains(found: Sequence[Cell], row: str, one: Measure, over: str) -> dict[str, Gain]:
+    """Return the gains of a row's methods over one of them."""
+    values = _values([cell for cell in found if cell.row.id == row], one)
+    base, pairs = values.get(over, {}), {}
+    for method, own in values.items():
+        both = sorted(own.keys() & base.keys())
+        if method != over and both:
+            pairs[method] = [own[s] for s in both], [base[s] for s in both]
+    tests = {method: test for method, pair in pairs.items() if (test := stats.paired(*pair))}
+    corrected = dict(zip(tests, stats.holm([test.p for test in tests.values()]), strict=True))
+    return {m: Gain(stats.mean(own) - stats.mean(other), corrected.get(m)) for m, (own, other) in pairs.items()}
 
 
 def in_words(found: Sequence[Claim]) -> list[str]:

@@ -21,7 +21,7 @@ from unalike.results import stats
 from unalike.text import csv_text, span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
-DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "s": 3}
+DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "s": 3}
 NOTHING = "–"
 
 
@@ -111,6 +111,10 @@ def lacking(found: Found) -> str:
 
 
 def columns(found: Found) -> list[str]:
+    if found.table.wide:
+        tested = [f"gain over {found.paper.methods[found.table.against]['label']}", "p"] if found.table.against else []
+        words = [measure.measure(text).words.removesuffix(", last round") for text in found.table.measures]
+        return ["row", "method", *words, *tested, "seeds"]
     several = ["measure"] if len(found.table.measures) > 1 else []
     tested = ["p"] if found.table.against else []
     return ["row", "method", *several, "paper", "ours", "difference", "verdict", *tested, "seeds"]
@@ -118,6 +122,8 @@ def columns(found: Found) -> list[str]:
 
 def lines(found: Found) -> list[list[str]]:
     """The table's cells, as text."""
+    if found.table.wide:
+        return _wide(found)
     out = []
     for cell in found.shown():
         unit = cell.measure.unit
@@ -125,6 +131,22 @@ def lines(found: Found) -> list[list[str]]:
         row = [cell.row.label, found.paper.methods[cell.method]["label"], *several]
         row += [number(cell.paper, unit), ours(cell), number(cell.difference, unit, sign=True), cell.verdict]
         out.append([*row, *([_test(found, cell)] if found.table.against else []), str(cell.done)])
+    return out
+
+
+def _wide(found: Found) -> list[list[str]]:
+    """Return a line a method, with a column a measure; where there is a method to compare with, the gain over it by the
+    first measure, and p after Holm's correction for the row's methods."""
+    out, table = [], found.table
+    for (row, method), some in itertools.groupby(found.shown(), lambda cell: (cell.row, cell.method)):
+        cells = [*some]
+        line = [row.label, found.paper.methods[method]["label"], *map(ours, cells)]
+        if table.against:
+            gain = measure.gains(found.cells, row.id, cells[0].measure, table.against).get(method)
+            unit = cells[0].measure.unit
+            line.append(number(gain.points, unit, sign=True) if gain else NOTHING)
+            line.append(f"{gain.p:.3f}" if gain and gain.p is not None else NOTHING)
+        out.append([*line, str(cells[0].done)])
     return out
 
 
