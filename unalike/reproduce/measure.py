@@ -221,7 +221,7 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
 def _bounded(claim: dict[str, Any], row: Row, values: dict[int, float], unit: str) -> Claim:
     """Return a claim about the size of a method's number."""
     sign, bound = (1, claim["least"]) if "least" in claim else (-1, claim["most"])
-    margins = {seed: sign * (value - bound) for seed, value in sorted(values.items())}
+    margins = {seed: sign * (value - bound) + 0.0 for seed, value in sorted(values.items())}  # no -0
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     held = sum(margin >= 0 for margin in margins.values())
     return Claim(text, margins, held, unit, bool(claim.get("rows")), needed=claim.get("seeds"))
