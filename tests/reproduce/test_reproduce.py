@@ -656,7 +656,8 @@ def test_a_wide_table_has_a_line_a_method(tiny):
 
 def test_megabytes_are_of_all_rounds():
     one = measure.measure("traffic")
-    assert one.of({"bytes": 2_500_000}, None) == 2.5 and one.unit == "MB"
+    assert one.of({"bytes": 2_500_000, "settings": {"method": {"name": "ditto"}}}, None) == 2.5 and one.unit == "MB"
+    assert one.of({"bytes": 2_500_000, "settings": {"method": {"name": "local-only"}}}, None) is None
 
 
 def test_methods_of_claims_are_in_their_tables():

@@ -12,6 +12,7 @@ from unalike.metrics.names import of
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
 from unalike.results import stats
+from unalike.results.evidence import REFERENCES
 from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
@@ -36,7 +37,8 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²"}.get(of(self.key).unit, "")
+        number = of(self.key)
+        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²", "count": number.words}.get(number.unit, "")
 
     @property
     def words(self) -> str:
@@ -67,6 +69,11 @@ def _best(result: Result, key: str, target: float | None) -> float | None:
     return result["records"][key][-1][1] if result["records"].get(key) else None
 
 
+def _traffic(result: Result, key: str, target: float | None) -> float | None:
+    """Of a reference line there is none: what it would send is nobody's traffic."""
+    return None if result["settings"]["method"].get("name") in REFERENCES else result["bytes"] / 1e6
+
+
 def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
@@ -80,7 +87,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
-    "traffic": ("megabytes of all rounds, both ways", "MB", lambda r, key, target: r["bytes"] / 1e6),
+    "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
     "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
