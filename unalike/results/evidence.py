@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from unalike.contract import Method
+from unalike.contract import Method, privacy
 from unalike.metrics import names
 from unalike.metrics.lines import Line, choose, is_finite, traffic
 from unalike.metrics.names import Number
@@ -57,6 +57,7 @@ class Traits:
     sums: bool = True
     public: bool = False  # learns from a public set
     personal: bool = False  # clients have models of their own
+    leaves: str = ""  # what leaves a client and who can read it, in words
 
     @property
     def words(self) -> str:
@@ -72,7 +73,8 @@ def traits(method: Method) -> Traits:
     sends = method.sends.items()
     each, peers, sealed = (tuple(n for n, f in sends if f.read == how) for how in ("each", "peers", "sealed"))
     state = tuple(n for n, f in method.keeps.items() if f.life == "run")
-    return Traits(each, peers, state, sealed, sums=len(sealed) < len(sends) or not sends, public=method.needs_public)
+    sums = len(sealed) < len(sends) or not sends
+    return Traits(each, peers, state, sealed, sums, public=method.needs_public, leaves=privacy(method))
 
 
 @dc.dataclass
