@@ -16,7 +16,14 @@ from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
 # How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.
-NEAR = {"%": (0.5, 2.0), "pp²": (0.10, 0.30), "rounds": (0.10, 0.30), "bytes": (0.0, 0.01), "MB": (0.0, 0.01), "s": (0.10, 0.30)}
+NEAR = {
+    "%": (0.5, 2.0),
+    "pp²": (0.10, 0.30),
+    "rounds": (0.10, 0.30),
+    "bytes": (0.0, 0.01),
+    "MB": (0.0, 0.01),
+    "s": (0.10, 0.30),
+}
 Value = Callable[[Result, str, float | None], float | None]  # of a result, a key and the target
 
 
