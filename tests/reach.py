@@ -23,7 +23,7 @@ class Consensus(Method):
         server.rows = torch.tensor([3, 1, 4, 0, 9, 2, 6])
 
     def mine(self, me, s, m):
-        return torch.where(me.first, m.w, s.theta)
+        return me.own(s.theta, m.w)
 
     def report(self, me, s, m):
         return me.outputs(self.mine(me, s, m), only=m.rows).then(self.reported)
@@ -92,7 +92,7 @@ class Mutual(Method):
     keeps = {"own": Field()}
 
     def client(self, me, s, m):
-        both = torch.stack([m.w, torch.where(me.first, 0.9 * m.w, s.own)])
+        both = torch.stack([m.w, me.own(s.own, 0.9 * m.w)])
         return me.train(both, step=self.step).then(self.done)
 
     def step(self, thetas, batches, lr):
@@ -289,7 +289,7 @@ class Ensemble(Method):
         return {"own": theta}, {"delta": theta - m.w}
 
     def predict(self, me, s, m, batch):
-        both = [batch.forward(v)[0].softmax(-1) for v in (m.w, torch.where(me.first, m.w, s.own))]
+        both = [batch.forward(v)[0].softmax(-1) for v in (m.w, me.own(s.own, m.w))]
         return torch.stack(both).mean(0).log()
 
 

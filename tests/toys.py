@@ -83,7 +83,7 @@ class SharedBody(Method):
     sends = {"delta": Field("body")}
 
     def start(self, me, s, m):
-        head = torch.where(me.first, me.layout.head(m.w), s.head)
+        head = me.own(s.head, me.layout.head(m.w))
         return me.layout.join(me.layout.body(m.w), head)
 
     def client(self, me, s, m):
@@ -212,7 +212,7 @@ class Ring(Method):
     sends = {"theta": Field(read="sealed")}
 
     def personal(self, me, s, m):
-        return torch.where(me.first, me.start, s.theta)
+        return me.own(s.theta)
 
     def train(self, me, s, m):
         return me.train(self.personal(me, s, m)).then(self.trained)

@@ -21,6 +21,8 @@ from small import logged, timeless
 import unalike as ua
 from unalike import config, core, text
 from unalike.cli import completion, demo, main, parser
+from unalike.cli import list as list_
+from unalike.client import one_client
 from unalike.config import flags
 from unalike.methods import METHODS
 from unalike.settings import typed
@@ -243,6 +245,15 @@ def test_a_method_shows_what_it_reads_what_the_server_sees_and_its_bytes(capsys)
     assert "the server sees every message" in out
     assert "down 2 vectors of the model's size, 4 bytes a parameter each" in out
     assert do(capsys, "list scaffold")[1] == do(capsys, "list method scaffold")[1]
+
+
+@pytest.mark.parametrize("name", ["feddf", "oneshot"])
+def test_bytes_are_counted_without_hundreds_of_steps(name, monkeypatch):
+    """By default FedDF's server makes 500 steps a round and a client of OneShot 300 passes."""
+    steps, update = [], one_client.update
+    monkeypatch.setattr(one_client, "update", lambda *a, **k: steps.append(1) or update(*a, **k))
+    list_.method_facts(name)
+    assert 0 < len(steps) < 20
 
 
 def test_dry_run_trains_and_writes_nothing(here, capsys):

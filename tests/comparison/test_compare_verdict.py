@@ -484,12 +484,14 @@ def test_the_same_gain_in_every_seed_beats_a_constant_guess_and_one_seed_need_on
     assert not say(method("fedavg", [0.9] * 3), method("b", [0.9] * 3), guess(0.5))["In short"].startswith("no verdict")
     assert say(method("fedavg", [0.5]), guess(0.5, 1))["In short"].startswith("no verdict")
     text = say(method("fedavg", [0.6]), guess(0.5, 1))["In short"]
-    assert text == "fedavg was run alone; its accuracy is 0.600, that of the same answer for every sample 0.500."
+    assert text == "fedavg is the only method; its accuracy is 0.600, that of the same answer for every sample 0.500."
 
 
 def test_of_a_loss_less_must_be_had_than_the_guess():
     assert say(method("fedavg", [2.0, 2.1, 2.2]), guess(2.0), score=LOSS)["In short"].startswith("no verdict")
-    assert say(method("fedavg", [1.0, 1.1, 1.2]), guess(2.0), score=LOSS)["In short"].startswith("fedavg was run alone")
+    assert say(method("fedavg", [1.0, 1.1, 1.2]), guess(2.0), score=LOSS)["In short"].startswith(
+        "fedavg is the only method"
+    )
 
 
 def test_advice_names_the_likeliest_cause_first():

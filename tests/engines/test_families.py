@@ -423,7 +423,7 @@ class Meme(ua.Method):
         server.meme = server.start("meme")
 
     def client(self, me, s, m):
-        return me.train(torch.where(me.first, me.start, s.model)).then(self.done)
+        return me.train(me.own(s.model)).then(self.done)
 
     def done(self, me, s, m, theta):
         return {"model": theta}, {"meme": m.meme + theta.mean()}
@@ -457,7 +457,7 @@ class Gossip(ua.Method):
     sends = {"scores": ua.Field(("public", "classes"), read="sealed"), "theta": ua.Field(read="sealed")}
 
     def personal(self, me, s, m):
-        return torch.where(me.first, me.start, s.theta)
+        return me.own(s.theta)
 
     def tell(self, me, s, m):
         return me.train(self.personal(me, s, m)).then(self.trained)

@@ -83,6 +83,12 @@ def test_runs_in_one_stack_are_the_runs_alone(name, stacked):
     assert not torch.equal(runs[0].server.w, runs[2].server.w)
 
 
+def test_further_networks_begin_where_each_run_has_them(stacked):
+    method = ua.LGFedAvg(mu=0.5, hidden=3)  # clients' decoders begin at a function of the run's seed
+    for seed, run in zip(SEEDS, all_of(method), strict=True):
+        assert_near(run, one(method, seed))
+
+
 def test_runs_with_public_sets_stand_alone(stacked):
     """Each run draws its own public batches, the same for all its clients."""
     public = torch.zeros(4, 5, dtype=torch.float64), None

@@ -68,6 +68,13 @@ def test_centres_find_planted_groups_with_several_starts(method):
     assert done.history[-1]["clients_accuracy_mean"] > 0.8
 
 
+@pytest.mark.parametrize("method", [ua.FLHC(2), ua.IFCA(2), ua.FeSEM(2), ua.CFL(), ua.FedFMC(2)], ids=lambda m: m.name)
+def test_clients_with_different_networks_are_refused(method):
+    nets = {"small": nn.Linear(5, 3), "large": nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))}
+    with pytest.raises(ua.UnalikeError, match="needs one network for all clients"):
+        ua.simulate(nets, planted(1)[0], method, architecture=["small", "large"] * 6, rounds=1, engine="sequential")
+
+
 # ---- IFCA, HypCluster
 
 

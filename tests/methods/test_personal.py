@@ -7,6 +7,7 @@ import torch
 
 import unalike as ua
 from unalike import testing
+from unalike.contract import Me
 from unalike.run.predict import predictor
 
 PLAIN = dc.replace(testing.settings()["local"], clip_norm=None, weight_decay=0.0, shuffle=False)
@@ -138,3 +139,11 @@ def test_tuning_has_its_own_passes_and_part():
 def test_fedbabus_server_has_a_rate():
     still = run(ua.FedBABU(server_lr=0.0))
     assert torch.equal(still.server.w, still.task.start)
+
+
+def test_ones_own_is_what_was_kept_or_else_the_start():
+    two, three = torch.tensor([2.0, 2.0]), torch.tensor([3.0, 3.0])
+    numbers = {"first": torch.tensor([True, False]), "start": torch.zeros(2)}
+    me = Me({**numbers, "first": numbers["first"][:, None]}, 0, None, None)  # two clients: one is new
+    assert me.own(two).tolist() == [[0, 0], [2, 2]]
+    assert me.own(two, three).tolist() == [[3, 3], [2, 2]]

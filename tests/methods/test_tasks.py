@@ -25,6 +25,7 @@ def run(method, kind="linear", **changes):
 
 
 def some(pattern):
+    pattern = [*pattern, pattern[0]]  # the first come again
     return {"rounds": len(pattern), "clients_per_round": pattern, "evaluate_every": 9}
 
 
@@ -94,6 +95,15 @@ def test_gradients_may_be_held_a_few_at_a_time(engine, monkeypatch):
     assert most == 12 and min(sizes) <= 2 and max(sizes) < 12
 
 
+def test_an_average_reads_a_sample_at_least():
+    class Nothing(ua.FedAvg):
+        def client(self, me, s, m):
+            return me.average(lambda batch: batch.losses, m.w, at_once=0).then(self.done)
+
+    with pytest.raises(ua.UnalikeError, match="at_once=0: an average reads one sample at a time, or more"):
+        run(Nothing())
+
+
 # ---- MOCHA
 
 SVM = ua.Mocha(0.01, every=2, bottom=0.4, top=1.6, certificate=True)
@@ -122,7 +132,7 @@ def test_the_weights_are_the_image_of_the_duals(pattern):
         assert not done.clients[k]["alpha"][n:].any()
 
 
-def opposites(method, rounds, sizes=(5,) * 8, **changes):
+def opposites(method, rounds, sizes=(5,) * 8, outputs=2, **changes):
     """A run on clients of whom every other calls everything by the other label; what they say when asked after each
     round."""
     draw = torch.Generator().manual_seed(1)
@@ -137,7 +147,7 @@ def opposites(method, rounds, sizes=(5,) * 8, **changes):
     fed = ua.Federation.from_arrays(clients, client_tests=tests, classes=2)
     look = EveryRound(lambda r: (r.server.values.get("primal", 0.0), r.server.values.get("dual", 0.0)))
     given = {**EXACT, "engine": "batched", "evaluate_every": rounds, "callbacks": [look], **changes}
-    return ua.simulate(nn.Linear(6, 2), fed, method, rounds=rounds, **given), *np.array(look.seen).T
+    return ua.simulate(nn.Linear(6, outputs), fed, method, rounds=rounds, **given), *np.array(look.seen).T
 
 
 @pytest.mark.parametrize("share", [1.0, 3], ids=["full", "partial"])
@@ -176,6 +186,22 @@ def test_without_coupling_every_client_has_its_own_svm():
         w = svm(torch.cat([x, torch.ones(n, 1).double()], 1), 2.0 * y - 1, 0.1 * 3)
         wanted = torch.cat([-w[:-1], w[:-1], -w[-1:], w[-1:]])  # two classes: mirrored weights, then their biases
         assert (own(done, k) - wanted).abs().max() < 1e-6 and wanted.abs().max() > 0.1
+
+
+def one_logit(output, y):
+    return nn.functional.softplus((1 - 2 * y) * output[:, 0])
+
+
+def test_one_output_is_the_papers_problem_and_two_are_it_and_its_mirror_image():
+    method = ua.Mocha(0.03, every=3, certificate=True)
+    two, primal, dual = opposites(method, 6)
+    one, primal_one, dual_one = opposites(method, 6, outputs=1, loss=one_logit)
+    weights, bias = two.server.own[:, :12], two.server.own[:, 12:]
+    half = torch.cat([weights[:, 6:], bias[:, 1:]], 1)
+    assert (half - one.server.own).abs().max() < 1e-9 and half.abs().max() > 0.1
+    assert (two.server.sigma - one.server.sigma).abs().max() < 1e-9
+    np.testing.assert_allclose([primal / 2, dual / 2], [primal_one, dual_one], atol=1e-9)
+    assert one.client_values["accuracy"].mean() == two.client_values["accuracy"].mean() > 0.7
 
 
 def test_relations_help_and_may_be_opposite():

@@ -242,6 +242,23 @@ def test_reference_lines_are_no_methods_and_send_nothing(tmp_path):
     assert ["bytes" in run["x"] for run in data["runs"]] == [False, True, False]
 
 
+def test_where_models_are_personal_both_measures_are_named(tmp_path):
+    tables = settings(tmp_path / "finetune", "finetune", rounds=1, new_clients=2)
+    config.run(tables)
+    data = content(report.write(tmp_path / "finetune"))
+    labels = {column["key"]: column["label"] for column in data["summary"]["columns"]}
+    assert labels["test_accuracy"] == "accuracy, global model, test set"
+    assert labels["clients_accuracy_mean"] == "accuracy, clients' own data"
+    assert labels["gain_share"] == "clients that gain" and labels["new_accuracy_mean"] == "new clients"
+    assert labels["new_accuracy_start"] == "new clients as they come"
+    assert data["metrics"][0]["key"] == "clients_accuracy_mean"  # shown first
+    config.run(settings(tmp_path / "fedavg", rounds=1))
+    config.run(settings(tmp_path / "local-only", "local-only", rounds=1))
+    both = [tmp_path / "fedavg", tmp_path / "local-only"]  # a reference line is no method
+    data = content(report.write(both, tmp_path / "both.html"))
+    assert data["metrics"][0]["key"] == "test_accuracy" and data["summary"]["columns"][0]["label"] == "accuracy"
+
+
 def test_a_table_gives_the_page_its_name(tmp_path):
     rows = [f"{c},{'a' if k % 2 else 'b'},{k}" for c in "xyz" for k in range(8)]
     (tmp_path / "my.csv").write_text("\n".join(["who,what,age", *rows]) + "\n")

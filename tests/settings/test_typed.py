@@ -75,6 +75,20 @@ def test_hints_of_functions_classes_and_dataclasses():
     assert typed.hints(LocalTraining)["momentum"][:2] == (float, 0.0)
 
 
+def test_hints_are_read_once_and_nobody_changes_those_of_others():
+    @dc.dataclass
+    class Callable:  # equal to others of its kind, and hence without a hash
+        times: int = 1
+
+        def __call__(self, x: int): ...
+
+    def function(a: int = 1): ...
+
+    typed.hints(function)["b"] = typed.hints(function).pop("a")
+    assert typed.hints(function) == {"a": typed.Setting(int, 1)}
+    assert list(typed.hints(Callable())) == ["x"]
+
+
 def test_errors_are_one_short_line():
     known = {"rounds": (int, 1)}
     with refused(r"\[run\] has no setting 'round'. Did you mean 'rounds'\?"):

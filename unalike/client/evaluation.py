@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Average, Batch, Fields, Me, Method, Outputs, Request
-from unalike.contract.requests import Measure
+from unalike.contract.requests import Measure, Train
 from unalike.nn.metrics import MEANS, Metric, need_outputs, statistics
 from unalike.nn.task import Task
 
@@ -140,12 +140,14 @@ def own_model(method: Method) -> Callable[..., Answer]:
 
 
 def _chain(out: Tensor | Request, then: Callable[..., Answer], me: Me, s: Fields, m: Fields) -> Answer:
-    """Call `then(me, s, m, vector)` after a client function that ends in a vector instead of (state, reply)."""
+    """Call `then(me, s, m, vector)` after a client function that ends in a vector instead of (state, reply), or in a
+    training without `.then`, whose result it is."""
     if not isinstance(out, Request):
         return then(me, s, m, out)
-    following = out.following("personal")
+    following = out.next if isinstance(out, Train) else out.following("personal")
 
     def next(me: Me, s: Fields, m: Fields, result: Any, **keep: Any) -> Answer:
-        return _chain(following(me, s, m, result, **keep), then, me, s, m)
+        vector = result if following is None else following(me, s, m, result, **keep)
+        return _chain(vector, then, me, s, m)
 
     return dc.replace(out, next=next)

@@ -16,7 +16,7 @@ from unalike.client.state_in_memory import Shapes
 from unalike.contract import BUFFERS, OPTIMIZER, Average, Evaluate, Gradient, Method, Outputs, Train
 from unalike.contract.requests import PUBLIC, DataName
 from unalike.data import SPLITS, Columns, Federation
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, unknown
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, augment, slot_names
 
@@ -54,6 +54,12 @@ class Job:
     def start(self) -> Tensor:
         """The run's first vector (`me.start`)."""
         return self.task.start
+
+    def start_of(self, net: str) -> Tensor:
+        """The first vector of one of the method's further networks (`me.start_of`)."""
+        if net not in self.task.nets:
+            raise unknown("network", net, self.task.nets)
+        return self.task.nets[net].start
 
     def split(self, name: str) -> Columns:
         columns = self.data.splits.get(name)

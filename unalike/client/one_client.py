@@ -123,7 +123,7 @@ class OneClient:
         }
         numbers["first"], numbers["start"] = first, job.start
         numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=task.device)
-        self.me = me = Me(numbers, call.round, job.local, task.layout)
+        self.me = me = Me(numbers, call.round, job.local, task.layout, job.start_of)
         s = Fields(state)
         self.state = state
         self.kept: dict[str, Tensor] = {}

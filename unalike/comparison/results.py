@@ -72,7 +72,7 @@ def _whose(found: Sequence[Evidence], score: Number) -> tuple[str, str]:
     own = [e.label for e in found if e.traits.personal]
     common = [e.label for e in found if not e.traits.personal and e.method != CONSTANT]
     if score.key.startswith("test_"):
-        chosen = "; that round is the best for clients' own models" if any(e.validation for e in found) else ""
+        chosen = "; the round is chosen by them" if any(e.validation for e in found) else ""
         return "", f" Clients' own models ({listed(own)}) are in the column own data{chosen}."
     models = [f"each client's own model with {listed(own)}"]
     models += [f"the global model with {listed(common)}"] if common else []

@@ -164,7 +164,9 @@ def _only(method: Evidence, found: Sequence[Evidence], guess: Evidence | None, s
     if guess is not None and guess.complete:
         what += f", that of the same answer for every sample {spread(guess.selected, digits)}"
     why = (
-        "is the only method that got through" if any(e.diverged and not e.reference for e in found) else "was run alone"
+        "is the only method that got through"
+        if any(e.diverged and not e.reference for e in found)
+        else "is the only method"
     )
     return f"In short: {method.label} {why}; {what}."
 
@@ -546,7 +548,8 @@ def _gains(methods: Sequence[Evidence], score: Number) -> str:
         most = max(counted, key=lambda label: counted[label])
         if counted[most] > counted[best.label]:
             more += f" With {most} {_percent(counted[most])} do better than {how}."
-    return f"Who gains: with {best.label}, the best on clients' own data, {'; '.join(parts)}.{more}" if parts else ""
+    why = ", the best on clients' own data," if len(rated) > 1 else ""
+    return f"Who gains: with {best.label}{why} {'; '.join(parts)}.{more}" if parts else ""
 
 
 def _percent(share: float) -> str:

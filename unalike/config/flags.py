@@ -19,7 +19,7 @@ from unalike.settings import typed
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
-OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--no-references"}
+OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
 OWN_OF = {"serve": {"--public"}}  # of one command
 # What a bare flag means where a name alone would not say it.
 SHORT = {

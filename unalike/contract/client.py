@@ -58,8 +58,15 @@ class Me:
     layout: Layout
     start: Tensor
 
-    def __init__(self, numbers: dict[str, Tensor], round: int, local: LocalTraining, layout: Layout):
-        self.__dict__.update(numbers)
+    def __init__(
+        self,
+        numbers: dict[str, Tensor],
+        round: int,
+        local: LocalTraining,
+        layout: Layout,
+        start_of: Callable[[str], Tensor] | None = None,
+    ):
+        self.__dict__.update(numbers, _start_of=start_of)
         self.round, self.local, self.layout = round, local, layout
 
     def __getattr__(self, name: str) -> Never:
@@ -71,6 +78,16 @@ class Me:
     def numbers(self) -> dict[str, Tensor]:
         """All numbers about this client, by name."""
         return {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
+
+    def own(self, kept: Tensor, otherwise: Tensor | None = None) -> Tensor:
+        """What I kept (`me.own(s.theta)`), or `otherwise` where I have kept nothing yet: the run's first vector, if it
+        is not given."""
+        return torch.where(self.first, self.start if otherwise is None else otherwise, kept)
+
+    def start_of(self, net: str) -> Tensor:
+        """The first vector of one of the method's `nets`, a function of the seed that every client has without a
+        message."""
+        return self.__dict__["_start_of"](net)
 
     # ---- requests
 

@@ -75,8 +75,8 @@ class Method:
         return {} if self.serverless else {"w": server.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        """The vector (or a request that ends in one) that is evaluated on this client's own data. Several, [k, P]: the
-        mean of their outputs is."""
+        """The vector that is evaluated on this client's own data, or a request that ends in one (a training without
+        `.then` gives its result). Several, [k, P]: the mean of their outputs is."""
         return m.w
 
     def arrival(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:

@@ -45,14 +45,13 @@ class APFL(Method):
 
     def own(self, me: Me, s: Fields) -> tuple[Tensor, Tensor]:
         """This client's vector and share."""
-        share = torch.full_like(s.alpha, self.alpha)
-        return torch.where(me.first, me.start, s.v), torch.where(me.first, share, s.alpha)
+        return me.own(s.v), me.own(s.alpha, torch.full_like(s.alpha, self.alpha))
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         v, alpha = self.own(me, s)
         state = {"v": v, "alpha": alpha, "taken": torch.zeros_like(alpha)}
         if self.reading == "program":
-            state["u"] = torch.where(me.first, me.start, s.u)
+            state["u"] = me.own(s.u)
         return me.train(m.w, step=self.step, state=state).then(self.end)
 
     def step(
@@ -73,5 +72,5 @@ class APFL(Method):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         v, alpha = self.own(me, s)
         if self.reading == "program":
-            return torch.where(me.first, me.start, s.u)
+            return me.own(s.u)
         return alpha * v + (1 - alpha) * m.w

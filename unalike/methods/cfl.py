@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Request, Server, knob
-from unalike.methods.flhc import bipartition
+from unalike.methods.flhc import bipartition, check_one_network
 
 LINKAGE = {"complete": "complete", "optimal": "single"}
 
@@ -72,6 +72,7 @@ class CFL(Method):
         return at @ m.models
 
     def setup(self, server: Server, everyone: Cohort) -> None:
+        check_one_network(self, server)
         server.models, server.cluster = server.w[None], torch.zeros(everyone.population, dtype=torch.int64)
         server.samples = torch.from_numpy(np.asarray(everyone.samples, dtype=np.float64))
         server.tree, server.criteria, server.largest = [], [], 0.0

@@ -31,9 +31,6 @@ class Dapper(Method):
     keeps = {"theta": Field()}
     sends = {}
 
-    def own(self, me: Me, s: Fields) -> Tensor:
-        return torch.where(me.first, me.start, s.theta)
-
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.sum(self.is_public, data=BOTH).then(self.train)
 
@@ -42,7 +39,7 @@ class Dapper(Method):
 
     def train(self, me: Me, s: Fields, m: Fields, public: Tensor) -> Answer:
         args = {"own": me.n, "public": public}
-        return me.train(self.own(me, s), data=BOTH, own=0.0, loss=self.mixture, args=args).then(self.kept)
+        return me.train(me.own(s.theta), data=BOTH, own=0.0, loss=self.mixture, args=args).then(self.kept)
 
     def mixture(self, batch: Batch, own: Tensor, public: Tensor) -> Tensor:
         """A mini-batch of both, weighted as if each set had its own mean."""
@@ -56,7 +53,7 @@ class Dapper(Method):
         cohort.call(self.client)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.theta)
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}

@@ -42,12 +42,8 @@ class DefKT(Method):
     keeps = {"theta": Field()}
     sends = {"theta": Field(read="sealed")}
 
-    def own(self, me: Me, s: Fields) -> Tensor:
-        """This client's model: at first the common start."""
-        return torch.where(me.first, me.start, s.theta)
-
     def teach(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.own(me, s)).then(self.taught)
+        return me.train(me.own(s.theta)).then(self.taught)
 
     def taught(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {"theta": theta}, {"theta": theta}
@@ -55,7 +51,7 @@ class DefKT(Method):
     def learn(self, me: Me, s: Fields, m: Fields) -> Answer:
         if not self.epochs:
             return {"theta": m.theirs}, {}
-        both = torch.stack([self.own(me, s), m.theirs])
+        both = torch.stack([me.own(s.theta), m.theirs])
         return me.train(both, step=self.mutual, epochs=self.epochs, lr=self.lr).then(self.learned)
 
     def mutual(self, both: Tensor, batches: list[Batch], lr: Tensor) -> Tensor:
@@ -85,4 +81,4 @@ class DefKT(Method):
         cohort.only(receivers).call(self.learn, theirs=sent.pass_on("theta", to=receivers))
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.theta)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Field, Fields, Me, Method, knob
@@ -34,18 +33,15 @@ class Ditto(Method):
     keeps = {"v": Field()}
     sends = {"delta": Field(weight="weights")}
 
-    def own(self, me: Me, s: Fields) -> Tensor:
-        return torch.where(me.first, me.start, s.v)
-
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w).then(self.mine)
 
     def mine(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         near = {"pull": self.lam, "push": -self.lam * m.w}
-        return me.train(self.own(me, s), **near, same_batches=True).then(self.both, theta=theta)
+        return me.train(me.own(s.v), **near, same_batches=True).then(self.both, theta=theta)
 
     def both(self, me: Me, s: Fields, m: Fields, v: Tensor, theta: Tensor) -> Answer:
         return {"v": v}, {"delta": theta - m.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.v)

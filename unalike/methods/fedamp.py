@@ -43,14 +43,11 @@ class FedAMP(Method):
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         spring = self.lam / self.alpha
-        begin = m.u if self.start == "cloud" else self.own(me, s)
+        begin = m.u if self.start == "cloud" else me.own(s.w)
         return me.train(begin, pull=spring, push=-spring * m.u).then(self.end)
 
     def end(self, me: Me, s: Fields, m: Fields, w: Tensor) -> Answer:
         return {"w": w}, {"model": w}
-
-    def own(self, me: Me, s: Fields) -> Tensor:
-        return torch.where(me.first, me.start, s.w)
 
     def clouds(self, server: Server, cohort: Cohort) -> Tensor:
         """A cloud model for each of the cohort."""
@@ -69,7 +66,7 @@ class FedAMP(Method):
         server.table("models")[replies.ids] = replies.each("model")
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.w)
 
     def published(self, server: Server) -> Message:
         models = server.table("models")

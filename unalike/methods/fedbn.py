@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
@@ -34,7 +33,7 @@ class FedBN(Method):
     sends = {"delta": Field(SHARED, weight="weights")}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        own = torch.where(me.first, me.layout.part(me.start, "norm"), s.norm)
+        own = me.own(s.norm, me.layout.part(me.start, "norm"))
         return me.layout.with_part(m.w, "norm", own)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:

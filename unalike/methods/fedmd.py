@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses as dc
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
@@ -70,17 +69,13 @@ class FedMD(Method):
         if self.warm_public or self.warm_own:
             everyone.call(self.warm)
 
-    def own(self, me: Me, s: Fields) -> Tensor:
-        """This client's model: at first the start of its architecture."""
-        return torch.where(me.first, me.start, s.theta)
-
     def begin(self, me: Me, s: Fields, m: Fields) -> Answer:
         return {"theta": m.start}, {}
 
     def warm(self, me: Me, s: Fields, m: Fields) -> Answer:
         if not self.warm_public:
-            return self.warmed(me, s, m, self.own(me, s))
-        request = me.train(self.own(me, s), data="public", epochs=self.warm_public, batch_size=self.batch)
+            return self.warmed(me, s, m, me.own(s.theta))
+        request = me.train(me.own(s.theta), data="public", epochs=self.warm_public, batch_size=self.batch)
         return request.then(self.warmed)
 
     def warmed(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
@@ -92,7 +87,7 @@ class FedMD(Method):
         return {"theta": theta}, {}
 
     def score(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.outputs(self.own(me, s), data="public", only=m.get("rows")).then(self.scored)
+        return me.outputs(me.own(s.theta), data="public", only=m.get("rows")).then(self.scored)
 
     def scored(self, me: Me, s: Fields, m: Fields, logits: Tensor) -> Answer:
         return {}, {"logits": logits}
@@ -100,7 +95,7 @@ class FedMD(Method):
     def digest(self, me: Me, s: Fields, m: Fields) -> Answer:
         going = {"slots": s.digest} if self.keep_optimizer else {}
         return me.train(
-            self.own(me, s), data="public", only=m.get("rows"), rows={"target": m.consensus}, own=0.0, loss=self.gap,
+            me.own(s.theta), data="public", only=m.get("rows"), rows={"target": m.consensus}, own=0.0, loss=self.gap,
             epochs=self.digest_epochs, batch_size=self.batch, lr=self.lr, optimizer=self.optimizer, **going,
         ).then(self.revisit)  # fmt: skip
 
@@ -116,7 +111,7 @@ class FedMD(Method):
         return {"theta": theta, **({} if slots is None else {"digest": slots})}, {}
 
     def alone(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.own(me, s)).then(self.kept)
+        return me.train(me.own(s.theta)).then(self.kept)
 
     def alignment(self, server: Server, cohort: Cohort) -> dict[str, Tensor]:
         """Return the public rows of this round, as a part of the message; nothing: all."""
@@ -131,7 +126,7 @@ class FedMD(Method):
         cohort.only(replies.ids).call(self.digest, **rows, consensus=replies.mean("logits"))
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.theta)
 
     def published(self, server: Server) -> Message:
         return {}

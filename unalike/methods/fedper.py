@@ -18,7 +18,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Request, Server, knob
 
 
 @dc.dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Divided(Method):
         "initial", "own part of a client that never took part: the start's, or the others' mean",
         choices=("initial", "mean"),
     )  # fmt: skip
+
+    tune_epochs: int = knob(
+        0, "passes for a client's own part before it predicts", values="FedRep's program: 10", least=0
+    )
 
     @property
     def stays(self) -> str:
@@ -50,24 +54,33 @@ class Divided(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"delta": Field(self.travels if self.newcomer == "initial" else "model", weight="weights")}
+        return {"delta": Field(self.travels if self.newcomer != "mean" else "model", weight="weights")}
 
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        own = torch.where(me.first, me.layout.part(m.w, self.stays), s.own)
+    def whole(self, me: Me, s: Fields, m: Fields) -> Tensor:
+        """The common part and this client's own."""
+        own = me.own(s.own, me.layout.part(m.w, self.stays))
         return me.layout.with_part(m.w, self.stays, own)
 
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
+        whole = self.whole(me, s, m)
+        return me.train(whole, part=self.stays, epochs=self.tune_epochs) if self.tune_epochs else whole
+
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.personal(me, s, m)).then(self.done)
+        return me.train(self.whole(me, s, m)).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         moved = theta - m.w
-        if self.newcomer == "initial":
+        if self.newcomer != "mean":
             moved = me.layout.part(moved, self.travels)
         return {"own": me.layout.part(theta, self.stays)}, {"delta": moved}
 
+    def take(self, server: Server, cohort: Cohort) -> Tensor:
+        """Call this round's clients; return their mean step."""
+        return cohort.call(self.client, w=server.w).mean("delta")
+
     def round(self, server: Server, cohort: Cohort) -> None:
-        moved, layout = cohort.call(self.client, w=server.w).mean("delta"), server.layout
-        if self.newcomer == "initial":  # the server's own part stays as it began
+        moved, layout = self.take(server, cohort), server.layout
+        if self.newcomer != "mean":  # the server's own part stays as it began
             moved = layout.with_part(torch.zeros_like(server.w), self.travels, moved)
         server.w = server.w + moved
 

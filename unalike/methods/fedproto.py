@@ -50,12 +50,8 @@ class FedProto(Method):
     keeps = {"theta": Field()}
     sends = {"total": Field(("classes", "features"), weight="one"), "share": Field("classes", weight="one")}
 
-    def own(self, me: Me, s: Fields) -> Tensor:
-        """This client's model: at first the start of its architecture."""
-        return torch.where(me.first, me.start, s.theta)
-
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        theta = self.own(me, s)
+        theta = me.own(s.theta)
         if self.collect == "after":
             known = {name: m[name] for name in ("prototypes", "known") if name in m}  # none in round 1
             return me.train(theta, loss=self.pull if known else None, args=known).then(self.trained)
@@ -67,7 +63,7 @@ class FedProto(Method):
         local = me.local
         if local.optimizer != "sgd" or local.nesterov or local.clip_norm is not None:
             raise UnalikeError('FedProto\'s collect="training" knows SGD with momentum only: no other, no clipping.')
-        theta, nothing = self.own(me, s), {name: torch.zeros_like(value) for name, value in like.items()}
+        theta, nothing = me.own(s.theta), {name: torch.zeros_like(value) for name, value in like.items()}
         batches = me.n / (local.batch_size or me.n)
         last = batches.floor() if local.drop_last else batches.ceil()  # mini-batches of the last pass
         state = {"velocity": torch.zeros_like(theta), "left": me.steps - last, **nothing}
@@ -128,7 +124,7 @@ class FedProto(Method):
         return {}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.theta)
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}

@@ -8,7 +8,7 @@ FedPer whose two parts are trained one after the other:
 Practical truth: many head passes make the head fit the common body before the body moves, which is what the analysis
 asks for (10 and 1, or 5, in the paper). The authors' program has `newcomer="mean"`: the parts of clients that never
 took part are aliases of the common model there. In its old PyTorch a part held still went on moving by its momentum;
-here held still means so. After the last round the program trains every client's head on, for ten passes.
+here held still means so. After the last round the program trains every client's head on: `tune_epochs=10`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FedRep(FedPer):
     name = "fedrep"
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        whole = self.personal(me, s, m)
+        whole = self.whole(me, s, m)
         if not self.head_epochs:
             return self.then_body(me, s, m, whole)
         return me.train(whole, part=self.stays, epochs=self.head_epochs).then(self.then_body)

@@ -14,9 +14,9 @@ which centre fits its training data best (k models down, once).
 
 `by` names a part of the model by which distances are taken (the program takes one chosen layer); `weights="samples"` is
 the n_i mean. Practical truth: distances between trained vectors say more about where training began than about the
-data: a client rarely leaves the cluster of its first round, so that `first` decides. Take "loss". How many clusters? As
-for IFCA: rather one too many. On the global test set the reported number is the mean over centres, weighted by their
-members' samples.
+data: a client rarely leaves the cluster of its first round, so that `first` decides. Take "loss", and do not expect
+kinds of clients to be found (benchmarks/clusters.py). How many clusters? As for IFCA: tune. On the global test set the
+reported number is the mean over centres, weighted by their members' samples.
 """
 
 from __future__ import annotations

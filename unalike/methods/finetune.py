@@ -32,7 +32,4 @@ class FineTune(FedAvg):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         if not self.epochs:
             return m.w
-        return me.train(m.w, epochs=self.epochs, part=None if self.part == "all" else self.part).then(self.tuned)
-
-    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Tensor:
-        return theta
+        return me.train(m.w, epochs=self.epochs, part=None if self.part == "all" else self.part)

@@ -51,6 +51,7 @@ class FLHC(Method):
             raise UnalikeError(f"FLHC linkage='ward' needs metric='l2'; got {self.metric!r}.")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
+        check_one_network(self, server)
         server.models = server.w[None].repeat(self.clusters, 1)
         server.cluster = torch.zeros(everyone.population, dtype=torch.int64)
         server.samples = torch.zeros(self.clusters).double()
@@ -102,6 +103,12 @@ class FLHC(Method):
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         weights = (server.samples / server.samples.sum()).tolist()
         return {f"cluster{k}": (w, weights[k]) for k, w in enumerate(server.models)}
+
+
+def check_one_network(method: Method, server: Server) -> None:
+    """Refuse clients with different networks: their models cannot be compared."""
+    if not isinstance(server.w, Tensor):
+        raise UnalikeError(f"{type(method).__name__} compares clients' models: it needs one network for all clients.")
 
 
 def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> tuple[list[list[int]], list[Any]]:

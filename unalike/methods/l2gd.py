@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server, knob
@@ -35,24 +34,21 @@ class L2GD(Method):
     keeps = {"x": Field()}
     sends = {"x": Field(weight="one"), "delta": Field(weight="one")}
 
-    def own(self, me: Me, s: Fields) -> Tensor:
-        return torch.where(me.first, me.start, s.x)
-
     def local(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.own(me, s), steps=1, lr=m.scale * me.lr).then(self.kept)
+        return me.train(me.own(s.x), steps=1, lr=m.scale * me.lr).then(self.kept)
 
     def kept(self, me: Me, s: Fields, m: Fields, x: Tensor) -> Answer:
         return {"x": x}, {}
 
     def send(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return {}, {"x": self.own(me, s)}
+        return {}, {"x": me.own(s.x)}
 
     def mix(self, me: Me, s: Fields, m: Fields) -> Answer:
-        x = self.own(me, s)
+        x = me.own(s.x)
         return {"x": x - m.scale * me.lr * (x - m.mean)}, {}
 
     def steady(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.own(me, s), pull=self.lam, push=-self.lam * m.w).then(self.drawn)
+        return me.train(me.own(s.x), pull=self.lam, push=-self.lam * m.w).then(self.drawn)
 
     def drawn(self, me: Me, s: Fields, m: Fields, x: Tensor) -> Answer:
         return {"x": x}, {"delta": x - m.w}
@@ -77,4 +73,4 @@ class L2GD(Method):
         cohort.call(self.mix, mean=server.w, scale=self.lam / (clients * self.p))
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s)
+        return me.own(s.x)

@@ -30,7 +30,7 @@ class Mapper(Method):
 
     def own(self, me: Me, s: Fields) -> tuple[Tensor, Tensor]:
         """This client's vector and share; before its first round the start and 0."""
-        return torch.where(me.first, me.start, s.v), torch.where(me.first, torch.zeros_like(s.lam), s.lam)
+        return me.own(s.v), me.own(s.lam, torch.zeros_like(s.lam))
 
     def values(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.grid)[:, None]

@@ -11,10 +11,9 @@ Clients climb the dual, one number α_i a sample (y_i α_i in [0, 1]), sample by
 
 The server mixes, W = Σ B / λ, and every so many rounds learns Σ = (W Wᵀ)^½ / trace and ρ = max_t Σ_s |Σ_ts| / Σ_tt.
 
-What is trained is the last layer of the run's model, one class against the rest, its bias being the weight of a
-constant 1 (two classes: twice the paper's problem, mirrored). Layers before it stay as they began: a linear model is
-the paper's MOCHA, a pretrained one MOCHA on its features. The run's loss, rate, epochs and batch size play no part: a
-client makes U(bottom, top) passes a round, drawn each time, so that stragglers do less.
+What is trained is the last layer of the run's model, one class against the rest (one output for two classes is the
+paper's problem, two are it and its mirror image), a bias being the weight of a constant 1. Earlier layers stay as they
+began, and the run's loss, rate, epochs and batch size play no part: a client makes U(bottom, top) passes each round.
 
 Practical truth: for tens of clients with little data each and good features. The server reads every client's b_t and
 holds m × m numbers. λ counts m-fold while Σ = I/m: divide what suits a single SVM by the number of clients.
@@ -32,6 +31,8 @@ from torch import Tensor
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
 from unalike.errors import UnalikeError
 
+VALUE = Field("scalar", weight="one")
+
 
 @dc.dataclass(frozen=True)
 class Mocha(Method):
@@ -40,15 +41,12 @@ class Mocha(Method):
     bottom: float = knob(1.0, "passes over its samples that a client makes a round, at least", values="0.5", above=0)
     top: float = knob(1.0, "passes over its samples that a client makes a round, at most", values="0.5", above=0)
     reading: str = knob("remap", "W after a change of Σ: computed anew, or left", choices=("remap", "program"))
-    certificate: bool = knob(False, "measure primal and dual in every round: all clients, one more exchange")
+    certificate: bool = knob(False, "measure server.primal and server.dual every round: one more exchange, with all")
 
     name = "mocha"
     adapts = "head"
     keeps = {"alpha": Field(("samples", "classes"))}
-    sends = {
-        "gain": Field("head", read="each", weight="one"),
-        **{value: Field("scalar", weight="one") for value in ("hinge", "dual")},
-    }
+    sends = {"gain": Field("head", read="each", weight="one"), "hinge": VALUE, "dual": VALUE}
 
     def __post_init__(self) -> None:
         if self.bottom > self.top:
@@ -62,30 +60,32 @@ class Mocha(Method):
         return me.outputs(me.start, data="train", fn=self.inputs).then(self.climb)
 
     def inputs(self, batch: Batch) -> Tensor:
+        return batch.features
+
+    def signs(self, batch: Batch) -> Tensor:
+        """1 for an output whose class it is, else -1, [batch, outputs]; a single output is that of class 1."""
         if batch.y.is_floating_point() or batch.y.dim() != 1:
             raise UnalikeError("Mocha tells classes apart: the labels must be one class a sample, not numbers.")
-        return batch.features
+        own = batch.onehot
+        return 2 * (own if own.shape[-1] > 1 else batch.y[:, None].to(own)) - 1
 
     def climb(self, me: Me, s: Fields, m: Fields, x: Tensor) -> Answer:
         passes = self.bottom + (self.top - self.bottom) * me.uniform("passes", ())
         state = {"alpha": s.alpha, "left": (passes * me.n + 1e-4).floor().clamp(min=1)}
-        return me.train(
-            self.personal(me, s, m), step=self.step, state=state, rows={"x": x},
-            args={"n": me.n, "sigma": m.sigma, "rho": m.rho}, epochs=self.top, batch_size=1,
-        ).then(self.end)  # fmt: skip
+        scale, at = {"scale": m.rho * m.sigma / (self.lam * me.n)}, self.personal(me, s, m)
+        one = me.train(at, step=self.step, state=state, args=scale, rows={"x": x}, epochs=self.top, batch_size=1)
+        return one.then(self.end)
 
     def step(
-        self, theta: Tensor, batches: list[Batch], lr: Tensor, alpha: Tensor, left: Tensor, n: Tensor, sigma: Tensor,
-        rho: Tensor,
-    ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
-        batch, sign = batches[0], 2 * batches[0].onehot - 1
+        self, theta: Tensor, batches: list[Batch], lr: Tensor, alpha: Tensor, left: Tensor, scale: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        batch, sign = batches[0], self.signs(batches[0])
         head, old = batch.layout.head(theta), alpha[batch.index]
         output, times_x, *_ = torch.func.vjp(lambda numbers: batch.head(numbers, batch.rows.x), head)
-        one = torch.zeros_like(output)
-        one[:, 0] = 1
-        g = self.lam * n * (1 - sign * output) / (rho * sigma * times_x(one)[0].square().sum()) + sign * old
+        size = batch.rows.x.square().sum() + len(batch.layout.head_shapes) - 1  # ‖x‖², with the 1 of a bias
+        g = (1 - sign * output) / (scale * size) + sign * old
         new = torch.where(left > 0, sign * g.clamp(0, 1), old)
-        head = head + rho * sigma / (self.lam * n) * times_x(new - old)[0]
+        head = head + scale * times_x(new - old)[0]
         return batch.layout.with_part(theta, "head", head), {"alpha": batch.put(alpha, new), "left": left - 1}
 
     def end(self, me: Me, s: Fields, m: Fields, theta: Tensor, alpha: Tensor, left: Tensor) -> Answer:
@@ -96,7 +96,7 @@ class Mocha(Method):
         return me.average(self.values, self.personal(me, s, m), rows={"alpha": s.alpha}).then(self.measured)
 
     def values(self, batch: Batch) -> dict[str, Tensor]:
-        sign = 2 * batch.onehot - 1
+        sign = self.signs(batch)
         return {"hinge": (1 - sign * batch.output).clamp(min=0).sum(-1), "dual": (sign * batch.rows.alpha).sum(-1)}
 
     def measured(self, me: Me, s: Fields, m: Fields, values: dict[str, Tensor]) -> Answer:
@@ -129,7 +129,7 @@ class Mocha(Method):
         """Learn Σ from the models of all who have ever come."""
         seen = server.b.any(1).nonzero()[:, 0]
         values, vectors = torch.linalg.eigh(server.own[seen] @ server.own[seen].T)
-        root = vectors * values.clamp(min=1e-7).sqrt() @ vectors.T  # the program's floor: no task vanishes
+        root = vectors * torch.maximum(values, 1e-7 * values.sum()).sqrt() @ vectors.T  # no task vanishes
         sigma = torch.eye(len(server.b)).to(server.b) / len(server.b)
         sigma[seen[:, None], seen] = root / root.trace() * (len(seen) / len(server.b))
         server.sigma, server.rho = sigma, float((sigma.abs().sum(1) / sigma.diagonal()).max())

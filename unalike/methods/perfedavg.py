@@ -9,11 +9,12 @@ Not the model that is best, but the one that is best after one step on a client'
         first-order   t ← t − β g                        (from two mini-batches)
     w ← mean_k t                                          (plain; β is the run's rate)
 
-Client k predicts with one step of size α from w on all its training samples.
+Client k predicts with one step of size α from w on all its training samples; `judged="two steps"` is that of pFedMe's
+program: a step of size α on one mini-batch, then one of size β on the next.
 
 Practical truth: α = 0 is FedAvg with rate β on every step's second mini-batch. First order is nearly always as good,
 and half the work. pFedMe's program has the first-order one only, weights its mean by samples, reads β = 0 as "use α"
-and adapts on *test* batches; Ditto's has the Hessian-free one.
+and takes the two mini-batches from the *test* samples, which is not copied; Ditto's has the Hessian-free one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class PerFedAvg(Method):
     )
     delta: float = knob(1e-3, "δ of the Hessian-free one", values="0.001", above=0)
     weights: str = knob("uniform", "of clients in the mean", choices=("uniform", "samples"))
+    judged: str = knob("one step", "what a client predicts with", choices=("one step", "two steps"))
 
     name = "per-fedavg"
     sends = {"delta": Field(weight="weights")}
@@ -53,7 +55,13 @@ class PerFedAvg(Method):
         return theta - lr * (slope - self.alpha * bent)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
+        if self.judged == "two steps":
+            return me.train(m.w, step=self.two, batches=2, steps=1)
         return me.gradient(m.w).then(self.adapted)
+
+    def two(self, theta: Tensor, batches: list[Batch], lr: Tensor) -> Tensor:
+        near = theta - self.alpha * batches[0].grad(theta)
+        return near - lr * batches[1].grad(near)
 
     def adapted(self, me: Me, s: Fields, m: Fields, slope: Tensor) -> Tensor:
         return m.w - self.alpha * slope

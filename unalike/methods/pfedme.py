@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
@@ -56,4 +55,4 @@ class PFedMe(Method):
         server.w = server.w + self.beta * cohort.call(self.client, w=server.w).mean("delta")
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return torch.where(me.first, m.w, s.own)
+        return me.own(s.own, m.w)

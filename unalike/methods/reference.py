@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
@@ -31,20 +30,17 @@ class LocalOnly(Method):
     keeps = {"model": Field()}
     sends = {}
 
-    def own(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return torch.where(me.first, m.w, s.model)
-
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(self.own(me, s, m)).then(self.done)
+        return me.train(me.own(s.model)).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {"model": theta}, {}
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        cohort.call(self.client, w=server.w)
+        cohort.call(self.client)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return self.own(me, s, m)
+        return me.own(s.model)
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}

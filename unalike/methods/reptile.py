@@ -49,7 +49,4 @@ class Reptile(Method):
             server.w = server.w + self.epsilon * cohort.call(self.client, w=server.w).mean("delta")
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        return self.few(me, m.w).then(self.tuned)
-
-    def tuned(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Tensor:
-        return theta
+        return self.few(me, m.w)

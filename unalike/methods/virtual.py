@@ -89,11 +89,11 @@ class Virtual(Method):
         own = self.prior(me.start)
         if self.private:
             kept = me.layout.with_part(own, self.private, s.own)
-            own = torch.where(me.first, own, kept)
+            own = me.own(kept, own)
         return self.joined(me, m.posterior, own)
 
     def factor(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return torch.where(me.first, self.shared(me, self.prior(me.start)) * m.share, s.factor)
+        return me.own(s.factor, self.shared(me, self.prior(me.start)) * m.share)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         cavity = self.joined(me, m.posterior - self.factor(me, s, m), self.prior(me.start))

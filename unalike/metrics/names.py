@@ -119,7 +119,8 @@ def _metric(name: str, higher: bool, first: bool) -> Iterator[Number]:
     new = f"{of}new clients"
     yield number(f"new_{name}_mean", "new clients, after training on their own", new, "new clients", summary=new)
     yield number(f"new_{name}_worst20", "worst 20 % of new clients", f"{of}worst 20 % of new clients")
-    yield number(f"new_{name}_start", "new clients, before training on their own", f"{of}new clients as they come")
+    begun = f"{new} as they come"
+    yield number(f"new_{name}_start", "new clients, before training on their own", begun, "as they come", summary=begun)
     key, label = f"clients_{name}_count", f"Clients for which {said} is defined"
     yield Number(key, label, "count", source="bookkeeping", metric=name)
 
@@ -149,7 +150,9 @@ def _others() -> Iterator[Number]:
     yield Number("drift_max", "Size of an update, largest", source="training")
     yield Number("drift_cosine", "Cosine between updates, mean", source="training")
     gain, lose = (f"Clients whose own model is {word} than the global one" for word in ("better", "worse"))
-    yield Number("gain_share", gain, "percent", "higher", words="clients that gain", short="gain", summary="gain")
+    yield Number(
+        "gain_share", gain, "percent", "higher", words="clients that gain", short="gain", summary="clients that gain"
+    )
     yield Number("lose_share", lose, "percent", "lower", words="clients that lose")
     yield Number("clusters", "Clusters in use", "count", summary="clusters")
     agree = "Agreement of clusters with planted groups (adjusted Rand)"

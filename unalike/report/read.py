@@ -170,7 +170,18 @@ def _metrics(runs: list[RunFiles], numbers: dict[str, Number]) -> list[str]:
         for line in (run.lines[0], run.final, run.lines[-1]):
             found |= dict.fromkeys(_numbers(line))
     order = [k for k in numbers if k in found]
+    if order and _personal(runs):  # what all have, and what personal models are for, is shown first
+        own = f"clients_{numbers[order[0]].metric}_mean"
+        order.sort(key=lambda k: k != own)
     return order + [k for k in found if k not in order]
+
+
+def _personal(runs: list[RunFiles]) -> bool:
+    """Whether some run gives clients models of their own, so that there are two measures; training alone does not
+    count."""
+    final = [run.final for run in runs if run.method not in REFERENCES]
+    tested = [any(k.startswith("test_") for k in line) for line in final]
+    return any("gain_share" in line for line in final) or (any(tested) and not all(tested))
 
 
 def _metric(number: Number) -> dict[str, Any]:
@@ -381,12 +392,22 @@ def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[s
     shown = [number for number in columns if any(number.key in row["cells"] for row in rows)]
     if len(rows) > 1 and len({row["cells"]["rounds"][0] for row in rows}) == 1:
         shown = [number for number in shown if number.key != "rounds"]  # the headline says it
-    return {"columns": [_column(number) for number in shown], "rows": rows}
+    personal = _personal([run for group in groups for run in group["members"]])
+    return {"columns": [_column(number, personal) for number in shown], "rows": rows}
 
 
-def _column(number: Number) -> dict[str, str]:
+def _column(number: Number, personal: bool) -> dict[str, str]:
+    """A column of the table; where clients have models of their own it says which model is meant."""
     kind = "plain" if number.unit == "pp²" else number.unit
-    return {"label": number.summary, "key": number.key, "kind": kind, "better": number.better}
+    whose = {"test": "global model, test set", "clients": "clients' own data"}
+    place, _, rest = number.key.partition("_")
+    said = personal and place in whose and rest in (number.metric, f"{number.metric}_mean")
+    return {
+        "label": f"{number.name}, {whose[place]}" if said else number.summary,
+        "key": number.key,
+        "kind": kind,
+        "better": number.better,
+    }
 
 
 def _final(run: RunFiles, number: Number) -> float | None:

@@ -163,10 +163,11 @@ class Claim:
     unit: str = "%"
     row: bool = False  # one of many of its kind, a row each
     names: str = ""  # of the methods that stood for several, a seed each
+    needed: int | None = None  # in how many seeds it must hold; None: in all
 
     @property
     def holds(self) -> bool:
-        return bool(self.margins) and self.held == len(self.margins)
+        return bool(self.margins) and self.held >= (self.needed or len(self.margins))
 
     @property
     def words(self) -> str:
@@ -186,6 +187,7 @@ def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
     {best, chosen_by, lower, by}   so is, of several methods, the one that another measure chooses in that seed
     {none, lower, by}              none of several methods is ahead of another by more than so many points
     {near, within}                 two methods are no further apart
+    {of, least, seeds}             a method's number is at least this (`most`: at most) in so many seeds, or in all
     """
     out = []
     for claim in table.claims:
@@ -198,6 +200,8 @@ def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
 def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell]) -> Claim:
     cells = [cell for cell in found if cell.row.id == row.id]
     one = measure(claim.get("measure", table.measures[0]))
+    if "of" in claim:
+        return _bounded(claim, row, _values(cells, one).get(claim["of"], {}), one.unit)
     first, second = claim["near"] if "near" in claim else (claim.get("higher"), claim["lower"])
     base = _values(cells, one).get(second, {})
     ahead = _leaders(claim, cells, one) if first is None else {seed: first for seed in base}
@@ -212,6 +216,15 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     names = ", ".join(leaders.values()) if first is None else ""
     return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names)
+
+
+def _bounded(claim: dict[str, Any], row: Row, values: dict[int, float], unit: str) -> Claim:
+    """Return a claim about the size of a method's number."""
+    sign, bound = (1, claim["least"]) if "least" in claim else (-1, claim["most"])
+    margins = {seed: sign * (value - bound) + 0.0 for seed, value in sorted(values.items())}  # no -0
+    text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
+    held = sum(margin >= 0 for margin in margins.values())
+    return Claim(text, margins, held, unit, bool(claim.get("rows")), needed=claim.get("seeds"))
 
 
 def _values(cells: Sequence[Cell], one: Measure) -> dict[str, dict[int, float]]:

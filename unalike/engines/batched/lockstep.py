@@ -310,6 +310,12 @@ class Joint(Job):
             return self.jobs[0].task.start
         raise EngineRefused("me.start differs between these runs: they are answered one after another.")
 
+    def start_of(self, net: str) -> Tensor:
+        starts = [job.start_of(net) for job in self.jobs]
+        if all(torch.equal(start, starts[0]) for start in starts):
+            return starts[0]
+        raise EngineRefused("me.start_of differs between these runs: they are answered one after another.")
+
     def parts(self, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For every run among these clients: its number, the places of its clients, and their own numbers."""
         owner = np.searchsorted(self.base, ids, side="right") - 1

@@ -475,7 +475,9 @@ class StackedMe(Me):
     """One client of a stack. Functions made from it may be kept for long: it must not hold the stack."""
 
     def __init__(self, job: Job, numbers: dict[str, Tensor], clock: Clock):
-        self.__dict__.update(numbers, local=job.local, layout=job.task.layout, _clock=clock, _job=job)
+        self.__dict__.update(
+            numbers, local=job.local, layout=job.task.layout, _clock=clock, _job=job, _start_of=job.start_of
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "start":
