@@ -29,7 +29,9 @@ class FedExP(Method):
     epsilon: float = knob(1e-3, "ε", values="0.001 CIFAR, 0.1 EMNIST", above=0, tune=(1e-4, 1.0))
     epsilon_decay: float = knob(1.0, "of ε, per round", values="0.998²", above=0, most=1)
     scaling: str = knob("plain", "of ε: as it is, or times participants", choices=("plain", "participants"))
-    judged: str = knob("mean", "the model that is reported: the mean of the last two, or the last", choices=("mean", "last"))
+    judged: str = knob(
+        "mean", "the model that is reported: the mean of the last two, or the last", choices=("mean", "last")
+    )
 
     name = "fedexp"
     sends = {"delta": Field(), "norm": Field("scalar", by="network")}

@@ -7,12 +7,14 @@ first, the more the rarer the class is at this client, so that they must be lear
 
 Only the loss sees this; the model predicts with z. The counts stay with the client; bytes are FedAvg's.
 
-Readings: the paper's denominator leaves the true class out, log Σ_{c≠y} e^{…} − (z_y − …): `denominator="others"` (it is
-0 for a client of one class). With the true class in it (the default, as in fluke and PFLlib) it is the ordinary
+Readings: the paper's denominator leaves the true class out, log Σ_{c≠y} e^{…} − (z_y − …): `denominator="others"` (0
+for a client of one class). With the true class in it (the default, as in fluke and PFLlib) it is the ordinary
 cross-entropy. PFLlib counts over all clients, which is the same shift for everybody and not the method.
 
 Practical truth: τ = 0 is FedAvg (classes are left out only where τ > 0). Logits of missing classes are neither pushed
-down nor taught here: a client of one class learns nothing at all. Choose τ by validation: margins grow as it does.
+down nor taught here, and a client of one class learns nothing at all: it is for clients that have every class in very
+unequal numbers. Where most classes are missing it is far behind FedAvg (digits, Dirichlet 0.1, 50 small clients, 60
+rounds: 0.48, and FedAvg 0.82).
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def label(batch: Batch) -> Tensor:
     """One row a sample, whose sum counts the classes."""
     if batch.y.is_floating_point() or batch.y.dim() != 1 or batch.onehot.shape[-1] < 2:
         raise UnalikeError(
-            "This method tells classes apart: the labels must be one class a sample (no numbers), with an output of the "
-            "model for each."
+            "This method tells classes apart: the labels must be one class a sample (no numbers), and the model must "
+            "have an output for each class."
         )
     return batch.onehot

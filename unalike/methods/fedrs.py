@@ -7,11 +7,11 @@ trains, logits of missing classes count by α only:
 
 Only the loss sees this; the model predicts with z. The counts stay with the client; bytes are FedAvg's.
 
-`scaling="share"` is the authors' program, which grades by share: s_c = α + (1 − α) n_kc / max_c n_kc. There the head has
-no bias, at least five steps are made, and gradients are clipped to 100: settings of the model and of the run.
+`scaling="share"` is the authors' program, which grades by share: s_c = α + (1 − α) n_kc / max_c n_kc. There the head
+has no bias, at least five steps are made, and gradients are clipped to 100: settings of the model and of the run.
 
-Practical truth: α = 1 is FedAvg, α = 0 leaves missing classes at e⁰ in the softmax. The scaled logit has its bias in it.
-It does nothing where every client has every class (`scaling="missing"`): it is for shards, not for mild skews.
+Practical truth: α = 1 is FedAvg, α = 0 leaves missing classes at e⁰ in the softmax. The scaled logit has its bias in
+it. It does nothing where every client has every class (`scaling="missing"`): it is for shards, not for mild skews.
 """
 
 from __future__ import annotations
