@@ -209,7 +209,7 @@ def test_seeds_are_one_group_and_the_summary_is_over_them(compared):
 
 
 def test_what_leaves_a_client_is_recorded_and_shown(compared):
-    said = {p["label"]: p["leaves"] for p in page_data(compared)["privacy"]}
+    said = {p["label"]: p["leaves"] for p in content(report.write(compared))["privacy"]}
     assert said["fedavg"] == "its change of the model (the server reads the sum only)" and "control" in said["scaffold"]
 
 
