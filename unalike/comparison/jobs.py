@@ -110,6 +110,11 @@ class Watch:
 # ---------------------------------------------------------------- before anything is run
 
 
+def several_networks(arms: Sequence[Arm]) -> bool:
+    """Whether clients have different networks."""
+    return any(len(arm.tables.get(config.MODELS_TABLE, {})) > 1 for arm in arms)
+
+
 def with_seed(tables: Tables, seed: int) -> Tables:
     """The run's seed is also the split's, unless [data] says another."""
     data = dict(tables["data"])
