@@ -17,7 +17,7 @@ from small import logged, timeless
 
 from unalike import config
 from unalike.cli import compare, main
-from unalike.comparison import arms, jobs
+from unalike.comparison import arms, gains, jobs
 from unalike.config import defaults
 from unalike.data.federation import Federation
 
@@ -347,7 +347,7 @@ MISTAKES = [
     ("fedprox --data digits --muu 1,2", "unalike compare: there is no setting --muu here. `unalike run --help` lists "
      "them."),
     ("fedavg --data digits --mu 1,2", "unalike compare: there is no setting --mu here. It is a setting of the method "
-     "fedprox and fednova."),
+     "fedprox and fednova"),
     ("fedprox --data digits --mu 1,1", "unalike compare: --mu 1,1 has a value twice."),
     ("fedprox --data digits --fedprox.muu 1", "unalike compare: fedprox has no setting 'muu'. Did you mean 'mu'?"),
     ("fedprox --data digits --lr 0.1,fast", "unalike compare: --lr must be a number or a list of numbers; got "
@@ -494,7 +494,7 @@ architecture = "small:4, large:1"
 def test_clients_with_different_networks_are_compared(here, capsys):
     (here / "run.toml").write_text(NETWORKS)
     line = "compare run.toml fedavg fedprox --seeds 1 --folder out --quiet"
-    code, _, error = do(capsys, f"{line} centralized --no-references")
+    code, _, error = do(capsys, line.replace("fedprox", "centralized --no-references"))
     assert code == 2 and "Centralized trains one network on pooled data" in error
     assert not (here / "out").exists()
     assert do(capsys, f"{line} --no-references")[0] in (0, 3)
@@ -528,7 +528,7 @@ def test_networks_from_the_command_line(here, capsys):
         (f"compare fedproto {SEVERAL}", "fedproto cannot run here: FedProto sends 'total'"),
         (f"compare fedavg {SEVERAL} --models.lage.hidden 3", "there is no network 'lage'. Did you mean 'large'?"),
         (f"compare fedavg {SEVERAL} --models.large.hiden 3", "[models.large] has no setting 'hiden'. Did you mean"),
-        (f"compare fedavg {SEVERAL} --hidden 3", "--models.NAME.hidden"),
+        (f"compare fedavg {SEVERAL} --hidden 3", "Say of which network: --models.large.hidden."),
         ("compare fedavg --data digits --model a=linear,a=mlp", "each network is NAME=MODEL, with a name of its own"),
         ("compare fedavg --data digits --model a=linear,mlp", "each network is NAME=MODEL, with a name of its own"),
         ("compare fedavg --data digits --model a=linear,b=nlp --architecture a:9,b:1", "no model 'nlp'"),
@@ -539,3 +539,13 @@ def test_mistakes_about_networks_are_one_line_and_nothing_is_run(here, capsys, l
     code, out, error = do(capsys, f"{line} --folder out")
     assert (code, out) == (2, "") and expected in error and error.count("\n") == 1, error
     assert not (here / "out").exists()
+
+
+def test_clients_own_data_by_network(here, capsys):
+    code, out, _ = do(capsys, f"compare fedavg --no-references {SEVERAL} --folder out --quiet")
+    assert code in (0, 3) and "own data, small" in out and "own data, large" in out
+    row = found("out")[0][0]
+    values = gains.client_values(Path("out/fedavg-seed0"), int(row["selected_round"]), "accuracy")
+    assert float(row["own_small"]) == pytest.approx(np.mean([values[k] for k in range(4)]))
+    assert float(row["own_large"]) == pytest.approx(np.mean([values[k] for k in (4, 5)]))
+    assert float(row["own"]) == pytest.approx(np.mean(list(values.values())), abs=1e-6)

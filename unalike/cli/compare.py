@@ -326,7 +326,7 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         titles = list(results.columns(case))
         cut = titles.index("variance pp²")
         others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
-        own = [t for t in results.OF_CLIENTS if t in titles]
+        own = [t for t in (*results.network_titles(case), *results.OF_CLIENTS) if t in titles]
         first = [t for t in titles[:cut] if t != "corrected" and t not in others]
         rest = [t for t in titles[cut:] if t not in (*own, *results.EQUAL)]
         for part in (first, *(["method", *some] for some in (others, own, rest) if some)):

@@ -205,7 +205,11 @@ def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tup
         places = [t for t in settings if setting in settings[t] and setting not in CHOOSE]
         if not places:
             near = did_you_mean(f"--{bare}", [*OWN, *(flag(t, n) for t, names in settings.items() for n in names)])
-            near = _owners(setting) or (near if near.startswith(" Did") else " `unalike run --help` lists them.")
+            near = (
+                _of_one(setting, bare, tables)
+                or _owners(setting)
+                or (near if near.startswith(" Did") else " `unalike run --help` lists them.")
+            )
             raise UnalikeError(f"unalike run: there is no setting --{where}{bare} here.{near}")
         if len(places) > 1:
             ways = " or ".join(f"--{t}.{bare}" for t in places)
@@ -214,6 +218,13 @@ def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tup
     if setting == "name" and table in ("model", "method") and config.is_file(text):
         setting = "file"
     return table, setting, _value(name, text, negated, settings[table][setting][0])
+
+
+def _of_one(setting: str, bare: str, tables: dict[str, dict[str, Any]]) -> str:
+    """' Say ...' where one of several networks has the setting."""
+    found = tables.get(config.MODELS_TABLE, {})
+    having = [n for n, table in found.items() if _exists("model", table) and setting in config.network_settings(table)]
+    return f" Say of which network: {' or '.join(f'--models.{name}.{bare}' for name in having)}." if having else ""
 
 
 def _owners(setting: str) -> str:

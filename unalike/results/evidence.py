@@ -103,6 +103,7 @@ class Evidence:
     lose_fedavg: list[float | None] = dc.field(default_factory=list)
     gain_alone: list[float | None] = dc.field(default_factory=list)
     lose_alone: list[float | None] = dc.field(default_factory=list)
+    networks: dict[str, list[float | None]] = dc.field(default_factory=dict)  # own data, by network where they differ
     # within the bytes, and the mini-batches, that the most frugal method needs; None: not one round within them
     equal_bytes: list[float | None] = dc.field(default_factory=list)
     equal_steps: list[float | None] = dc.field(default_factory=list)
