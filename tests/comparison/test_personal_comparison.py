@@ -102,6 +102,9 @@ def test_global_methods_are_compared_as_ever():
 def test_a_client_gains_that_is_evaluated_in_both_and_strictly_better():
     mine, theirs = {0: 0.5, 1: 0.7, 2: 0.2, 7: 1.0}, {0: 0.4, 1: 0.7 - 1e-7, 2: 0.3, 9: 0.0}
     assert gains.share(mine, theirs, True) == gains.share(mine, theirs, False) == pytest.approx(1 / 3)
+    better, worse = {1: 3.0, 2: 3.0, 3: 0.0}, {1: 1.0, 2: 1.0, 3: 1.0}
+    assert gains.share(better, worse, True) == pytest.approx(2 / 3)
+    assert gains.share(better, worse, False) == pytest.approx(1 / 3)  # of what is better when lower
     assert gains.share({}, theirs, True) is None and gains.share({5: 1.0}, theirs, True) is None
 
 

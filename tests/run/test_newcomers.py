@@ -103,6 +103,7 @@ def test_a_method_finds_the_best_of_its_models_for_a_newcomer():
         ({"new_clients": 6}, "fewer clients than the 6"),
         ({"new_clients": 2.5}, "a share below 1"),
         ({"new_clients": -1}, "new_clients"),
+        ({"new_clients": 2, "clients_per_round": [[0, 1], [2, 3]]}, "numbered anew: give a share or a count"),
         ({"new_clients": 1, "local": ua.LocalTraining(lr=[0.1] * 5)}, "lr is a list"),
     ],
 )
@@ -161,8 +162,10 @@ def test_gains_are_counted_against_the_runs_own_global_model():
     assert made.history[-1]["gain_share"] == np.mean(own > common + 1e-4)
     assert made.history[-1]["lose_share"] == np.mean(own < common - 1e-4)
     assert made.history[-1]["gain_share"] + made.history[-1]["lose_share"] > 0
-    for method in (ua.FedAvg(), ua.FedPer()):  # one model for all; no global model
+    for method in (ua.FedAvg(), ua.FedPer(), ua.IFCA()):  # one model for all; no global model; several
         assert "gain_share" not in run(method).history[-1]
+    apart = run(ua.Ditto(), module=model(batch_norm=True), buffers="local")  # the global model has no statistics
+    assert "gain_share" not in apart.history[-1]
 
 
 def test_without_metrics_who_gains_is_said_by_the_loss():
