@@ -2,7 +2,8 @@
 
 `Centralized` trains on everybody's data as one client, one round being one local training; it is evaluated on the same
 test data as the others. `LocalOnly` lets every client train its own model on its own data and never send it anywhere,
-nor BatchNorm's statistics, whatever `buffers` says; there is no global model, so only clients' own numbers are reported.
+nor BatchNorm's statistics, whatever `buffers` says; there is no global model, so only clients' own numbers are
+reported.
 """
 
 from __future__ import annotations
