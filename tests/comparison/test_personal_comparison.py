@@ -199,6 +199,13 @@ def test_within_the_least_cost_the_round_is_chosen_as_ever():
     assert equalized(a=lines(0.1, 0.2), b=old)["a"] == ([0.2], [])
 
 
+def test_a_method_without_mini_batches_takes_equal_steps_from_nobody():
+    """FedMeta's clients answer gradients of all their samples, and read no mini-batch."""
+    none = lines(0.9, 0.9, batches=0)
+    found = equalized(a=lines(0.1, 0.2, batches=5), b=lines(0.5, 0.6, batches=10), fedmeta=none)
+    assert {name: steps for name, (_, steps) in found.items()} == {"a": [0.2], "b": [0.5], "fedmeta": []}
+
+
 def test_the_verdict_says_it_if_another_is_best_at_equal_cost():
     base = method("fedavg", [0.5, 0.52], equal_bytes=[0.5, 0.52], equal_steps=[0.4, 0.4])
     other = method("ditto", [0.6, 0.61], PERSONAL, equal_bytes=[0.4, 0.49], equal_steps=[0.5, 0.5])
