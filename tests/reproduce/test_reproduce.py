@@ -650,23 +650,27 @@ def test_gains_are_corrected_for_their_number():
 
 
 def test_a_wide_table_has_a_line_a_method(tiny):
-    row, cells = survey(BASE, ("a", [51.0, 53.0], [1.0, 3.0]), ("c", [60.0, None], [None, None]))
-    table = define.Table("t", "t", ["base", "a", "c"], [OWN, JUDGE], [row], 2, against="base", wide=True)
+    d = ("d", [10.0, 11.0], [1.0, 1.0])
+    row, cells = survey(BASE, ("a", [51.0, 53.0], [1.0, 3.0]), ("c", [60.0, None], [None, None]), d)
+    table = define.Table("t", "t", ["base", "a", "c", "d"], [OWN, JUDGE], [row], 2, against="base", wide=True)
     found = pages.Found.__new__(pages.Found)
-    found.paper = define.paper(str(tiny))
+    found.paper = define.Paper("tiny", define.config.load_toml(tiny))
     found.paper.methods.update({m: {"label": m.upper()} for m in table.methods})
+    found.paper.methods["d"]["model"] = {"name": "mlp"}
     found.table, found.cells = table, cells
     columns = ["row", "method", "mean over clients", "validation accuracy", "gain over BASE", "p", "seeds"]
     assert pages.columns(found) == columns
-    first, second, third = pages.lines(found)
+    first, second, third, fourth = pages.lines(found)
     assert first == ["r", "BASE", "50.00 ± 0.00", "50.00 ± 0.00", "–", "–", "2"]
     assert second == ["r", "A", "52.00 ± 1.41", "2.00 ± 1.41", "+2.00", "0.295", "2"]
     assert third == ["r", "C", "60.00 (none in 1 of 2 seeds)", "none", "+10.00", "–", "2"]
+    assert fourth[4:] == ["–", "–", "2"]  # another network: its gain says nothing, and it is not counted
 
 
 def test_megabytes_are_of_all_rounds():
     one = measure.measure("traffic")
-    assert one.of({"bytes": 2_500_000}, None) == 2.5 and one.unit == "MB"
+    assert one.of({"bytes": 2_500_000, "settings": {"method": {"name": "ditto"}}}, None) == 2.5 and one.unit == "MB"
+    assert one.of({"bytes": 2_500_000, "settings": {"method": {"name": "local-only"}}}, None) is None
 
 
 def test_methods_of_claims_are_in_their_tables():

@@ -38,6 +38,7 @@ class Method:
     needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
+    ships: ClassVar[str] = ""  # samples that clients send, in words ("samples"): everybody concerned must allow it
     serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients
 
     def __init_subclass__(cls) -> None:
@@ -112,6 +113,15 @@ def check_serverless(method: Method) -> None:
         raise UnalikeError(f"{kind.__name__} is serverless, and declares a table: keep it at the clients (`keeps`).")
     if kind.personal is Method.personal and kind.predict is Method.predict:
         raise UnalikeError(f"{kind.__name__} is serverless: `personal` must say which vector is a client's own.")
+
+
+def check_allowed(method: Method, allowed: bool, whose: str) -> None:
+    """Refuse a method that sends samples where that is not allowed; whose: "run" or "client", in the message."""
+    if method.ships and not allowed:
+        raise UnalikeError(
+            f"{type(method).__name__} sends clients' own samples to the server ({method.ships}): this {whose} must "
+            "allow it, by --allow-samples (in Python allow_samples=True)."
+        )
 
 
 def settings(method: Method) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from unalike.metrics.names import of
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
 from unalike.results import stats
+from unalike.results.evidence import REFERENCES
 from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
@@ -37,7 +38,8 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²"}.get(of(self.key).unit, "")
+        number = of(self.key)
+        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²", "count": number.words}.get(number.unit, "")
 
     @property
     def words(self) -> str:
@@ -68,6 +70,11 @@ def _best(result: Result, key: str, target: float | None) -> float | None:
     return result["records"][key][-1][1] if result["records"].get(key) else None
 
 
+def _traffic(result: Result, key: str, target: float | None) -> float | None:
+    """Of a reference line there is none: what it would send is nobody's traffic."""
+    return None if result["settings"]["method"].get("name") in REFERENCES else result["bytes"] / 1e6
+
+
 def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
@@ -81,7 +88,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
-    "traffic": ("megabytes of all rounds, both ways", "MB", lambda r, key, target: r["bytes"] / 1e6),
+    "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
     "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
@@ -229,7 +236,8 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
 def _bounded(claim: dict[str, Any], table: Table, row: Row, own: Sequence[Cell], unit: str) -> Claim:
     """Return a claim about the size of a method's number."""
     sign, bound = (1, claim["least"]) if "least" in claim else (-1, claim["most"])
-    margins = {seed: sign * (value - bound) for cell in own for seed, value in sorted(cell.values.items())}
+    known = sorted((seed, value) for cell in own for seed, value in cell.values.items())
+    margins = {seed: sign * (value - bound) + 0.0 for seed, value in known}  # no -0
     missed = sum(len(cell.missed) for cell in own)
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     held = sum(margin >= 0 for margin in margins.values())

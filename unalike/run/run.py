@@ -17,7 +17,7 @@ from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shape
 from unalike.client.samples import NO_PUBLIC
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
-from unalike.contract.method import check_serverless
+from unalike.contract.method import check_allowed, check_serverless
 from unalike.data import Federation
 from unalike.data.drifting import Present
 from unalike.engines import choose_engine
@@ -87,6 +87,7 @@ class Run:
         if getattr(method, "pooled", False):
             self._pool()
         check_serverless(method)
+        check_allowed(method, settings.allow_samples, "run")
         if method.needs_public and not federation.public_rows:
             raise UnalikeError(NO_PUBLIC)
         for own in tasks.values():
