@@ -333,6 +333,15 @@ BYTES = {
     # the mixture of all N = 6 clients goes down: a share, d means and d variances each
     "fedavgr": (ua.FedAvgR(), lambda P, d, m: (4 * P + 6 * (8 * d + 4), 4 * P + 8 * d)),
     "fedcurv": (ua.FedCurv(), lambda P, d, m: (12 * P, 12 * P)),
+    "moon": (ua.Moon(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedntd": (ua.FedNTD(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedlc": (ua.FedLC(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedrs": (ua.FedRS(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedsam": (ua.FedSAM(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedasam": (ua.FedASAM(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedexp": (ua.FedExP(), lambda P, d, m: (4 * P, 4 * P + 4)),
+    # the model twice; up, of three classes the count, the sum of features and of their products
+    "ccvr": (ua.CCVR(asked="round"), lambda P, d, m: (8 * P, 4 * P + 12 * (1 + d + d * (d + 1) // 2))),
     # the head's 3 (d + 1) numbers, how much a client's own count, and ρ; nothing but the head goes up
     "mocha": (ua.Mocha(), lambda P, d, m: (12 * (d + 1) + 8, 12 * (d + 1))),
     "virtual": (ua.Virtual(), lambda P, d, m: (8 * P + 4, 8 * P)),
@@ -486,14 +495,22 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "hypcluster": (ua.HypCluster(2), 40, 0.68),  # 0.783
     "ifca": (ua.IFCA(2), 40, 0.67),  # 0.771
     "fedcurv": (ua.FedCurv(0.01), 40, 0.7),  # 0.805
+    "moon": (ua.Moon(), 60, 0.7),  # 0.802
+    "fedntd": (ua.FedNTD(), 60, 0.64),  # 0.744
+    "fedlc": (ua.FedLC(), 60, 0.37),  # 0.476: clients here lack most classes, and learn nothing about them
+    "fedrs": (ua.FedRS(), 60, 0.63),  # 0.735
+    "fedsam": (ua.FedSAM(), 60, 0.74),  # 0.844
+    "fedasam": (ua.FedASAM(), 60, 0.74),  # 0.847
+    "fedexp": (ua.FedExP(), 40, 0.73),  # 0.836
+    "ccvr": (ua.CCVR(every=30), 30, 0.76),  # 0.858, and 0.616 before it is calibrated
     "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
     "virtual": (ua.Virtual(0.5), 40, 0.79),  # 0.891, with the mean weights on the global test set
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
-    "fedmix", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
-    "fedcurv", "virtual", "fedcluster", "fedfmc",
+    "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc", "moon", "fedntd", "fedlc", "fedrs", "fedsam", "fedasam",
+    "fedexp", "ccvr", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
 }  # fmt: skip
 
 
