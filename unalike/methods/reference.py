@@ -31,16 +31,16 @@ class LocalOnly(Method):
     sends = {}
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(me.own(s.model, m.w)).then(self.done)
+        return me.train(me.own(s.model)).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {"model": theta}, {}
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        cohort.call(self.client, w=server.w)
+        cohort.call(self.client)
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return me.own(s.model, m.w)
+        return me.own(s.model)
 
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         return {}

@@ -12,11 +12,19 @@ from unalike.metrics.names import of
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
 from unalike.results import stats
+from unalike.results.evidence import REFERENCES
 from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
 # How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.
-NEAR = {"%": (0.5, 2.0), "pp²": (0.10, 0.30), "rounds": (0.10, 0.30), "bytes": (0.0, 0.01), "MB": (0.0, 0.01), "s": (0.10, 0.30)}
+NEAR = {
+    "%": (0.5, 2.0),
+    "pp²": (0.10, 0.30),
+    "rounds": (0.10, 0.30),
+    "bytes": (0.0, 0.01),
+    "MB": (0.0, 0.01),
+    "s": (0.10, 0.30),
+}
 Value = Callable[[Result, str, float | None], float | None]  # of a result, a key and the target
 
 
@@ -29,7 +37,8 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²"}.get(of(self.key).unit, "")
+        number = of(self.key)
+        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²", "count": number.words}.get(number.unit, "")
 
     @property
     def words(self) -> str:
@@ -60,6 +69,11 @@ def _best(result: Result, key: str, target: float | None) -> float | None:
     return result["records"][key][-1][1] if result["records"].get(key) else None
 
 
+def _traffic(result: Result, key: str, target: float | None) -> float | None:
+    """Of a reference line there is none: what it would send is nobody's traffic."""
+    return None if result["settings"]["method"].get("name") in REFERENCES else result["bytes"] / 1e6
+
+
 def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
@@ -73,7 +87,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
-    "traffic": ("megabytes of all rounds, both ways", "MB", lambda r, key, target: r["bytes"] / 1e6),
+    "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
     "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
@@ -156,10 +170,11 @@ class Claim:
     unit: str = "%"
     row: bool = False  # one of many of its kind, a row each
     names: str = ""  # of the methods that stood for several, a seed each
+    needed: int | None = None  # in how many seeds it must hold; None: in all
 
     @property
     def holds(self) -> bool:
-        return bool(self.margins) and self.held == len(self.margins)
+        return bool(self.margins) and self.held >= (self.needed or len(self.margins))
 
     @property
     def words(self) -> str:
@@ -179,6 +194,7 @@ def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
     {best, chosen_by, lower, by}   so is, of several methods, the one that another measure chooses in that seed
     {none, lower, by}              none of several methods is ahead of another by more than so many points
     {near, within}                 two methods are no further apart
+    {of, least, seeds}             a method's number is at least this (`most`: at most) in so many seeds, or in all
     """
     out = []
     for claim in table.claims:
@@ -191,6 +207,8 @@ def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
 def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell]) -> Claim:
     cells = [cell for cell in found if cell.row.id == row.id]
     one = measure(claim.get("measure", table.measures[0]))
+    if "of" in claim:
+        return _bounded(claim, row, _values(cells, one).get(claim["of"], {}), one.unit)
     first, second = claim["near"] if "near" in claim else (claim.get("higher"), claim["lower"])
     base = _values(cells, one).get(second, {})
     ahead = _leaders(claim, cells, one) if first is None else {seed: first for seed in base}
@@ -205,6 +223,15 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     names = ", ".join(leaders.values()) if first is None else ""
     return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names)
+
+
+def _bounded(claim: dict[str, Any], row: Row, values: dict[int, float], unit: str) -> Claim:
+    """Return a claim about the size of a method's number."""
+    sign, bound = (1, claim["least"]) if "least" in claim else (-1, claim["most"])
+    margins = {seed: sign * (value - bound) + 0.0 for seed, value in sorted(values.items())}  # no -0
+    text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
+    held = sum(margin >= 0 for margin in margins.values())
+    return Claim(text, margins, held, unit, bool(claim.get("rows")), needed=claim.get("seeds"))
 
 
 def _values(cells: Sequence[Cell], one: Measure) -> dict[str, dict[int, float]]:

@@ -21,7 +21,7 @@ from unalike.results import stats
 from unalike.text import csv_text, span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
-DIGITS = {"%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "s": 3}
+DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "s": 3}
 NOTHING = "–"
 
 
@@ -137,17 +137,28 @@ def lines(found: Found) -> list[list[str]]:
 def _wide(found: Found) -> list[list[str]]:
     """Return a line a method, with a column a measure; where there is a method to compare with, the gain over it by the
     first measure, and p after Holm's correction for the row's methods."""
-    out, table = [], found.table
-    for (row, method), some in itertools.groupby(found.shown(), lambda cell: (cell.row, cell.method)):
-        cells = [*some]
-        line = [row.label, found.paper.methods[method]["label"], *map(ours, cells)]
-        if table.against:
-            gain = measure.gains(found.cells, row.id, cells[0].measure, table.against).get(method)
-            unit = cells[0].measure.unit
-            line.append(number(gain.points, unit, sign=True) if gain else NOTHING)
-            line.append(f"{gain.p:.3f}" if gain and gain.p is not None else NOTHING)
-        out.append([*line, str(cells[0].done)])
+    out = []
+    for row, of_row in itertools.groupby(found.shown(), lambda cell: cell.row):
+        cells = [*of_row]
+        gains = _gains(found, row, cells) if found.table.against else {}
+        for method, of_method in itertools.groupby(cells, lambda cell: cell.method):
+            own = [*of_method]
+            line = [row.label, found.paper.methods[method]["label"], *map(ours, own)]
+            if found.table.against:
+                gain = gains.get(method)
+                line.append(number(gain.points, own[0].measure.unit, sign=True) if gain else NOTHING)
+                line.append(f"{gain.p:.3f}" if gain and gain.p is not None else NOTHING)
+            out.append([*line, str(own[0].done)])
     return out
+
+
+def _gains(found: Found, row: Row, cells: Sequence[Cell]) -> dict[str, measure.Gain]:
+    """Return the gains over the method to compare with, of those that have its network."""
+    base = found.table.against
+    assert base is not None
+    network = {method: found.paper.settings(row, method)["model"] for method in found.table.methods}
+    alike = [cell for cell in cells if network[cell.method] == network[base]]
+    return measure.gains(alike, row.id, measure.measure(found.table.measures[0]), base)
 
 
 def _test(found: Found, cell: Cell) -> str:
