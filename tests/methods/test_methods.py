@@ -235,7 +235,15 @@ def test_local_only_is_each_client_by_itself(kind):
     np.testing.assert_allclose(got.client_values["accuracy"], right, atol=1e-12)
     assert torch.equal(got.server.w, start)
     assert not any(name.startswith("test_") for line in got.history for name in line)
-    assert all(line["bytes_up"] == 0 for line in got.history)
+    assert all(line["bytes_up"] == line["bytes_down"] == 0 for line in got.history)
+
+
+def test_local_only_shares_no_statistics():
+    """BatchNorm's statistics are averaged by default: not here, where nothing is sent."""
+    cohorts = {"rounds": 2, "clients_per_round": 1.0}
+    both = [run(ua.LocalOnly(), "norm", buffers=buffers, **cohorts).history[-1] for buffers in ("average", "local")]
+    assert both[0]["clients_loss"] == both[1]["clients_loss"]
+    assert both[0]["bytes_up"] == both[0]["bytes_down"] == 0
 
 
 # ---- invariants: the server's vector is the mean over ALL clients, whoever took part
@@ -385,6 +393,11 @@ def test_who_reads_single_replies():
         "feddf": {("delta", "model", "each")},  # each model is a teacher
         "fedgen": {("head", "head", "each"), ("counts", "classes", "each")},
         "fedmix": {("x", "input", "peers"), ("y", "classes", "peers")},
+        "naivemix": {("x", "input", "peers"), ("y", "classes", "peers")},
+        "cronus": {("odds", ("public", "classes"), "each")},  # to leave liars out
+        "astraea": {("delta", "model", "each"), ("counts", "classes", "each")},
+        "hybrid-fl": {("x", ("samples_sent", "input"), "each"), ("y", ("samples_sent",), "each")},
+        "xormixfl": {("pair", ("samples_sent", "input"), "each"), ("labels", ("samples_sent", 2), "each")},
         "def-kt": {("theta", "model", "sealed")},
         "fedamp": {("model", "model", "each")},  # each cloud model is made of all models
         "heur-fedamp": {("model", "model", "each")},
@@ -455,7 +468,15 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "feddf": (ua.FedDF(steps=20), 40, 0.45),  # 0.557: teachers of unequal clients count equally
     "fedgen": (ua.FedGen(alpha=1.0, beta=1.0, hidden=64), 30, 0.72),  # 0.813
     "fedmix": (ua.FedMix(), 60, 0.73),  # 0.827
-    "fedmd": (ua.FedMD(), 40, 0.76),  # 0.858, as the next two on own test data
+    "naivemix": (ua.NaiveMix(), 60, 0.73),  # 0.833
+    "local-mixup": (ua.LocalMixup(), 60, 0.65),  # 0.752
+    "data-sharing": (ua.DataSharing(), 10, 0.8),
+    "hybrid-fl": (ua.HybridFL(), 40, 0.62),  # 0.724
+    "astraea": (ua.Astraea(), 20, 0.76),  # 0.861
+    "xormixfl": (ua.XorMixFL(20), 3, 0.8),
+    "cronus": (ua.Cronus(warm_epochs=5), 20, 0.7),  # 0.805, as the next three on own test data
+    "fd": (ua.FD(), 40, 0.72),  # 0.823
+    "fedmd": (ua.FedMD(), 40, 0.76),  # 0.858
     "fedproto": (ua.FedProto(), 40, 0.71),  # 0.815
     "def-kt": (ua.DefKT(), 40, 0.56),  # 0.666
     "apfl": (ua.APFL(0.5, 0.1), 40, 0.78),  # 0.865, and so on: all personal ones on own test data
@@ -497,7 +518,7 @@ GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
     "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc", "moon", "fedntd", "fedlc", "fedrs", "fedsam", "fedasam",
-    "fedexp", "ccvr",
+    "fedexp", "ccvr", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
 }  # fmt: skip
 
 
@@ -507,13 +528,13 @@ def test_learns_digits(name):
     torch.manual_seed(0)
     # models trained apart to the end can be averaged only where the problem is convex
     module = softmax_regression(64, 10) if name == "oneshot" else mlp(64, (32,), classes=10)
-    public = 0.1 if name in ("feddf", "fedmd", "dapper") else 0
+    public = 0.1 if name in ("feddf", "fedmd", "dapper", "data-sharing", "cronus", "xormixfl") else 0
     halves = {"support": 0.5, "query": 0.5} if name == "fedmeta" else None
     fed = ua.load("digits").split("dirichlet:0.1", 50, seed=0, test=0.2, public=public, splits=halves)
     local = ua.LocalTraining(epochs=2, batch_size=16, lr=0.1)
     done = ua.simulate(
         module, fed, method, rounds=rounds, clients_per_round=10, local=local, engine="batched", device="cpu",
-        evaluate_every=rounds,
+        evaluate_every=rounds, allow_samples=True,
     )  # fmt: skip
     line = done.history[-1]
     score = line["test_accuracy" if name in GLOBAL else "clients_accuracy_mean"]

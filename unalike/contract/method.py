@@ -115,15 +115,6 @@ def check_serverless(method: Method) -> None:
         raise UnalikeError(f"{kind.__name__} is serverless: `personal` must say which vector is a client's own.")
 
 
-def check_allowed(method: Method, allowed: bool, whose: str) -> None:
-    """Refuse a method that sends samples where that is not allowed; whose: "run" or "client", in the message."""
-    if method.ships and not allowed:
-        raise UnalikeError(
-            f"{type(method).__name__} sends clients' own samples to the server ({method.ships}): this {whose} must "
-            "allow it, by --allow-samples (in Python allow_samples=True)."
-        )
-
-
 def settings(method: Method) -> dict[str, Any]:
     """Return a method's name and hyper-parameters, as written into a run's config."""
     values: dict[str, Any] = dc.asdict(method) if dc.is_dataclass(method) else {}

@@ -37,7 +37,7 @@ class HybridFL(Method):
     lr: float = knob(0.1, "the server's rate", above=0, tune=(1e-3, 1.0))
 
     name = "hybrid-fl"
-    ships = "samples"
+    ships = "samples as they are"
     sends = {
         "delta": Field(),
         "x": Field(("samples_sent", "input"), read="each", weight="one", what="samples as they are, if it is drawn"),

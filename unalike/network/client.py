@@ -28,7 +28,6 @@ import unalike
 from unalike import config
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.preparing import sums_for
-from unalike.contract.method import check_allowed
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.public import Public
@@ -36,6 +35,7 @@ from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
 from unalike.messages import wire
+from unalike.messages.check import check_allowed
 from unalike.messages.request import united
 from unalike.messages.sealed import Sealer
 from unalike.methods import METHODS

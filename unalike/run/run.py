@@ -17,7 +17,7 @@ from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shape
 from unalike.client.samples import NO_PUBLIC
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
-from unalike.contract.method import check_allowed, check_serverless
+from unalike.contract.method import check_serverless
 from unalike.data import Federation
 from unalike.data.drifting import Present
 from unalike.engines import choose_engine
@@ -25,6 +25,7 @@ from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
+from unalike.messages.check import check_allowed
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
