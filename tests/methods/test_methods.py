@@ -235,7 +235,15 @@ def test_local_only_is_each_client_by_itself(kind):
     np.testing.assert_allclose(got.client_values["accuracy"], right, atol=1e-12)
     assert torch.equal(got.server.w, start)
     assert not any(name.startswith("test_") for line in got.history for name in line)
-    assert all(line["bytes_up"] == 0 for line in got.history)
+    assert all(line["bytes_up"] == line["bytes_down"] == 0 for line in got.history)
+
+
+def test_local_only_shares_no_statistics():
+    """BatchNorm's statistics are averaged by default: not here, where nothing is sent."""
+    cohorts = {"rounds": 2, "clients_per_round": 1.0}
+    both = [run(ua.LocalOnly(), "norm", buffers=buffers, **cohorts).history[-1] for buffers in ("average", "local")]
+    assert both[0]["clients_loss"] == both[1]["clients_loss"]
+    assert both[0]["bytes_up"] == both[0]["bytes_down"] == 0
 
 
 # ---- invariants: the server's vector is the mean over ALL clients, whoever took part

@@ -10,7 +10,8 @@ features h that are drawn from a Gaussian for each class, fitted to all clients'
 
 Σ_c is exactly the covariance of the pooled features; fluke's, of covariances with divisor n_kc, is too small. Up go
 C (1 + F + F (F + 1)/2) numbers, of which the server reads sums only. That is what leaves a client: how its features
-are spread in each class, hidden in everybody's. A class of a single sample in all is drawn at that sample's features.
+are spread in each class, hidden in everybody's. A class that one client alone has hides nothing: its sums are that
+client's own, and with a single sample that sample's features.
 
 The paper calibrates once, after training. A method does not know which round is the last: the head is calibrated after
 every `every` rounds, and training goes on as if it had not been. `server.w` is the calibrated model, `server.trained`
@@ -87,7 +88,8 @@ class CCVR(FedAvg):
     def drawn(self, server: Server, count: Tensor, mean: Tensor, cov: Tensor) -> dict[str, Tensor]:
         """Virtual features and their classes: one of each class that there is, then another of each, and so on."""
         values, vectors = torch.linalg.eigh(cov)
-        root = vectors * values.clamp(min=0).sqrt()[:, None] @ vectors.mT
+        rounding = values.shape[-1] * torch.finfo(server.w.dtype).eps * values[:, -1:]  # a root would make it large
+        root = vectors * torch.where(values > rounding, values, 0.0).sqrt()[:, None] @ vectors.mT
         noise = self.noise(server, (self.virtual, *mean.shape)).double()
         x, there = mean + torch.einsum("cfg,mcg->mcf", root, noise), (count > 0).nonzero()[:, 0]
         return {"x": x[:, there].flatten(0, 1).to(server.w), "y": there.repeat(self.virtual)}
