@@ -69,7 +69,14 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 def settings(**changes: Any) -> dict[str, Any]:
     """Two rounds of at most five steps: short enough that rounding does not grow."""
     local = LocalTraining(epochs=2, batch_size=5, lr=0.05, clip_norm=10.0, weight_decay=1e-3)
-    return {"rounds": 2, "clients_per_round": [[0, 1, 2, 4, 5], [1, 2, 3, 4]], "local": local, "seed": 3, **changes}
+    return {
+        "rounds": 2,
+        "clients_per_round": [[0, 1, 2, 4, 5], [1, 2, 3, 4]],
+        "local": local,
+        "seed": 3,
+        "allow_samples": True,
+        **changes,
+    }
 
 
 def run(method: Method, kind: str, **changes: Any) -> Run:

@@ -102,6 +102,9 @@ def test_global_methods_are_compared_as_ever():
 def test_a_client_gains_that_is_evaluated_in_both_and_strictly_better():
     mine, theirs = {0: 0.5, 1: 0.7, 2: 0.2, 7: 1.0}, {0: 0.4, 1: 0.7 - 1e-7, 2: 0.3, 9: 0.0}
     assert gains.share(mine, theirs, True) == gains.share(mine, theirs, False) == pytest.approx(1 / 3)
+    better, worse = {1: 3.0, 2: 3.0, 3: 0.0}, {1: 1.0, 2: 1.0, 3: 1.0}
+    assert gains.share(better, worse, True) == pytest.approx(2 / 3)
+    assert gains.share(better, worse, False) == pytest.approx(1 / 3)  # of what is better when lower
     assert gains.share({}, theirs, True) is None and gains.share({5: 1.0}, theirs, True) is None
 
 
@@ -194,6 +197,13 @@ def test_within_the_least_cost_the_round_is_chosen_as_ever():
     for line in old:
         del line["batches"]
     assert equalized(a=lines(0.1, 0.2), b=old)["a"] == ([0.2], [])
+
+
+def test_a_method_without_mini_batches_takes_equal_steps_from_nobody():
+    """FedMeta's clients answer gradients of all their samples, and read no mini-batch."""
+    none = lines(0.9, 0.9, batches=0)
+    found = equalized(a=lines(0.1, 0.2, batches=5), b=lines(0.5, 0.6, batches=10), fedmeta=none)
+    assert {name: steps for name, (_, steps) in found.items()} == {"a": [0.2], "b": [0.5], "fedmeta": []}
 
 
 def test_the_verdict_says_it_if_another_is_best_at_equal_cost():

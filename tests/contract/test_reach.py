@@ -124,6 +124,40 @@ class Chosen(Method):
         server.w = server.w + cohort.call(self.client, w=server.w, rows=rows).mean("delta")
 
 
+class Picked(Method):
+    """Every client trains on rows of its own that it is told, some twice; fewer than others where there is a -1."""
+
+    rows = torch.tensor([[3, 3, 0, 5], [2, -1, -1, -1], [11, 0, 11, -1]])
+
+    def round(self, server, cohort):
+        server.w = server.w + cohort.call(self.client, w=server.w, rows=ua.PerClient(self.rows)).mean("delta")
+
+    def client(self, me, s, m):
+        return me.train(m.w, only=m.rows).then(self.counted)
+
+    def counted(self, me, s, m, theta):
+        return {}, {"delta": me.steps * (theta - m.w)}
+
+
+@pytest.mark.parametrize("engine", ("sequential", "batched", "loopback"))
+def test_rows_of_ones_own_samples_may_come_twice_or_be_fewer(engine):
+    _, data = testing.task("mlp")
+    picked = [row[row >= 0] for row in Picked.rows]
+    parts = [(x[rows], y[rows]) for (x, y), rows in zip(map(data.train.of, (0, 1, 2)), picked, strict=True)]
+    local = ua.LocalTraining(epochs=1, batch_size=2, lr=0.05, shuffle=False)
+    done = run(Picked(), clients_per_round=[[0, 1, 2]], rounds=1, engine=engine, local=local)
+
+    sizes = torch.tensor([7.0, 4.0, 12.0], dtype=torch.float64)
+    each = []
+    for k, part in enumerate(parts):
+        alone = ua.Federation.from_arrays([part], classes=3)
+        one = ua.simulate(
+            testing.task("mlp")[0], alone, ua.FedAvg(), rounds=1, engine="sequential", dtype="float64", local=local
+        )
+        each.append(sizes[k] / sizes.sum() * -(-len(part[1]) // 2) * (one.server.w - done.task.start))
+    assert torch.allclose(done.server.w - done.task.start, torch.stack(each).sum(0), atol=1e-12)
+
+
 @pytest.mark.parametrize("engine", ("sequential", "batched"))
 def test_a_union_is_own_samples_then_the_chosen_public_ones(engine):
     _, data = testing.task("mlp")
@@ -144,7 +178,7 @@ def test_a_union_is_own_samples_then_the_chosen_public_ones(engine):
 
 @pytest.mark.parametrize("engine", ("sequential", "batched"))
 @pytest.mark.parametrize(
-    "rows, words", [((11,), "row 11 of a public set that has 11"), ((-1, 3), "row -1"), ((), r"whole numbers \[r\]")]
+    "rows, words", [((11,), "row 11 of a public set that has 11"), ((-2, 3), "row -2"), ((), r"whole numbers \[r\]")]
 )
 def test_rows_that_are_not_there_are_refused(rows, words, engine):
     with pytest.raises(UnalikeError, match=words):
@@ -397,7 +431,11 @@ def test_a_step_says_what_it_must_return():
         ({"data": ("public", "train")}, "or both"),
         ({"data": ("train", "test")}, "or both"),
         ({"rows": {"a": 1.0}}, "hold tensors by name"),
-        ({"only": torch.tensor([1])}, "only= chooses rows of the public set"),
+        ({"only": torch.tensor([12])}, "only= asks for row 12 of a client that has 12"),
+        ({"only": torch.tensor([-2])}, "only= asks for row -2 of a client that has 12"),
+        ({"only": torch.tensor([1.0])}, "only= must be whole numbers"),
+        ({"only": torch.tensor([1, -1, 2])}, "a -1 before other rows"),
+        ({"data": "public", "only": torch.tensor([11])}, "only= asks for row 11 of a public set that has 11"),
         ({"part": "heads"}, "no part 'heads'. Did you mean 'head'"),
         ({"data": "support", "rows": {"a": torch.zeros(1)}}, "needs a row for each of"),
         ({"data": "test"}, "test samples are for judging"),

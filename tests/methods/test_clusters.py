@@ -344,3 +344,11 @@ def test_what_forks_knew_is_kept_by_their_fisher_information():
         return float((done.server.stiff * done.server.w.square() - 2 * done.server.rest * done.server.w).sum())
 
     assert left(firm) < left(loose) - 1e-6
+
+
+def test_fedfmc_merges_by_the_samples_of_the_last_round_of_a_fork():
+    """Four clients are in the first round of a fork, one of them alone in its second."""
+    cohorts = [[0, 1, 2, 3], [3]]
+    done = run(ua.FedFMC(2, fork=2, consolidate=1), "linear", rounds=2, clients_per_round=cohorts)
+    assert sorted(done.server.hits.tolist()) == [0.0, float(done.data.train.sizes[3])]
+    assert torch.allclose(done.server.w, done.server.centres[done.server.hits.argmax()])

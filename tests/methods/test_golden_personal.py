@@ -4,31 +4,19 @@ own. `replays` says which cases and which of their numbers a test compares; the 
 others, but for those that docs/readings.md lists as left out."""
 
 import dataclasses as dc
-import json
-import re
 
 import numpy as np
 import pytest
 import torch
-from paths import GOLDEN, ROOT
+from goldens import Ledger, everywhere, golden, watched
 from torch import nn
 
 import unalike as ua
 from unalike.run.predict import predictor
 
-everywhere = pytest.mark.parametrize(
-    ("engine", "dtype"), [(e, d) for e in ("sequential", "batched") for d in ("float32", "float64")]
-)
 NORM = "local_after_training server personal"
-REPLAYED = set()  # (file, case, field)
-
-
-def replays(file, *cases, fields):
-    """Mark a test as the replay of these cases of a file, of which it compares the fields named."""
-    REPLAYED.update((file, case, field) for case in cases for field in fields.split())
-    return pytest.mark.parametrize("case", cases)
-
-
+ledger = Ledger()
+replays = ledger.replays
 NETS = {
     "softmax": lambda: nn.Linear(4, 3),
     "relu": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)),
@@ -41,7 +29,7 @@ class Replay:
     """A golden file's data, a method run on them, and comparisons."""
 
     def __init__(self, file, engine, dtype):
-        self.file = json.loads((GOLDEN / f"{file}.json").read_text())
+        self.file = golden(file)
         self.engine, self.dtype = engine, dtype
 
     def run(self, net, w0, method, rows, rate=0.1, split=None, **local):
@@ -84,27 +72,6 @@ class Replay:
         for k in range(len(wanted)) if ids is None else ids:
             module = predictor(run, k).module
             self.near(nn.utils.parameters_to_vector(module.parameters()).detach(), wanted[k], **tolerance)
-
-
-def watched(method):
-    """The method, with a server that may read and keeps what single clients sent last."""
-
-    class Watched(type(method)):
-        sends = {name: dc.replace(field, read="each") for name, field in method.sends.items()}
-
-        def round(self, server, cohort):
-            call = cohort.call
-
-            def watching(fn, **message):
-                replies = call(fn, **message)
-                for name in self.sends:
-                    setattr(server, f"sent_{name}", replies.each(name))
-                return replies
-
-            cohort.call = watching
-            super().round(server, cohort)
-
-    return Watched(**{f.name: getattr(method, f.name) for f in dc.fields(method)})
 
 
 @everywhere
@@ -480,36 +447,5 @@ def test_fedavg_of_a_net_with_batch_norm(case, engine, dtype):
     replay.near(before + run.server.sent_delta.double(), rows[-1]["local_after_training"])
 
 
-FILES = {file for file, *_ in REPLAYED}
-KEYS = {"round", "participants", "step", "coin"}  # of a row, which are no results
-
-
-def numbers(file):
-    """Every (file, case, field) that a golden file has."""
-    content = json.loads((GOLDEN / f"{file}.json").read_text())
-    results = content["results"]
-    if isinstance(results, list):
-        results = {str(row["alpha"]): [row] for row in results}
-    for case, rows in results.items():
-        about = (content.get("cases") or {}).get(case, {})
-        fields = set().union(*rows, (key for key in about if key.startswith("personal"))) - KEYS
-        yield from ((file, case, field) for field in fields)
-
-
-def left_out():
-    """The table of docs/readings.md: file, case, fields ("all": every one), why."""
-    text = (ROOT / "docs" / "readings.md").read_text().split("## Left out of the golden files")[1]
-    for file, case, fields, why in re.findall(r"^\| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|$", text, re.M):
-        assert why
-        for field in re.findall("`(.+?)`", fields) or ["all"]:
-            yield file, case, field
-
-
 def test_every_number_of_the_golden_files_is_compared_or_listed_as_left_out():
-    listed = set(left_out())
-    assert listed and {file for file, *_ in listed} <= FILES
-    known = {number for file in FILES for number in numbers(file)}
-    whole = {(file, case, "all") for file, case, _ in known}
-    assert known >= REPLAYED and listed <= known | whole, (REPLAYED - known, listed - known - whole)
-    silent = {(f, case, field) for f, case, field in known - REPLAYED - listed if (f, case, "all") not in listed}
-    assert silent == set()
+    ledger.check()

@@ -235,7 +235,15 @@ def test_local_only_is_each_client_by_itself(kind):
     np.testing.assert_allclose(got.client_values["accuracy"], right, atol=1e-12)
     assert torch.equal(got.server.w, start)
     assert not any(name.startswith("test_") for line in got.history for name in line)
-    assert all(line["bytes_up"] == 0 for line in got.history)
+    assert all(line["bytes_up"] == line["bytes_down"] == 0 for line in got.history)
+
+
+def test_local_only_shares_no_statistics():
+    """BatchNorm's statistics are averaged by default: not here, where nothing is sent."""
+    cohorts = {"rounds": 2, "clients_per_round": 1.0}
+    both = [run(ua.LocalOnly(), "norm", buffers=buffers, **cohorts).history[-1] for buffers in ("average", "local")]
+    assert both[0]["clients_loss"] == both[1]["clients_loss"]
+    assert both[0]["bytes_up"] == both[0]["bytes_down"] == 0
 
 
 # ---- invariants: the server's vector is the mean over ALL clients, whoever took part
@@ -333,6 +341,15 @@ BYTES = {
     # the mixture of all N = 6 clients goes down: a share, d means and d variances each
     "fedavgr": (ua.FedAvgR(), lambda P, d, m: (4 * P + 6 * (8 * d + 4), 4 * P + 8 * d)),
     "fedcurv": (ua.FedCurv(), lambda P, d, m: (12 * P, 12 * P)),
+    "moon": (ua.Moon(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedntd": (ua.FedNTD(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedlc": (ua.FedLC(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedrs": (ua.FedRS(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedsam": (ua.FedSAM(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedasam": (ua.FedASAM(), lambda P, d, m: (4 * P, 4 * P)),
+    "fedexp": (ua.FedExP(), lambda P, d, m: (4 * P, 4 * P + 4)),
+    # the model twice; up, of three classes the count, the sum of features and of their products
+    "ccvr": (ua.CCVR(asked="round"), lambda P, d, m: (8 * P, 4 * P + 12 * (1 + d + d * (d + 1) // 2))),
     # the head's 3 (d + 1) numbers, how much a client's own count, and ρ; nothing but the head goes up
     "mocha": (ua.Mocha(), lambda P, d, m: (12 * (d + 1) + 8, 12 * (d + 1))),
     "virtual": (ua.Virtual(), lambda P, d, m: (8 * P + 4, 8 * P)),
@@ -376,6 +393,11 @@ def test_who_reads_single_replies():
         "feddf": {("delta", "model", "each")},  # each model is a teacher
         "fedgen": {("head", "head", "each"), ("counts", "classes", "each")},
         "fedmix": {("x", "input", "peers"), ("y", "classes", "peers")},
+        "naivemix": {("x", "input", "peers"), ("y", "classes", "peers")},
+        "cronus": {("odds", ("public", "classes"), "each")},  # to leave liars out
+        "astraea": {("delta", "model", "each"), ("counts", "classes", "each")},
+        "hybrid-fl": {("x", ("samples_sent", "input"), "each"), ("y", ("samples_sent",), "each")},
+        "xormixfl": {("pair", ("samples_sent", "input"), "each"), ("labels", ("samples_sent", 2), "each")},
         "def-kt": {("theta", "model", "sealed")},
         "fedamp": {("model", "model", "each")},  # each cloud model is made of all models
         "heur-fedamp": {("model", "model", "each")},
@@ -446,7 +468,15 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "feddf": (ua.FedDF(steps=20), 40, 0.45),  # 0.557: teachers of unequal clients count equally
     "fedgen": (ua.FedGen(alpha=1.0, beta=1.0, hidden=64), 30, 0.72),  # 0.813
     "fedmix": (ua.FedMix(), 60, 0.73),  # 0.827
-    "fedmd": (ua.FedMD(), 40, 0.76),  # 0.858, as the next two on own test data
+    "naivemix": (ua.NaiveMix(), 60, 0.73),  # 0.833
+    "local-mixup": (ua.LocalMixup(), 60, 0.65),  # 0.752
+    "data-sharing": (ua.DataSharing(), 10, 0.8),
+    "hybrid-fl": (ua.HybridFL(), 40, 0.62),  # 0.724
+    "astraea": (ua.Astraea(), 20, 0.76),  # 0.861
+    "xormixfl": (ua.XorMixFL(20), 3, 0.8),
+    "cronus": (ua.Cronus(warm_epochs=5), 20, 0.7),  # 0.805, as the next three on own test data
+    "fd": (ua.FD(), 40, 0.72),  # 0.823
+    "fedmd": (ua.FedMD(), 40, 0.76),  # 0.858
     "fedproto": (ua.FedProto(), 40, 0.71),  # 0.815
     "def-kt": (ua.DefKT(), 40, 0.56),  # 0.666
     "apfl": (ua.APFL(0.5, 0.1), 40, 0.78),  # 0.865, and so on: all personal ones on own test data
@@ -473,13 +503,22 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "hypcluster": (ua.HypCluster(2), 40, 0.68),  # 0.783
     "ifca": (ua.IFCA(2), 40, 0.67),  # 0.771
     "fedcurv": (ua.FedCurv(0.01), 40, 0.7),  # 0.805
+    "moon": (ua.Moon(), 60, 0.7),  # 0.802
+    "fedntd": (ua.FedNTD(), 60, 0.64),  # 0.744
+    "fedlc": (ua.FedLC(), 60, 0.37),  # 0.476: clients here lack most classes, and learn nothing about them
+    "fedrs": (ua.FedRS(), 60, 0.63),  # 0.735
+    "fedsam": (ua.FedSAM(), 60, 0.74),  # 0.844
+    "fedasam": (ua.FedASAM(), 60, 0.74),  # 0.847
+    "fedexp": (ua.FedExP(), 40, 0.73),  # 0.836
+    "ccvr": (ua.CCVR(every=30), 30, 0.76),  # 0.858, and 0.616 before it is calibrated
     "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
     "virtual": (ua.Virtual(0.5), 40, 0.79),  # 0.891, with the mean weights on the global test set
 }
 GLOBAL = {  # those with one common model, judged on the global test set
     "fedavg", "fedprox", "scaffold", "qfedavg", "fednova", "feddyn", "feddc", "rfedavg", "rfedavg-plus", "fedfa",
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
-    "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc",
+    "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc", "moon", "fedntd", "fedlc", "fedrs", "fedsam", "fedasam",
+    "fedexp", "ccvr", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
 }  # fmt: skip
 
 
@@ -489,13 +528,13 @@ def test_learns_digits(name):
     torch.manual_seed(0)
     # models trained apart to the end can be averaged only where the problem is convex
     module = softmax_regression(64, 10) if name == "oneshot" else mlp(64, (32,), classes=10)
-    public = 0.1 if name in ("feddf", "fedmd", "dapper") else 0
+    public = 0.1 if name in ("feddf", "fedmd", "dapper", "data-sharing", "cronus", "xormixfl") else 0
     halves = {"support": 0.5, "query": 0.5} if name == "fedmeta" else None
     fed = ua.load("digits").split("dirichlet:0.1", 50, seed=0, test=0.2, public=public, splits=halves)
     local = ua.LocalTraining(epochs=2, batch_size=16, lr=0.1)
     done = ua.simulate(
         module, fed, method, rounds=rounds, clients_per_round=10, local=local, engine="batched", device="cpu",
-        evaluate_every=rounds,
+        evaluate_every=rounds, allow_samples=True,
     )  # fmt: skip
     line = done.history[-1]
     score = line["test_accuracy" if name in GLOBAL else "clients_accuracy_mean"]

@@ -147,3 +147,9 @@ def test_ones_own_is_what_was_kept_or_else_the_start():
     me = Me({**numbers, "first": numbers["first"][:, None]}, 0, None, None)  # two clients: one is new
     assert me.own(two).tolist() == [[0, 0], [2, 2]]
     assert me.own(two, three).tolist() == [[3, 3], [2, 2]]
+
+
+def test_fedamp_shows_newcomers_the_mean_of_those_who_have_come():
+    done = run(ua.FedAMP(), clients_per_round=[[1, 3], [3]])
+    mean = (own(done, 1) + own(done, 3)) / 2
+    assert torch.allclose(done.method.published(done.server)["w"], mean)

@@ -621,13 +621,23 @@ def test_none_is_ahead_of_the_base():
 
 def test_a_number_is_at_least_this_in_so_many_seeds():
     numbers = BASE, ("a", [51.0, 40.0, 60.0], [0, 0, 0])
-    one = claimed({"of": "a", "least": 50.0, "seeds": 2}, *numbers)
+    one = claimed({"of": "a", "least": 50.0, "seeds": 1}, *numbers)
     assert one.margins == {0: 1.0, 1: -10.0, 2: 10.0} and one.held == 2 and one.holds
     assert not claimed({"of": "a", "least": 50.0}, *numbers).holds  # not in all
     assert not claimed({"of": "a", "least": 55.0, "seeds": 2}, *numbers).holds
     assert claimed({"of": "a", "most": 60.0}, *numbers).holds
     assert claimed({"of": "a", "most": 50.0}, *numbers).margins == {0: -1.0, 1: 10.0, 2: -10.0}
     assert not claimed({"of": "c", "least": 0.0}, *numbers).holds  # nobody has run it
+
+
+def test_one_seed_of_two_is_two_of_four_and_a_run_without_a_number_does_not_count():
+    """The table has two seeds: in more of them a claim must hold as often."""
+    half = {"of": "a", "least": 50.0, "seeds": 1}
+    assert claimed(half, ("a", [51.0, 40.0], [0, 0])).holds
+    assert not claimed(half, ("a", [51.0, 40.0, 40.0, 40.0], [0, 0, 0, 0])).holds
+    assert claimed(half, ("a", [51.0, 40.0, 40.0, 52.0], [0, 0, 0, 0])).holds
+    lost = claimed({"of": "a", "least": 50.0}, ("a", [51.0, None], [0, 0]))
+    assert not lost.holds and lost.words == "is not clear: ahead (1 of 2 seeds; +1.00 points)"
 
 
 def test_gains_are_corrected_for_their_number():
@@ -659,7 +669,8 @@ def test_a_wide_table_has_a_line_a_method(tiny):
 
 def test_megabytes_are_of_all_rounds():
     one = measure.measure("traffic")
-    assert one.of({"bytes": 2_500_000}, None) == 2.5 and one.unit == "MB"
+    assert one.of({"bytes": 2_500_000, "settings": {"method": {"name": "ditto"}}}, None) == 2.5 and one.unit == "MB"
+    assert one.of({"bytes": 2_500_000, "settings": {"method": {"name": "local-only"}}}, None) is None
 
 
 def test_methods_of_claims_are_in_their_tables():

@@ -103,6 +103,7 @@ def test_a_method_finds_the_best_of_its_models_for_a_newcomer():
         ({"new_clients": 6}, "fewer clients than the 6"),
         ({"new_clients": 2.5}, "a share below 1"),
         ({"new_clients": -1}, "new_clients"),
+        ({"new_clients": 2, "clients_per_round": [[0, 1], [2, 3]]}, "numbered anew: give a share or a count"),
         ({"new_clients": 1, "local": ua.LocalTraining(lr=[0.1] * 5)}, "lr is a list"),
     ],
 )
@@ -161,8 +162,38 @@ def test_gains_are_counted_against_the_runs_own_global_model():
     assert made.history[-1]["gain_share"] == np.mean(own > common + 1e-4)
     assert made.history[-1]["lose_share"] == np.mean(own < common - 1e-4)
     assert made.history[-1]["gain_share"] + made.history[-1]["lose_share"] > 0
-    for method in (ua.FedAvg(), ua.FedPer()):  # one model for all; no global model
+    for method in (ua.FedAvg(), ua.FedPer(), ua.IFCA()):  # one model for all; no global model; several
         assert "gain_share" not in run(method).history[-1]
+    apart = run(ua.Ditto(), module=model(batch_norm=True), buffers="local")  # the global model has no statistics
+    assert "gain_share" not in apart.history[-1]
+
+
+def test_without_metrics_who_gains_is_said_by_the_loss():
+    """Numbers are predicted, and there is no metric but the loss, which is better when lower."""
+    draw = torch.Generator().manual_seed(0)
+    samples = lambda n: (torch.randn(n, 5, generator=draw), torch.randn(n, 1, generator=draw))  # noqa: E731
+    data = ua.Federation.from_arrays([samples(n) for n in (6, 7, 8)], client_tests=[samples(5) for _ in range(3)])
+    torch.manual_seed(0)
+    loss = lambda output, y: (output - y).square().mean(-1)  # noqa: E731
+    made = run(ua.Ditto(lam=0.0), module=nn.Linear(5, 1), data=data, loss=loss)
+    own, common = made.client_values["loss"], made.client_values["global_loss"]
+    gain, lose = np.mean(own < common - 1e-4), np.mean(own > common + 1e-4)
+    assert gain != lose
+    assert (made.history[-1]["gain_share"], made.history[-1]["lose_share"]) == (gain, lose)
+
+
+def test_a_client_without_a_value_neither_gains_nor_loses():
+    draw = torch.Generator().manual_seed(1)
+    samples = lambda n, y=None: (torch.randn(n, 5, generator=draw), torch.arange(n) % 2 if y is None else y)  # noqa: E731
+    tests = [samples(6, torch.zeros(6, dtype=torch.long)), samples(8), samples(8)]  # no AUC of one class
+    data = ua.Federation.from_arrays([samples(n) for n in (8, 6, 10)], client_tests=tests, classes=2)
+    torch.manual_seed(0)
+    made = run(ua.Ditto(lam=0.0), module=nn.Linear(5, 2), data=data, metrics=["auc"], clients_per_round=3)
+    own, common = (made.client_values[name][1:] for name in ("auc", "global_auc"))
+    assert np.isnan(made.client_values["auc"][0])
+    assert made.history[-1]["gain_share"] == np.mean(own > common + 1e-4)
+    assert made.history[-1]["lose_share"] == np.mean(own < common - 1e-4)
+    assert made.history[-1]["gain_share"] + made.history[-1]["lose_share"] > 0
 
 
 # ---------------------------------------------------------------- mini-batches

@@ -18,6 +18,7 @@ import numpy as np
 
 from unalike import config
 from unalike.cli import show
+from unalike.contract import Method
 from unalike.data.partition import PARTITIONS
 from unalike.data.skew import CHANGES
 from unalike.engines import ENGINES
@@ -137,7 +138,7 @@ def method_facts(name: str) -> dict[str, str]:
     first, later = run.history
     more = {way: _vectors(run, later, way) for way in ("down", "up") if _each(later, way) > _each(first, way)}
     return {
-        **({"needs": "a public set ([data] public)"} if method.needs_public else {}),
+        **_needs(method),
         "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
         "the server sees": f"{seen}: this deployment has no secure aggregation",
         "down": _vectors(run, first, "down"),
@@ -149,6 +150,13 @@ def method_facts(name: str) -> dict[str, str]:
         "clients keep": ", ".join(method.keeps) or "nothing",
         "server keeps of each": ", ".join(method.tables) or "nothing",
     }
+
+
+def _needs(method: Method) -> dict[str, str]:
+    """What a run of the method must have, or allow."""
+    needs = ["a public set ([data] public)"] if method.needs_public else []
+    needs += [f"--allow-samples: clients send {method.ships}"] if method.ships else []
+    return {"needs": "; ".join(needs)} if needs else {}
 
 
 class _OneStep(LocalTraining):

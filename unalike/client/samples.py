@@ -66,27 +66,32 @@ class Chosen:
     begin at `offsets`; the others are rows of the public set."""
 
     def __init__(self, samples: Samples, ids: np.ndarray, only: Tensor | None = None):
-        """only: rows of the public set, the same [r] for all or [c, r]."""
+        """only: rows of the public set, or of the clients' own samples where there are no others; the same [r] for all
+        or [c, r]. -1 at the end of a row: there are fewer."""
         none, own = np.zeros(len(ids), dtype=np.int64), samples.own
         self.samples = samples
         self.own: np.ndarray = none if own is None else own.sizes[ids]
         self.offsets: np.ndarray = none if own is None else own.offsets[ids]
-        rows = samples.public
+        rows: int | np.ndarray = samples.public
         if only is not None:
-            rows = _checked(only, samples.public)
+            rows = _checked(only, samples.public, self.own)
         self.sizes = self.own + rows
+        if only is not None and not samples.public:
+            self.sizes = none + rows
 
     def find(self, index: Tensor, offset: Tensor, own: Tensor, only: Tensor | None) -> Tensor:
         """Return where samples lie in `samples.x`. index [..., c, B]: numbers within each client's data; offset, own,
         only: `offsets` and `own` on the device, and the chosen rows, in the order of the index."""
         samples = self.samples
-        if not samples.public:
+        if not samples.public and only is None:
             return index + offset[:, None]
-        place = index if samples.own is None else (index - own[:, None]).clamp(min=0)
+        place = index if samples.own is None or not samples.public else (index - own[:, None]).clamp(min=0)
         if only is not None:
             place = (
                 only[place] if only.dim() == 1 else only[torch.arange(len(only), device=only.device)[:, None], place]
             )
+        if not samples.public:
+            return place + offset[:, None]
         if samples.own is None:
             return place
         return torch.where(index < own[:, None], index + offset[:, None], samples.base + place)
@@ -107,17 +112,32 @@ def row_values(values: Tensor, index: Tensor, own: Tensor | None, shared: bool) 
     return torch.where(public, found, torch.zeros_like(found))
 
 
-def _checked(only: Tensor, rows: int) -> int:
-    """Return how many rows are chosen, after a look at them: one too far kills the process on a GPU."""
-    if not rows:
-        raise UnalikeError("only= chooses rows of the public set: name data='public', or ('train', 'public').")
+def _checked(only: Tensor, public: int, own: np.ndarray) -> int | np.ndarray:
+    """Return how many rows are chosen, of all or of each client, after a look at them: one too far kills the process on
+    a GPU."""
     if only.dtype != torch.int64 or only.dim() < 1 or not only.shape[-1]:
         raise UnalikeError(
-            f"only= must be whole numbers [r], rows of the public set; got {only.dtype} {list(only.shape)}."
+            f"only= must be whole numbers [r], rows of the samples; got {only.dtype} {list(only.shape)}."
         )
-    if only.shape[-1] > rows:
-        raise UnalikeError(f"only= asks for {only.shape[-1]} rows of a public set that has {rows}.")
+    if public and only.shape[-1] > public:
+        raise UnalikeError(f"only= asks for {only.shape[-1]} rows of a public set that has {public}.")
     low, high = (int(v) for v in only.aminmax())
-    if low < 0 or high >= rows:
-        raise UnalikeError(f"only= asks for row {low if low < 0 else high} of a public set that has {rows}.")
-    return only.shape[-1]
+    few = public or int(own.min())  # rows that all can be asked for
+    if low < -1 or high >= few:
+        _one_too_far(only, public, own)
+    if low >= 0:
+        return only.shape[-1]
+    real = only >= 0
+    if (real[..., 1:] & ~real[..., :-1]).any():
+        raise UnalikeError("only= has a -1 before other rows: they stand at the end, where a client has fewer rows.")
+    return real.sum(-1).cpu().numpy()
+
+
+def _one_too_far(only: Tensor, public: int, own: np.ndarray) -> None:
+    """Raise with the row that is not there; a client with more samples than others may be asked for all of its own."""
+    lows, highs = (t.reshape(-1).cpu().numpy() for t in only.reshape(-1, only.shape[-1]).aminmax(dim=-1))
+    sizes = np.full(1, public) if public else own
+    for low, high, size in np.broadcast(lows, highs, sizes):
+        if low < -1 or high >= size:
+            whose = "public set" if public else "client"
+            raise UnalikeError(f"only= asks for row {low if low < -1 else high} of a {whose} that has {size}.")

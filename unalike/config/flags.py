@@ -14,6 +14,7 @@ from typing import Any
 from unalike import config
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings import typed
+from unalike.text import listed
 
 # Those that take settings as flags.
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
@@ -174,7 +175,7 @@ def _owners(setting: str) -> str:
     """' It is a setting of …' where another data set, model or method has it."""
     for table in config.NAMES:
         if setting in (every := config.every(table)):
-            return f" It is a setting of the {table} {' and '.join(every[setting][2])}."
+            return f" It is a setting of the {table} {listed(every[setting][2])}."
     return ""
 
 

@@ -121,8 +121,9 @@ class Me:
         mini-batch loss, which `own` weighs. `lr` and the other settings of `LocalTraining` given by name replace the
         run's. Tensors reach `loss` and `step` through `args` only.
 
-        data: a split of mine, "public", or ("train", "public"); only: of the public set, these rows; rows: tensors with
-          a row for each of these samples (of a union, for each public one), in a batch `batch.rows.name`.
+        data: a split of mine, "public", or ("train", "public"); only: of the public set these rows, or, where there is
+          no public set in it, of my own samples, which may come several times (-1 at the end: I have fewer); rows:
+          tensors with a row for each of these samples (of a union, for each public one), in a batch `batch.rows.name`.
         part: only this part of the vector moves ("head", "all but norm": `Layout.chosen`); net: the vector is one of
           the method's `nets`, trained by `loss` alone.
         slots: the optimizer goes on from this state (`Field("optimizer")`, zeros: fresh); the function that follows
@@ -174,15 +175,15 @@ class Me:
 
     def outputs(
         self,
-        at: Tensor,
+        at: Tensor | None,
         data: str = PUBLIC,
         only: Tensor | None = None,
         fn: Callable[..., Tensor] | None = None,
         **args: object,
     ) -> Outputs:
         """The model's output for every sample, a row each, or what `fn(batch, **args)` gives, a row each. `at` is a
-        vector, or several as [k, P]: then the result has a leading k. only: of the public set, these rows. Of my own
-        samples there are as many rows as the largest client has, zeros behind mine."""
+        vector, or several as [k, P]: then the result has a leading k; None: `fn` needs no model. only: as in `train`.
+        Of my own samples there are as many rows as the largest client has, zeros behind mine."""
         return Outputs(at, fn, checked_args(args), data, only)
 
     def losses(self, at: Tensor, data: DataName = "train", over: str = "samples") -> Average:

@@ -38,6 +38,7 @@ class Method:
     needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
+    ships: ClassVar[str] = ""  # samples that clients send, in words ("samples"): everybody concerned must allow it
     serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients
 
     def __init_subclass__(cls) -> None:

@@ -133,7 +133,7 @@ class Server:
 
     def outputs(
         self,
-        at: Tensor,
+        at: Tensor | None,
         data: str | Mapping[str, Tensor] = PUBLIC,
         only: Tensor | None = None,
         fn: Callable[..., Tensor] | None = None,
@@ -141,7 +141,7 @@ class Server:
     ) -> Tensor:
         """Return the model's output for every sample of the public set (or its rows `only`), [rows, outputs], or what
         `fn(batch, **args)` gives, a row each. at: a vector, several [m, P], which give [m, rows, outputs], or `Vectors`
-        of several, which give those of one architecture after another's."""
+        of several, which give those of one architecture after another's; None: `fn` needs no model."""
         return self._worker.outputs(at, data, only, fn, args)
 
     def average(

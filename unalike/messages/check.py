@@ -183,3 +183,12 @@ def sent_loss(sent: dict[str, Tensor]) -> float:
     if value.dtype != torch.float64 or value.dim() or value.isnan():
         raise UnalikeError("its loss is no number.")
     return float(value)
+
+
+def check_allowed(method: Method, allowed: bool, whose: str) -> None:
+    """Refuse a method that sends samples where that is not allowed; whose: "run" or "client", in the message."""
+    if method.ships and not allowed:
+        raise UnalikeError(
+            f"{type(method).__name__} sends clients' own samples to the server ({method.ships}): this {whose} must "
+            "allow it, by --allow-samples (in Python allow_samples=True)."
+        )

@@ -1,8 +1,9 @@
 """Reference lines between which every federated method should lie: all data in one place, and no cooperation at all.
 
 `Centralized` trains on everybody's data as one client, one round being one local training; it is evaluated on the same
-test data as the others. `LocalOnly` lets every client train its own model on its own data and never send it anywhere;
-there is no global model, so only clients' own numbers are reported.
+test data as the others. `LocalOnly` lets every client train its own model on its own data and never send it anywhere,
+nor BatchNorm's statistics, whatever `buffers` says; there is no global model, so only clients' own numbers are
+reported.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class LocalOnly(Method):
     """Each client by itself; a client that never takes part keeps the initial model."""
 
     name = "local-only"
+    buffers = "local"  # BatchNorm's statistics stay with the client too
     keeps = {"model": Field()}
     sends = {}
 

@@ -35,6 +35,7 @@ from unalike.data.remote import alone
 from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
 from unalike.messages import wire
+from unalike.messages.check import check_allowed
 from unalike.messages.request import united
 from unalike.messages.sealed import Sealer
 from unalike.methods import METHODS
@@ -56,13 +57,15 @@ class Rules:
 
     methods: names of methods it runs (None: all that are built in); files: Python files of its own or that it has
     looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps of a training;
-    repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system.
+    repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system;
+    allow_samples: runs methods that send its own samples to the server.
     """
 
     methods: tuple[str, ...] | None = None
     files: tuple[Path, ...] = ()
     max_steps: int | None = None
     repeatable: bool = False
+    allow_samples: bool = False
 
     def __post_init__(self) -> None:
         for name in self.methods or ():
@@ -286,7 +289,9 @@ class Client:
         own.check()  # its labels are among the run's classes
         data = alone(own, client, plan["clients"]).to(self.device, dtype)
         method, local = config.make_method(tables.get("method", {})), config.make_local(tables.get("local", {}))
-        if any("input" in field.names for field in method.sends.values()) and self.rules.methods is None:
+        check_allowed(method, self.rules.allow_samples, "client")
+        means = not method.ships and any("input" in field.names for field in method.sends.values())
+        if means and self.rules.methods is None:
             raise UnalikeError(
                 f"{type(method).__name__} sends what it makes of the samples themselves: this client runs it only if "
                 "its owner has named it (--methods)."

@@ -67,6 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--peers", metavar="FOLDER", help="the other clients' .pub files: rows are sealed for these keys and no others"
     )
     parser.add_argument("--max-steps", metavar="N", type=int, help="mini-batch steps a round at most")
+    samples = "this client's own samples may be sent to the server, by methods that do so"
+    parser.add_argument("--allow-samples", action="store_true", help=samples)
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--wait", metavar="SECONDS", type=float, default=float("inf"), help="for a server that is away")
     parser.add_argument("--once", action="store_true", help="leave when a run is over")
@@ -82,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
     data = data.named_splits(seed=0, **read_shares(args.splits)) if args.splits else data
     data = with_public(data, Path(args.public)) if args.public else data
     methods = tuple(args.methods.split(",")) if args.methods else None
-    rules = Rules(methods, tuple(map(Path, args.file)), args.max_steps, args.repeatable)
+    rules = Rules(methods, tuple(map(Path, args.file)), args.max_steps, args.repeatable, args.allow_samples)
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
     keyring = Keyring(Path(args.key), args.peers and Path(args.peers))
     client = Client(data, Path(args.state), rules, args.device, say, keyring)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import fnmatch
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from unalike.metrics.names import of
 from unalike.reproduce.define import Paper, Row, Table
 from unalike.reproduce.results import Result, Results
 from unalike.results import stats
+from unalike.results.evidence import REFERENCES
 from unalike.run.sampling import sampling
 
 NOT_AT_HAND = "the paper's number is not at hand"
@@ -36,7 +38,8 @@ class Measure:
 
     @property
     def unit(self) -> str:
-        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²"}.get(of(self.key).unit, "")
+        number = of(self.key)
+        return HOW[self.how][1] or {"percent": "%", "pp²": "pp²", "count": number.words}.get(number.unit, "")
 
     @property
     def words(self) -> str:
@@ -67,6 +70,11 @@ def _best(result: Result, key: str, target: float | None) -> float | None:
     return result["records"][key][-1][1] if result["records"].get(key) else None
 
 
+def _traffic(result: Result, key: str, target: float | None) -> float | None:
+    """Of a reference line there is none: what it would send is nobody's traffic."""
+    return None if result["settings"]["method"].get("name") in REFERENCES else result["bytes"] / 1e6
+
+
 def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
@@ -80,7 +88,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
-    "traffic": ("megabytes of all rounds, both ways", "MB", lambda r, key, target: r["bytes"] / 1e6),
+    "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
     "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
@@ -164,10 +172,15 @@ class Claim:
     row: bool = False  # one of many of its kind, a row each
     names: str = ""  # of the methods that stood for several, a seed each
     needed: int | None = None  # in how many seeds it must hold; None: in all
+    missed: int = 0  # seeds that gave no number, in which it does not hold
 
     @property
     def holds(self) -> bool:
-        return bool(self.margins) and self.held >= (self.needed or len(self.margins))
+        return bool(self.margins) and self.held >= (self.needed or self.seeds)
+
+    @property
+    def seeds(self) -> int:
+        return len(self.margins) + self.missed
 
     @property
     def words(self) -> str:
@@ -177,7 +190,7 @@ class Claim:
         margins = ", ".join(f"{margin:+.2f}" for margin in self.margins.values())
         unit = "points" if self.unit == "%" else self.unit
         names = f": {self.names}" if self.names else ""
-        return f"{word}: {self.text} ({self.held} of {len(self.margins)} seeds; {margins} {unit}{names})"
+        return f"{word}: {self.text} ({self.held} of {self.seeds} seeds; {margins} {unit}{names})"
 
 
 def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
@@ -187,7 +200,8 @@ def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
     {best, chosen_by, lower, by}   so is, of several methods, the one that another measure chooses in that seed
     {none, lower, by}              none of several methods is ahead of another by more than so many points
     {near, within}                 two methods are no further apart
-    {of, least, seeds}             a method's number is at least this (`most`: at most) in so many seeds, or in all
+    {of, least, seeds}             a method's number is at least this (`most`: at most) in so many of the table's seeds
+                                   (of more, in as large a share), or in all; it is not in one that gave no number
     """
     out = []
     for claim in table.claims:
@@ -201,7 +215,8 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
     cells = [cell for cell in found if cell.row.id == row.id]
     one = measure(claim.get("measure", table.measures[0]))
     if "of" in claim:
-        return _bounded(claim, row, _values(cells, one).get(claim["of"], {}), one.unit)
+        own = [cell for cell in cells if cell.measure == one and cell.method == claim["of"]]
+        return _bounded(claim, table, row, own, one.unit)
     first, second = claim["near"] if "near" in claim else (claim.get("higher"), claim["lower"])
     base = _values(cells, one).get(second, {})
     ahead = _leaders(claim, cells, one) if first is None else {seed: first for seed in base}
@@ -218,13 +233,18 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
     return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names)
 
 
-def _bounded(claim: dict[str, Any], row: Row, values: dict[int, float], unit: str) -> Claim:
+def _bounded(claim: dict[str, Any], table: Table, row: Row, own: Sequence[Cell], unit: str) -> Claim:
     """Return a claim about the size of a method's number."""
     sign, bound = (1, claim["least"]) if "least" in claim else (-1, claim["most"])
-    margins = {seed: sign * (value - bound) + 0.0 for seed, value in sorted(values.items())}  # no -0
+    known = sorted((seed, value) for cell in own for seed, value in cell.values.items())
+    margins = {seed: sign * (value - bound) + 0.0 for seed, value in known}  # no -0
+    missed = sum(len(cell.missed) for cell in own)
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     held = sum(margin >= 0 for margin in margins.values())
-    return Claim(text, margins, held, unit, bool(claim.get("rows")), needed=claim.get("seeds"))
+    needed, run = claim.get("seeds"), len(margins) + missed
+    if needed is not None and run > table.seeds:
+        needed = math.ceil(needed * run / table.seeds)
+    return Claim(text, margins, held, unit, bool(claim.get("rows")), needed=needed, missed=missed)
 
 
 def _values(cells: Sequence[Cell], one: Measure) -> dict[str, dict[int, float]]:

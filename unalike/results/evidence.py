@@ -207,16 +207,18 @@ def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: 
 
 def equalize(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]], score: Number) -> None:
     """Give the methods among these their scores at equal bytes and at equal mini-batches: in each seed within the least
-    that one of them needs in all its rounds, in the round that validation data choose, or the last evaluated one."""
-    methods = [e for e in found if not e.reference]
+    that one of them needs in all its rounds, in the round that validation data choose, or the last evaluated one. A
+    method that sends, or counts, nothing has none, and takes them from nobody."""
+    methods = [e for e in found if not e.reference and e.complete]
     for amount, name in ((traffic, "equal_bytes"), (_batches, "equal_steps")):
-        spent = [[sum(map(amount, outcome.lines)) for outcome in made[e.label]] for e in methods if e.complete]
-        if len(spent) < 2 or not all(map(all, spent)):  # nothing to compare; a method that sends, or counts, nothing
+        spent = {e.label: [sum(map(amount, outcome.lines)) for outcome in made[e.label]] for e in methods}
+        spent = {label: of_seeds for label, of_seeds in spent.items() if all(of_seeds)}
+        if len(spent) < 2:  # nothing to compare
             continue
-        least = [min(of_seed) for of_seed in zip(*spent, strict=True)]
-        for e in methods:
+        least = [min(of_seed) for of_seed in zip(*spent.values(), strict=True)]
+        for e in (e for e in methods if e.label in spent):
             scores = [_within(o.lines, amount, most, score) for o, most in zip(made[e.label], least, strict=True)]
-            setattr(e, name, scores if e.complete else [])
+            setattr(e, name, scores)
 
 
 def _batches(line: Line) -> int:

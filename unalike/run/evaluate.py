@@ -92,7 +92,7 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
 
 def _gains(run: Run, columns: Columns, ids: np.ndarray) -> dict[str, float]:
     """Return the shares of clients that their own model serves better, and worse, than the run's global model, by the
-    headline, where there are both."""
+    headline (without metrics, the loss), where there are both models; of clients for which it is defined."""
     alone = run.architectures is not None or run.data.remote or run.task.buffer_policy == "local"
     if alone or shares_one_model(run.method):
         return {}
@@ -100,11 +100,14 @@ def _gains(run: Run, columns: Columns, ids: np.ndarray) -> dict[str, float]:
     vector = next(iter(models.values()), None)
     if not isinstance(vector, Tensor) or shares:
         return {}
-    name, larger = next(iter(run.higher.items()))
+    name, larger = next(iter(run.higher.items()), ("loss", False))
     common = evaluate_columns(run.task, run.bound(vector), columns, ids).values[name]
     run.client_values[f"global_{name}"] = common
     ahead = (run.client_values[name] - common) * (1 if larger else -1)
-    tie = SAME * np.maximum(1, np.abs(common))
+    defined = ~np.isnan(ahead)
+    if not defined.any():
+        return {}
+    ahead, tie = ahead[defined], SAME * np.maximum(1, np.abs(common[defined]))
     return {"gain_share": float((ahead > tie).mean()), "lose_share": float((ahead < -tie).mean())}
 
 

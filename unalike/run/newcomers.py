@@ -22,6 +22,7 @@ from unalike.errors import EngineRefused, UnalikeError
 from unalike.messages.request import message_parts
 from unalike.metrics.evaluation import Scores, newcomers_line
 from unalike.run.evaluate import Answers, published
+from unalike.run.sampling import Listed, sampling
 from unalike.run.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def divide(federation: Federation, settings: RunSettings) -> tuple[Federation, F
         )
     if federation.remote or getattr(federation, "parts", None):
         raise UnalikeError("new_clients: in a real federation, and in joined ones, all clients take part.")
+    if isinstance(sampling(settings.clients_per_round), Listed):
+        raise UnalikeError(
+            "new_clients: the lists of clients_per_round name clients by their numbers, and those that train are "
+            "numbered anew: give a share or a count, or take the clients out before (fed.only)."
+        )
     if federation.test is None:
         raise UnalikeError("new_clients are judged on test samples of their own, and there are none: hold some out.")
     new = np.sort(draws.generator(settings.seed, "new clients").choice(population, count, replace=False))

@@ -25,6 +25,7 @@ from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import UnalikeError
+from unalike.messages.check import check_allowed
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
@@ -87,6 +88,7 @@ class Run:
         if getattr(method, "pooled", False):
             self._pool()
         check_serverless(method)
+        check_allowed(method, settings.allow_samples, "run")
         if method.needs_public and not federation.public_rows:
             raise UnalikeError(NO_PUBLIC)
         for own in tasks.values():

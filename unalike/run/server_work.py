@@ -43,12 +43,17 @@ class ServerJob(Job):
         if data == NOTHING:
             return Samples(like.x.new_zeros(1, 0), no_labels(1, like.y), None, 1, labelled=False)
         if data == GIVEN and self.given is not None:
-            x, y = (None if t is None else self._cast(t) for t in (self.given["x"], self.given.get("y")))
-            assert x is not None
-            return Samples.of(PUBLIC, self.data.splits, (x, y))
+            x, y = self._cast(self.given["x"], like.x), self.given.get("y")
+            return Samples.of(PUBLIC, self.data.splits, (x, None if y is None else self._cast(y, like.y)))
         return super().samples(data)
 
-    def _cast(self, values: Tensor) -> Tensor:
+    def _cast(self, values: Tensor, like: Tensor) -> Tensor:
+        """Return values as those of samples: numbers that clients sent are rows, whatever a sample's shape is, and
+        tokens and labels among them have become numbers of the run's dtype."""
+        if values[:1].numel() == like[:1].numel():
+            values = values.reshape(len(values), *like.shape[1:])
+        if values.is_floating_point() and not like.is_floating_point():
+            return values.round().to(self.task.device, like.dtype)
         return values.to(self.task.device, self.task.dtype if values.is_floating_point() else None)
 
     def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ CHOICE = ("auto", *ENGINES)
 SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists"
 NETWORKS = "which client has which of several networks: a list of names, or small:10, large:10"
 NEW = "clients that take no part and are only judged: a share (0.2) or a count (5)"
+SAMPLES = "clients' own samples may be sent to the server, by methods that do so (unalike list methods)"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,6 +46,7 @@ class RunSettings:
     evaluate_every: int = knob(1, "rounds between evaluations", least=1)
     evaluate_clients: str | int = knob("auto", "auto, all, none, or how many (the same ones each time)")
     new_clients: float | int = knob(0, NEW, least=0, fact=False)
+    allow_samples: bool = knob(False, SAMPLES, fact=False)
     new_steps: int = knob(10, "steps that a new client trains on its own data before it is judged", least=0, fact=False)
     state_memory: int = knob(
         2 << 30, "bytes of client state in memory; the rest is in files", least=0, **HOW, fact=False
