@@ -241,6 +241,7 @@ def test_every_method_s_page_fits_80_columns(here, capsys):
 
 def test_a_method_shows_what_it_reads_what_the_server_sees_and_its_bytes(capsys):
     out = " ".join(do(capsys, "list method scaffold")[1].split())
+    assert "leaves the client its change of the model and the change of its control variate (the server reads" in out
     assert "reads sums of delta, control" in out
     assert "the server sees every message" in out
     assert "down 2 vectors of the model's size, 4 bytes a parameter each" in out

@@ -17,7 +17,7 @@ from small import logged, timeless
 
 from unalike import config
 from unalike.cli import compare, main
-from unalike.comparison import arms, jobs
+from unalike.comparison import arms, gains, jobs
 from unalike.config import defaults
 from unalike.data.federation import Federation
 
@@ -494,8 +494,8 @@ architecture = "small:4, large:1"
 def test_clients_with_different_networks_are_compared(here, capsys):
     (here / "run.toml").write_text(NETWORKS)
     line = "compare run.toml fedavg fedprox --seeds 1 --folder out --quiet"
-    code, _, error = do(capsys, line)
-    assert code == 2 and "Centralized trains one network on pooled data" in error and "--no-references" in error
+    code, _, error = do(capsys, line.replace("fedprox", "centralized --no-references"))
+    assert code == 2 and "Centralized trains one network on pooled data" in error
     assert not (here / "out").exists()
     assert do(capsys, f"{line} --no-references")[0] in (0, 3)
     written = [config.load_toml(file) for file in (here / "out").glob("*/config.toml")]
@@ -503,3 +503,49 @@ def test_clients_with_different_networks_are_compared(here, capsys):
     (here / "run.toml").write_text(NETWORKS.replace("hidden = [6]", "hidden = [7]"))
     code, _, error = do(capsys, f"{line} --no-references")
     assert code == 2 and "models.large" in error
+
+
+SEVERAL = "--data digits --clients 6 --model small=linear,large=mlp --models.large.hidden 6 --epochs 1 --batch-size 50"
+SEVERAL += " --architecture small:4,large:2 --rounds 1 --seeds 1"
+
+
+def test_networks_from_the_command_line(here, capsys):
+    """Everything is as from a file; centralized is left out by itself, and clients' own data are what counts."""
+    code, out, _ = do(capsys, f"compare fedprox {SEVERAL} --loss cross-entropy --folder out --quiet")
+    assert code in (0, 3) and "centralized is left out: it trains one network" in out
+    names = {p.name for p in (here / "out").iterdir() if p.is_dir()}
+    assert names == {"fedavg-seed0", "fedprox-seed0", "local-only-seed0"}
+    written = config.load_toml("out/fedprox-seed0/config.toml")
+    assert written["models"] == {"small": {"name": "linear"}, "large": {"name": "mlp", "hidden": [6]}}
+    assert written["model"] == {"loss": "cross-entropy"} and written["run"]["architecture"] == "small:4,large:2"
+    assert json.loads(Path("out/comparison.json").read_text())["cases"][0]["score"]["key"] == "clients_accuracy_mean"
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (f"compare fedamp {SEVERAL}", "fedamp cannot run here: FedAMP has a table 'models'"),
+        (f"compare fedproto {SEVERAL}", "fedproto cannot run here: FedProto sends 'total'"),
+        (f"compare fedavg {SEVERAL} --models.lage.hidden 3", "there is no network 'lage'. Did you mean 'large'?"),
+        (f"compare fedavg {SEVERAL} --models.large.hiden 3", "[models.large] has no setting 'hiden'. Did you mean"),
+        (f"compare fedavg {SEVERAL} --hidden 3", "Say of which network: --models.large.hidden."),
+        ("compare fedavg --data digits --model a=linear,a=mlp", "each network is NAME=MODEL, with a name of its own"),
+        ("compare fedavg --data digits --model a=linear,mlp", "each network is NAME=MODEL, with a name of its own"),
+        ("compare fedavg --data digits --model a=linear,b=nlp --architecture a:9,b:1", "no model 'nlp'"),
+        ("compare fedavg --data digits --model a=linear,b=mlp", "[run] needs architecture"),
+    ],
+)
+def test_mistakes_about_networks_are_one_line_and_nothing_is_run(here, capsys, line, expected):
+    code, out, error = do(capsys, f"{line} --folder out")
+    assert (code, out) == (2, "") and expected in error and error.count("\n") == 1, error
+    assert not (here / "out").exists()
+
+
+def test_clients_own_data_by_network(here, capsys):
+    code, out, _ = do(capsys, f"compare fedavg --no-references {SEVERAL} --folder out --quiet")
+    assert code in (0, 3) and "own data, small" in out and "own data, large" in out
+    row = found("out")[0][0]
+    values = gains.client_values(Path("out/fedavg-seed0"), int(row["selected_round"]), "accuracy")
+    assert float(row["own_small"]) == pytest.approx(np.mean([values[k] for k in range(4)]))
+    assert float(row["own_large"]) == pytest.approx(np.mean([values[k] for k in (4, 5)]))
+    assert float(row["own"]) == pytest.approx(np.mean(list(values.values())), abs=1e-6)

@@ -220,7 +220,9 @@ def test_a_run_that_ends_in_nan_has_diverged():
 
 def test_what_methods_ask_for_comes_from_their_declarations():
     kinds = {name: evidence.traits(cls()) for name, cls in METHODS.items()}
-    assert kinds["fedavg"] == kinds["fedprox"] == Traits()
+    assert (
+        kinds["fedavg"] == kinds["fedprox"] == Traits(leaves="its change of the model (the server reads the sum only)")
+    )
     assert kinds["scaffold"].state == ("control",) and not kinds["scaffold"].each
     assert kinds["fedfa"].each == ("accuracy", "taken") and kinds["fedfa"].state == ("taken",)
     assert kinds["rfedavg"].peers == ("mean",) and "shown to all" in kinds["rfedavg"].words
@@ -367,6 +369,14 @@ def test_what_they_ask_for():
         "fedavg, m and n read sums only; of d the server reads nothing; m and n learn from a public set, which the "
         "others have no use for."
     )
+
+
+def test_what_leaves_the_client_is_said_once_for_those_of_which_the_same_is_said():
+    alike, other = Traits(leaves="its model (x)"), Traits(leaves="class counts (y)")
+    text = say(method("fedavg", BASE, alike), method("a", BASE, other), method("b", BASE, alike))
+    assert text["Leaves the client"] == "fedavg and b: its model (x). a: class counts (y)."
+    assert "Leaves the client" in say(method("fedavg", BASE, alike))
+    assert "Leaves the client" not in say(method("fedavg", BASE), method("b", BASE))
 
 
 def test_against_the_reference_lines():

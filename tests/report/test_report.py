@@ -208,6 +208,11 @@ def test_seeds_are_one_group_and_the_summary_is_over_them(compared):
     assert len(data["clients"]) == 1  # one split, shown once
 
 
+def test_what_leaves_a_client_is_recorded_and_shown(compared):
+    said = {p["label"]: p["leaves"] for p in content(report.write(compared))["privacy"]}
+    assert said["fedavg"] == "its change of the model (the server reads the sum only)" and "control" in said["scaffold"]
+
+
 def test_namesakes_are_told_apart(tmp_path):
     for mu in (0.1, 1.0):
         table = settings(tmp_path / str(mu), "fedprox")

@@ -6,6 +6,8 @@
                   --label outcome
   unalike compare fedavg fedprox --data-folder clients/ --mu 0.01,0.1,1
   unalike compare run.toml fedavg scaffold --tune 20
+  unalike compare fedmd feddf --data digits --clients 20 --data.public 0.1 \\
+                  --model small=linear,large=mlp --architecture small:10,large:10
 
 Every setting of `unalike run` is a flag here. A list is a grid: --lr 0.1,0.01
 runs both. --mu goes to the methods that have it, --feddc.alpha to FedDC alone.
@@ -50,6 +52,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 SEEDS = 3
 SCORES = ("clients", "test")  # what methods may be compared by
+NOT_POOLED = "centralized is left out: it trains one network on all data, and clients have different networks here."
 UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was learned
 
 
@@ -83,10 +86,14 @@ def main(args: argparse.Namespace) -> int:
     free_rate = not files or "lr" not in start["local"]
     arms = arms_of(methods, given, start, free_rate)
     personal = list(dict.fromkeys(arm.method for arm in arms if arm.personal and not arm.reference))
-    notes = []
+    several, notes = jobs.several_networks(arms), []
+    if several and "centralized" in methods and "centralized" not in args.methods:
+        methods = [name for name in methods if name != "centralized"]
+        arms = [arm for arm in arms if arm.method != "centralized"]
+        notes.append(NOT_POOLED)
     if personal and "local-only" not in methods:
         arms = arms_of([*methods, "local-only"], given, start, free_rate)
-        notes = [_why_alone(personal)]
+        notes.append(_why_alone(personal))
     rounds = int(arms[0].tables["run"]["rounds"])
     trial_rounds = args.tune_rounds or max(1, round(rounds * jobs.TRIAL_SHARE))
     _check(args, arms, rounds, trial_rounds)
@@ -95,7 +102,7 @@ def main(args: argparse.Namespace) -> int:
         raise UnalikeError(f"unalike compare: {folder} is not a comparison's folder: give another --folder.")
 
     board = Scoreboard(show.console(args.quiet or args.json))
-    by = args.score or ("clients" if personal else "")
+    by = args.score or ("clients" if personal or several else "")
     arms = jobs.settle(arms, seeds[0], board, bool(args.tune), by)
     _check_score(args.score, arms)
     board.by = by
@@ -282,12 +289,20 @@ def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
     data = [_source(arms[0].tables["data"]), values("data", "partition"), clients and f"{clients} clients"]
     parts = [
         ", ".join(filter(None, data)),
-        values("model", "name") or values("model", "file") or "linear",
+        _networks(arms[0]) or values("model", "name") or values("model", "file") or "linear",
         f"{values('run', 'rounds')} rounds of {'all' if share == '1.0' else share} clients",
         f"{work} in batches of {values('local', 'batch_size', 32)}, lr {values('local', 'lr', 0.1)}",
         f"seeds {', '.join(map(str, seeds))}",
     ]
     return "; ".join(parts)
+
+
+def _networks(arm: jobs.Arm) -> str:
+    """The networks, where clients have different ones, and which client has which."""
+    found = arm.tables.get(config.MODELS_TABLE, {})
+    each = ", ".join(f"{name} {table.get('name') or table.get('file', 'linear')}" for name, table in found.items())
+    given = arm.tables["run"].get("architecture", "")
+    return f"networks {each}" + (f" ({given})" if isinstance(given, str) and given else "") if found else ""
 
 
 def _dry(
@@ -311,7 +326,7 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         titles = list(results.columns(case))
         cut = titles.index("variance pp²")
         others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
-        own = [t for t in results.OF_CLIENTS if t in titles]
+        own = [t for t in (*results.network_titles(case), *results.OF_CLIENTS) if t in titles]
         first = [t for t in titles[:cut] if t != "corrected" and t not in others]
         rest = [t for t in titles[cut:] if t not in (*own, *results.EQUAL)]
         for part in (first, *(["method", *some] for some in (others, own, rest) if some)):

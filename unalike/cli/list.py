@@ -1,11 +1,11 @@
 """What there is.
 
   unalike list                    everything, a line each
-  unalike list methods            what each reads, what the server sees
+  unalike list methods            what leaves a client, and who reads it
   unalike list method scaffold    one of them, in detail
 
-For a method: its hyper-parameters, what it reads of the clients, what the
-server sees, and what a client sends and receives in a round (measured).
+For a method: its hyper-parameters, what leaves a client and who reads it, what
+the server sees, and what a client sends and receives in a round (measured).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from unalike import config
 from unalike.cli import show
-from unalike.contract import Method
+from unalike.contract import Method, privacy
 from unalike.data.partition import PARTITIONS
 from unalike.data.skew import CHANGES
 from unalike.engines import ENGINES
@@ -40,8 +40,8 @@ KINDS: dict[str, dict[str, Any]] = {
 FOLLOWED_BY = {"partitions": ("changes",)}  # listed with it: they stand in the same text, after a |
 NOTE = (
     "down, up: vectors of the model's size that a client receives and sends in a round. "
-    "The server sees every message: this deployment has no secure aggregation. What clients seal for each other it "
-    "cannot open."
+    "What the server reads is what the method needs; it sees every message: this deployment has no secure aggregation. "
+    "What clients seal for each other it cannot open."
 )
 
 
@@ -69,9 +69,9 @@ def main(args: argparse.Namespace) -> int:
         return 0
     print("\n\n".join(show.table([], _lines(names), kind) for kind, names in texts.items()))
     if list(kinds) == ["methods"]:
-        columns = ["method", "down", "up", "server sees", "method reads"]
+        columns = ["method", "down", "up", "leaves the client"]
         facts = {name: method_facts(name) for name in METHODS}
-        rows = [[n, f["down"], f["up"], f["the server sees"].split(":")[0], f["reads"]] for n, f in facts.items()]
+        rows = [[n, f["down"], f["up"], f["leaves the client"]] for n, f in facts.items()]
         print("\n" + show.table(columns, rows) + "\n\n" + show.prose(NOTE))
     return 0
 
@@ -139,6 +139,7 @@ def method_facts(name: str) -> dict[str, str]:
     more = {way: _vectors(run, later, way) for way in ("down", "up") if _each(later, way) > _each(first, way)}
     return {
         **_needs(method),
+        "leaves the client": privacy(method),
         "reads": "; ".join(f"{words[how]} {', '.join(names)}" for how, names in read.items() if names),
         "the server sees": f"{seen}: this deployment has no secure aggregation",
         "down": _vectors(run, first, "down"),

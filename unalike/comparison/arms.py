@@ -13,7 +13,9 @@ from unalike.comparison.jobs import Arm
 from unalike.config import flags
 from unalike.errors import UnalikeError, did_you_mean, unknown
 
-WHOLE = ("table", "data-folder", "folder", "augment", "loss", "test")  # texts that may hold a comma
+WHOLE = ("table", "data-folder", "folder", "augment", "loss", "test", "architecture")  # texts that may hold a comma
+
+SHARED = (*config.TABLES, config.MODELS_TABLE)  # what a flag may be of, beside one of the methods
 
 
 def arms_of(
@@ -65,7 +67,7 @@ def _owners(methods: Sequence[str], given: Sequence[flags.Given]) -> None:
     labels = {_label(method): method for method in methods}
     for name, _ in given:
         table, dot, setting = name.partition(".")
-        if not dot or table in config.TABLES:
+        if not dot or table in SHARED:
             continue
         if table not in labels:
             raise unknown("method in this comparison", table, labels)
@@ -81,7 +83,7 @@ def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> l
     for name, text in given:
         table, dot, setting = name.partition(".")
         bare = _bare(setting if dot else name)
-        if dot and table not in config.TABLES:
+        if dot and table not in SHARED:
             if table == _label(method):
                 out.append((f"method.{setting}", text))
         elif bare in mine or bare not in others or (table != "method" if dot else name in flags.SHORT):
@@ -104,7 +106,8 @@ def pieces(text: str) -> list[str]:
 
 def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
     """flag -> (its table, the values to run): flags whose text is a list, where one of its parts would do alone."""
-    several = [(n, pieces(t)) for n, t in given if t and n.rpartition(".")[2] not in WHOLE and len(pieces(t)) > 1]
+    lists = [flag for flag in given if flag[0].rpartition(".")[2] not in WHOLE and not flags.is_of_networks(*flag)]
+    several = [(n, pieces(t)) for n, t in lists if t and len(pieces(t)) > 1]
     first = {n: parts[0] for n, parts in several}
     choices = [(n, first.get(n, t)) for n, t in given if chooses(n)]
     tables = flags.collect([("method", method), *choices], start)

@@ -60,6 +60,16 @@ def count(found: Sequence[Evidence], judged: Sequence[Evidence], values: Values,
             setattr(e, f"lose_{name}", [share(theirs[seed], mine[seed], larger) for seed in e.seeds])
 
 
+def by_network(found: Sequence[Evidence], values: Values, networks: Sequence[str]) -> None:
+    """Give each of `found` the mean over the clients of each network, in the round in which it is judged; `networks`:
+    each client's, by its number."""
+    for e in found if networks else ():
+        mine = _by_seed(e, values)
+        for name in dict.fromkeys(networks):
+            own = [[v for k, v in mine[seed].items() if networks[k] == name] for seed in e.seeds]
+            e.networks[name] = [float(np.mean(some)) if some else None for some in own]
+
+
 def _by_seed(e: Evidence, values: Values) -> dict[int, ClientValues]:
     """Return the values of every seed; none in one that diverged."""
     through = [seed for seed in e.seeds if seed not in e.diverged]

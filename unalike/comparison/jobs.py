@@ -47,7 +47,8 @@ class Arm:
     name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
     learning rate, so that --tune may; validation: how many samples of all clients choose the round; unscaled: its
     features are in units of their own; tested: how many samples the scores are of; has_global: it has a global model,
-    and the data a test set for it; has_own: clients are evaluated on test samples of their own.
+    and the data a test set for it; has_own: clients are evaluated on test samples of their own; networks: of each
+    client, where they differ.
     """
 
     label: str
@@ -60,6 +61,7 @@ class Arm:
     tested: int | None = None
     has_global: bool = True
     has_own: bool = True
+    networks: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
@@ -110,6 +112,11 @@ class Watch:
 # ---------------------------------------------------------------- before anything is run
 
 
+def several_networks(arms: Sequence[Arm]) -> bool:
+    """Whether clients have different networks."""
+    return any(len(arm.tables.get(config.MODELS_TABLE, {})) > 1 for arm in arms)
+
+
 def with_seed(tables: Tables, seed: int) -> Tables:
     """The run's seed is also the split's, unless [data] says another."""
     data = dict(tables["data"])
@@ -155,7 +162,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         arm = dc.replace(arm, tables=tables, validation=chosen_on, tested=tested, unscaled=_unscaled(fed))
         tried = _try(arm, fed, seed)
         has_global = tried is None or any(key.startswith("test_") for key in tried)
-        settled.append(dc.replace(arm, has_global=has_global, has_own=has_own))
+        names = config.network_names(tables, len(training)) if several_networks([arm]) else []
+        settled.append(dc.replace(arm, has_global=has_global, has_own=has_own, networks=tuple(names)))
     return settled
 
 

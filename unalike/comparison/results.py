@@ -125,6 +125,7 @@ def conclude(
         looks, score, found = _looked(every)
         names = {arm.label: arm.name for arm in mine}
         values = functools.partial(_values, clients, names, score.metric)
+        gains.by_network(found, values, mine[0].networks)
         case = _case(name, found, made, score, target, _advice(mine[0], tuned), looks, values, by)
         if measured:
             instead = f"no method has a better {scores[0].name} than the same answer for every sample."
@@ -285,6 +286,8 @@ def _clients(case: Case) -> dict[str, Column]:
         worst: lambda e: _mean(e.worst, places(unit, base.worst)),
         variance: lambda e: _mean(e.variance, 0),
     }
+    for title, name in network_titles(case).items():
+        out[title] = functools.partial(_of_network, name=name, digits=places(unit, base.own))
     if case.personal and any(known(e.gain_fedavg) for e in case.found):
         out[GAIN_FEDAVG] = lambda e: _percent(e.gain_fedavg)
     if case.personal and any(known(e.gain_alone) for e in case.found):
@@ -293,6 +296,15 @@ def _clients(case: Case) -> dict[str, Column]:
         out[NEW] = lambda e: _mean(e.new, places(unit, base.new))
         out[START] = lambda e: _mean(e.new_start, places(unit, base.new))
     return out
+
+
+def network_titles(case: Case) -> dict[str, str]:
+    """The columns of clients' own data by network, where clients have different ones: title -> network."""
+    return {f"own data, {name}": name for name, values in case.base.networks.items() if known(values)}
+
+
+def _of_network(e: Evidence, name: str, digits: int) -> str:
+    return _figures(known(e.networks.get(name, [])), digits)
 
 
 def _costs(case: Case) -> dict[str, Column]:
@@ -418,7 +430,9 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     each = ("gain_fedavg", "lose_fedavg", "gain_alone", "lose_alone", "equal_bytes", "equal_steps")
     whole = ("rounds_to", "bytes_to", "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
-    titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *each, *whole, "folder"]
+    networks = [*dict.fromkeys(name for case in cases for e in case.found for name in e.networks)]
+    own = [f"own_{name}" for name in networks]
+    titles = ["data", "method", "label", "seed", "diverged_in_round", *numbers, *others, *own, *each, *whole, "folder"]
     out: list[list[Any]] = [titles]
     found = {(case.name, e.label): e for case in cases for e in case.found}
     for job in jobs:
@@ -429,7 +443,8 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         for got in (*(getattr(e, name) for name in numbers), *(e.others.get(name, []) for name in others)):
             there = job.seed in through and len(got) == len(through)
             values.append(got[through.index(job.seed)] if there else "")
-        values += ["" if not (v := getattr(e, name)) or v[k] is None else v[k] for name in each]
+        for got in (*(e.networks.get(name) for name in networks), *(getattr(e, name) for name in each)):
+            values.append("" if not got or got[k] is None else got[k])
         # what a reference line would send is nobody's traffic
         none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
         values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]

@@ -94,6 +94,7 @@ def verdict(
         lines.append("" if blind and _clear(methods, base, score) is None else _simplest(methods, base, score))
         lines.append(_worse(methods, base, score))
         lines.append(_reads(methods))
+    lines.append(_leaves(methods))
     lines += _worth(methods, references, score)
     lines.append(_gains(methods, score))
     return [line for line in lines if line]
@@ -464,6 +465,16 @@ def _reads(methods: Sequence[Evidence]) -> str:
     if state:
         parts.append(f"{listed(state)} {plural('keeps', state)} state on clients, stale for those that come rarely")
     return f"What they ask for: {'; '.join(parts)}."
+
+
+def _leaves(methods: Sequence[Evidence]) -> str:
+    """Return what leaves a client and who can read it, methods of which the same is said together."""
+    found: dict[str, list[str]] = {}
+    for method in methods:
+        if method.traits.leaves:
+            found.setdefault(method.traits.leaves, []).append(method.label)
+    parts = [f"{listed(labels)}: {what}" for what, labels in found.items()]
+    return f"Leaves the client: {'. '.join(parts)}." if parts else ""
 
 
 def _singly(method: Evidence) -> bool:

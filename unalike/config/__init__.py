@@ -48,6 +48,7 @@ from unalike.config.runner import run
 from unalike.config.tables import (
     ENGINE,
     FACTS,
+    IN_COMMON,
     MODELS_TABLE,
     NAMES,
     SETTINGS,
@@ -58,13 +59,14 @@ from unalike.config.tables import (
     every,
     method_settings,
     model_settings,
+    network_settings,
     uses,
 )  # fmt: skip
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [
-    "ENGINE", "FACTS", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "as_stored", "check", "data_parts",
-    "data_settings", "described", "every", "from_file", "is_file", "joined", "load_toml", "make_data", "make_local",
-    "make_loss", "make_method", "make_model", "make_sampling", "method_settings", "model_settings", "network_names",
-    "own_method", "population", "read", "read_tables", "run", "schema", "uses",
+    "ENGINE", "FACTS", "IN_COMMON", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "as_stored", "check",
+    "data_parts", "data_settings", "described", "every", "from_file", "is_file", "joined", "load_toml", "make_data",
+    "make_local", "make_loss", "make_method", "make_model", "make_sampling", "method_settings", "model_settings",
+    "network_names", "network_settings", "own_method", "population", "read", "read_tables", "run", "schema", "uses",
 ]  # fmt: skip

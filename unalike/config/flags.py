@@ -1,5 +1,6 @@
 """Settings from the command line: `--table.name value` for every setting of a config file, `--name value` where the
-name is clear, booleans as `--name` and `--no-name`.
+name is clear, booleans as `--name` and `--no-name`. Several networks: `--model small=linear,large=mlp`, and settings of
+one as `--models.large.hidden 64`.
 
 Which settings there are depends on the data, model and method chosen, also of one's own; argparse cannot know. So they
 are taken out before argparse sees the rest; `run.arguments` declares the known ones for help and completion only.
@@ -8,6 +9,7 @@ are taken out before argparse sees the rest; `run.arguments` declares the known 
 from __future__ import annotations
 
 import contextlib
+import re
 import tomllib
 from typing import Any
 
@@ -66,7 +68,7 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
             plain.append(word)
         elif equals:
             settings.append((name, value))
-        elif k < len(words) and _is_value(words[k], name.partition(".")[2] or name, switches):
+        elif k < len(words) and _is_value(words[k], name.rpartition(".")[2] or name, switches):
             settings.append((name, words[k]))
             k += 1
         else:
@@ -94,8 +96,9 @@ def _is_value(word: str, name: str, switches: set[str]) -> bool:
 
 def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Tables of a file, overridden by flags; those that decide what else there is are read first."""
-    networks = {name: tables[name] for name in (config.MODELS_TABLE,) if name in tables}
-    tables = {name: dict(tables.get(name, {})) for name in config.TABLES} | networks
+    of_networks = [flag for flag in given if is_of_networks(*flag)]
+    given = [flag for flag in given if flag not in of_networks]
+    tables = _networks(of_networks, tables)
     given = sorted(given, key=lambda flag: flag[0] in ("data-folder", "data.folder"))  # a folder may be of the name's
     for first in (True, False):
         for name, text in given:
@@ -107,6 +110,49 @@ def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, 
                     tables[table] = _chosen(table, tables[table], setting, value)
                 tables[table][setting] = value
     return tables
+
+
+def is_of_networks(name: str, text: str | None) -> bool:
+    """Whether a flag is about several networks: `--model small=linear,large=mlp`, `--models.large.hidden 64`."""
+    return name.startswith(f"{config.MODELS_TABLE}.") or (name in ("model", "model.name") and bool(networks(text)))
+
+
+def networks(text: str | None) -> dict[str, str]:
+    """Return the models of "small=linear,large=mlp" by the names of their networks; none of any other text."""
+    pairs = [re.fullmatch(r"\s*([^\W\d]\w*)\s*=\s*(.+?)\s*", part) for part in (text or "").split(",")]
+    out = {pair[1]: pair[2] for pair in pairs if pair}
+    if out and len(out) < len(pairs):
+        raise UnalikeError(f"unalike run: --model {text}: each network is NAME=MODEL, with a name of its own.")
+    return out
+
+
+def _networks(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the tables of a file with the networks that flags name in place of its model or networks, and what flags
+    set in each of them."""
+    out = {name: dict(tables.get(name, {})) for name in config.TABLES}
+    found = {name: dict(table) for name, table in tables.get(config.MODELS_TABLE, {}).items()}
+    for _, text in [flag for flag in given if not flag[0].startswith(f"{config.MODELS_TABLE}.")]:
+        found = {name: {"file" if config.is_file(m) else "name": m} for name, m in networks(text).items()}
+        out["model"] = {k: v for k, v in out["model"].items() if k in config.IN_COMMON}
+    for flag, text in given:
+        if flag.startswith(f"{config.MODELS_TABLE}."):
+            name, setting, value = _of_network(flag, text, found)
+            found[name][setting] = value
+    return out | ({config.MODELS_TABLE: found} if found else {})
+
+
+def _of_network(flag: str, text: str | None, found: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
+    """(network, setting, value) of a flag such as `--models.large.hidden 64`."""
+    _, name, bare = (*flag.split(".", 2), "")[:3]
+    if name not in found:
+        raise UnalikeError(f"unalike run: --{flag}: there is no network {name!r}.{did_you_mean(name, found)}")
+    negated = text is None and bare.startswith("no-")
+    setting = (bare.removeprefix("no-") if negated else bare).replace("-", "_")
+    known = config.network_settings(found[name]) if _exists("model", found[name]) else {}
+    if setting not in known:
+        near = did_you_mean(setting, known)
+        raise UnalikeError(f"unalike run: [{config.MODELS_TABLE}.{name}] has no setting {setting!r}.{near}")
+    return name, setting, _value(flag, text, negated, known[setting][0])
 
 
 def _chosen(table: str, values: dict[str, Any], setting: str, value: Any) -> dict[str, Any]:
@@ -160,7 +206,11 @@ def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tup
         places = [t for t in settings if setting in settings[t] and setting not in CHOOSE]
         if not places:
             near = did_you_mean(f"--{bare}", [*OWN, *(flag(t, n) for t, names in settings.items() for n in names)])
-            near = _owners(setting) or (near if near.startswith(" Did") else " `unalike run --help` lists them.")
+            near = (
+                _of_one(setting, bare, tables)
+                or _owners(setting)
+                or (near if near.startswith(" Did") else " `unalike run --help` lists them.")
+            )
             raise UnalikeError(f"unalike run: there is no setting --{where}{bare} here.{near}")
         if len(places) > 1:
             ways = " or ".join(f"--{t}.{bare}" for t in places)
@@ -169,6 +219,13 @@ def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tup
     if setting == "name" and table in ("model", "method") and config.is_file(text):
         setting = "file"
     return table, setting, _value(name, text, negated, settings[table][setting][0])
+
+
+def _of_one(setting: str, bare: str, tables: dict[str, dict[str, Any]]) -> str:
+    """' Say ...' where one of several networks has the setting."""
+    found = tables.get(config.MODELS_TABLE, {})
+    having = [n for n, table in found.items() if _exists("model", table) and setting in config.network_settings(table)]
+    return f" Say of which network: {' or '.join(f'--models.{name}.{bare}' for name in having)}." if having else ""
 
 
 def _owners(setting: str) -> str:

@@ -13,6 +13,7 @@ from unalike.contract.client import Answer, Batch, Me
 from unalike.contract.fields import BUFFERS, LOSS, OPTIMIZER, Field, Fields, PerClient
 from unalike.contract.method import Method, check_serverless, client_functions, fingerprint, function_name, settings
 from unalike.contract.peers import Parcels, Sealed
+from unalike.contract.privacy import privacy
 from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Cohort, Message, Replies, Server
 from unalike.contract.server_draws import ServerDraws
@@ -24,5 +25,5 @@ __all__ = [
     "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method", "Outcome",
     "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train", "Vectors",
     "by_network", "check_serverless", "client_functions", "fingerprint", "function_name", "knob", "plain_args",
-    "settings", "tensor_args",
+    "privacy", "settings", "tensor_args",
 ]  # fmt: skip

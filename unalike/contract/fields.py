@@ -35,6 +35,8 @@ class Field:
     by: where clients have different networks, "all": sums and means are over everybody (but fields of the model's
       shape are always those of one network); "network": each network's clients have sums of their own.
     life: for client state: "run", or "round" for what is only carried from one exchange to the next.
+    what: what the value is, in words, where neither the name `delta` nor the shape says it ("its class counts"): for
+      the line that tells what leaves a client (`privacy`). Nothing is computed from it.
     """
 
     shape: str | tuple[int | str, ...] = "model"
@@ -42,6 +44,7 @@ class Field:
     weight: str = "samples"
     life: str = "run"
     by: str = "all"
+    what: str = dc.field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for value, options, what in (

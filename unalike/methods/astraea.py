@@ -42,7 +42,10 @@ class Astraea(Method):
     most: int = knob(10, "copies of a sample at most", least=1)
 
     name = "astraea"
-    sends = {"delta": Field(read="each", weight="one"), "counts": Field("classes", read="each", weight="one")}
+    sends = {
+        "delta": Field(read="peers", weight="one"),  # the next client of a group begins with it
+        "counts": Field("classes", read="each", weight="one", what="its class counts"),
+    }
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         check_one_network(self, server)

@@ -47,9 +47,9 @@ class CCVR(FedAvg):
     name = "ccvr"
     sends = {
         "delta": Field(weight="weights"),
-        "count": Field("classes", weight="one"),
-        "total": Field(("classes", "features"), weight="one"),
-        "square": Field(("classes", "pairs"), weight="one"),
+        "count": Field("classes", weight="one", what="its class counts"),
+        "total": Field(("classes", "features"), weight="one", what="sums by class of its features"),
+        "square": Field(("classes", "pairs"), weight="one", what="of their products"),
     }
 
     def setup(self, server: Server, everyone: Cohort) -> None:

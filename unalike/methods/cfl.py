@@ -48,7 +48,10 @@ class CFL(Method):
     level: int | None = knob(None, "judge models at most so many splits below the root; None: the leaves", least=0)
 
     name = "cfl"
-    sends = {"delta": Field(read="each", weight="one"), "right": Field("scalar", read="each", weight="one")}
+    sends = {
+        "delta": Field(read="each", weight="one"),
+        "right": Field("scalar", read="each", weight="one", what="which half fits it better"),
+    }
 
     def down(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.losses(m.pair).then(self.turned)

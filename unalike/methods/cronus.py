@@ -45,7 +45,8 @@ class Cronus(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"odds": Field(("public", "classes"), read="sum" if self.plain else "each", weight="one")}
+        read, what = "sum" if self.plain else "each", "its predictions for the public set"
+        return {"odds": Field(("public", "classes"), read, "one", what=what)}
 
     @property
     def plain(self) -> bool:

@@ -38,7 +38,10 @@ class DataSharing(Method):
     shuffle: bool = knob(True, "a new order of the public samples every pass of these")
 
     name = "data-sharing"
-    sends = {"delta": Field(weight="one"), "samples": Field("scalar", weight="one", by="network")}
+    sends = {
+        "delta": Field(weight="one"),
+        "samples": Field("scalar", weight="one", by="network", what="its number of samples"),
+    }
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]

@@ -40,7 +40,7 @@ class DefKT(Method):
     serverless = True
     buffers = "local"
     keeps = {"theta": Field()}
-    sends = {"theta": Field(read="sealed")}
+    sends = {"theta": Field(read="sealed", what="its model")}
 
     def teach(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(me.own(s.theta)).then(self.taught)

@@ -49,7 +49,10 @@ class FD(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        word = {"total": Field(("classes", "classes"), weight="one"), "share": Field("classes", weight="one")}
+        word = {
+            "total": Field(("classes", "classes"), weight="one", what="its mean outputs by class"),
+            "share": Field("classes", weight="one", what="which classes it has"),
+        }
         return {"delta": Field(), **word} if self.average else word
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:

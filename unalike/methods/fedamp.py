@@ -33,7 +33,7 @@ class FedAMP(Method):
     name = "fedamp"
     keeps = {"w": Field()}
     tables = {"models": Field()}
-    sends = {"model": Field(read="each", weight="one")}
+    sends = {"model": Field(read="each", weight="one", what="its model")}
 
     def attention(self, rows: Tensor, at: Tensor) -> Tensor:
         """ξ [k, n] of the models `at` places among all rows; 0 for oneself."""

@@ -49,7 +49,9 @@ class FedAvgR(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"delta": Field(), **{n: Field(f.shape, read="peers", weight="one") for n, f in self.tables.items()}}
+        what = {"mean": "the mean of its features", "spread": "their variances or covariances"}
+        own = {n: Field(f.shape, "peers", "one", what=what[n]) for n, f in self.tables.items()}
+        return {"delta": Field(), **own}
 
     def moments(self, batch: Batch) -> dict[str, Tensor]:
         rows = batch.features

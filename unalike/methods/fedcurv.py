@@ -34,7 +34,11 @@ class FedCurv(Method):
 
     name = "fedcurv"
     keeps = {"fisher": Field(), "anchor": Field()}  # F_k, and F_k θ_k
-    sends = {"delta": Field(), "fisher": Field(weight="one"), "anchor": Field(weight="one")}
+    sends = {
+        "delta": Field(),
+        "fisher": Field(weight="one", what="its Fisher information"),
+        "anchor": Field(weight="one", what="that times its model"),
+    }
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.fisher = server.anchor = torch.zeros_like(server.w)

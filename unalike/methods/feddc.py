@@ -41,7 +41,7 @@ class FedDC(Method):
 
     name = "feddc"
     keeps = {"drift": Field(), "memory": Field()}
-    sends = {"delta": Field(weight="one"), "memory": Field(weight="one")}
+    sends = {"delta": Field(weight="one"), "memory": Field(weight="one", what="the change of its mean gradient")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.drift, server.memory = torch.zeros_like(server.w), torch.zeros_like(server.w)

@@ -34,7 +34,7 @@ class FedExP(Method):
     )
 
     name = "fedexp"
-    sends = {"delta": Field(), "norm": Field("scalar", by="network")}
+    sends = {"delta": Field(), "norm": Field("scalar", by="network", what="the size of that change")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.last = server.w

@@ -51,7 +51,8 @@ class FedFa(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        numbers = {name: Field("scalar", read="each", by="network") for name in ("accuracy", "taken")}
+        what = {"accuracy": "its training accuracy", "taken": "how often it took part"}
+        numbers = {name: Field("scalar", read="each", by="network", what=words) for name, words in what.items()}
         weight = "samples" if self.weighting == "samples" else "one"
         return {**(numbers if self.weighting == "information" else {}), "delta": Field(weight=weight)}
 

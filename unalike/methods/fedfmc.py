@@ -42,9 +42,12 @@ class FedFMC(Method):
 
     name = "fedfmc"
     sends = {
-        "delta": Field(), "own": Field(read="each"), "moved": Field(("clusters", "model")),
-        "fisher": Field(("clusters", "model")), "hits": Field(("clusters",)),
-    }  # fmt: skip
+        "delta": Field(),
+        "own": Field(read="each", what="its change of the model in a fork's first round"),
+        "moved": Field(("clusters", "model"), what="its change of its cluster's model"),
+        "fisher": Field(("clusters", "model"), what="its Fisher information"),
+        "hits": Field(("clusters",), what="its cluster"),
+    }
 
     def first(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w).then(self.shown)

@@ -68,8 +68,8 @@ class FedGen(Method):
     name = "fedgen"
     sends = {
         "delta": Field(),
-        "head": Field("head", read="each", weight="one"),
-        "counts": Field("classes", read="each", weight="one"),
+        "head": Field("head", read="each", weight="one", what="its head"),
+        "counts": Field("classes", read="each", weight="one", what="its class counts"),
     }
 
     @property

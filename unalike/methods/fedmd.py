@@ -58,7 +58,8 @@ class FedMD(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"logits": Field(("public" if self.rows is None else "rows", "classes"), weight="one")}
+        rows = "public" if self.rows is None else "rows"
+        return {"logits": Field((rows, "classes"), weight="one", what="its outputs for the public set")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         if self.starts == "own":  # the first client of a network begins where the network does

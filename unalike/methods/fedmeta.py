@@ -35,8 +35,8 @@ class FedMeta(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        more = {"g_a": Field(weight="one")} if self.variant == "meta-sgd" else {}
-        return {"g": Field(weight="one"), **more}
+        more = {"g_a": Field(weight="one", what="that of the rates")} if self.variant == "meta-sgd" else {}
+        return {"g": Field(weight="one", what="its gradient"), **more}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.a = torch.full_like(server.w, self.alpha)

@@ -40,8 +40,8 @@ class FedMix(Method):
     name = "fedmix"
     sends = {
         "delta": Field(),
-        "x": Field("input", read="peers", weight="one"),
-        "y": Field("classes", read="peers", weight="one"),
+        "x": Field("input", read="peers", weight="one", what="means of groups of its samples"),
+        "y": Field("classes", read="peers", weight="one", what="of their labels"),
     }
 
     def setup(self, server: Server, everyone: Cohort) -> None:

@@ -48,7 +48,10 @@ class FedProto(Method):
     name = "fedproto"
     buffers = "local"
     keeps = {"theta": Field()}
-    sends = {"total": Field(("classes", "features"), weight="one"), "share": Field("classes", weight="one")}
+    sends = {
+        "total": Field(("classes", "features"), weight="one", what="sums of its features by class"),
+        "share": Field("classes", weight="one", what="its class counts"),
+    }
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         theta = me.own(s.theta)

@@ -43,7 +43,10 @@ class FeSEM(Method):
 
     name = "fesem"
     tables = {"models": Field()}
-    sends = {"model": Field(read="each", weight="one"), "place": Field(("clusters",), read="each", weight="one")}
+    sends = {
+        "model": Field(read="each", weight="one", what="its model"),
+        "place": Field(("clusters",), read="each", weight="one", what="the cluster that fits it best"),
+    }
 
     # ---- the client
 

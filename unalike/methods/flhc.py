@@ -44,7 +44,10 @@ class FLHC(Method):
     metric: str = knob("l2", "distance of two updates (ward needs l2)", choices=METRICS)
 
     name = "flhc"
-    sends = {"delta": Field(), "own": Field(read="each", weight="one")}
+    sends = {
+        "delta": Field(),
+        "own": Field(read="each", weight="one", what="its change of the model in the clustering round"),
+    }
 
     def __post_init__(self) -> None:
         if self.linkage == "ward" and self.metric != "l2":

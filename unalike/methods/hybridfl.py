@@ -40,8 +40,8 @@ class HybridFL(Method):
     ships = "samples as they are"
     sends = {
         "delta": Field(),
-        "x": Field(("samples_sent", "input"), read="each", weight="one"),
-        "y": Field(("samples_sent",), read="each", weight="one"),
+        "x": Field(("samples_sent", "input"), read="each", weight="one", what="samples as they are, if it is drawn"),
+        "y": Field(("samples_sent",), read="each", weight="one", what="their labels"),
     }
 
     @property

@@ -46,9 +46,9 @@ class Centres(Method):
 
     keeps = {"cluster": Field("scalar")}
     sends = {
-        "delta": Field(("clusters", "model"), weight="weights"),
-        "hits": Field(("clusters",), weight="weights"),
-        "loss": Field("scalar", weight="one"),
+        "delta": Field(("clusters", "model"), weight="weights", what="its change of its cluster's model"),
+        "hits": Field(("clusters",), weight="weights", what="its cluster"),
+        "loss": Field("scalar", weight="one", what="its training loss"),
     }
 
     # ---- the client

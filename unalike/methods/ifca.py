@@ -44,10 +44,13 @@ class IFCA(Centres):
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
         part, told = "model" if self.clustered == "all" else self.clustered, self.choice == "told"
-        out = {**Centres.sends, "delta": Field(("clusters", part), weight="weights")}
+        moved, placed = "its change of its cluster's model", "its cluster"
+        out = {**Centres.sends, "delta": Field(("clusters", part), weight="weights", what=moved)}
         if told:
-            out |= {"delta": Field(part, "each", "weights"), "hits": Field(("clusters",), "each", "weights")}
-        return out if self.clustered == "all" else {**out, "common": Field(self._common, weight="weights")}
+            out["delta"] = Field(part, "each", "weights", what=moved)
+            out["hits"] = Field(("clusters",), "each", "weights", what=placed)
+        common = Field(self._common, weight="weights", what="its change of the common layers")
+        return out if self.clustered == "all" else {**out, "common": common}
 
     @property
     def _common(self) -> str:

@@ -32,7 +32,7 @@ class L2GD(Method):
 
     name = "l2gd"
     keeps = {"x": Field()}
-    sends = {"x": Field(weight="one"), "delta": Field(weight="one")}
+    sends = {"x": Field(weight="one", what="its model"), "delta": Field(weight="one")}
 
     def local(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(me.own(s.x), steps=1, lr=m.scale * me.lr).then(self.kept)

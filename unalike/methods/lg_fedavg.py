@@ -71,7 +71,11 @@ class LGFedAvg(Divided):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        more = {"body": Field(self.stays, read="peers", weight="one")} if self.newcomer == "logits" else {}
+        more = (
+            {"body": Field(self.stays, read="peers", weight="one", what="its own layers")}
+            if self.newcomer == "logits"
+            else {}
+        )
         return {**super().sends, **more}
 
     @property

@@ -31,7 +31,7 @@ from torch import Tensor
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
 from unalike.errors import UnalikeError
 
-VALUE = Field("scalar", weight="one")
+VALUE = Field("scalar", weight="one", what="values of its objective")
 
 
 @dc.dataclass(frozen=True)
@@ -46,7 +46,11 @@ class Mocha(Method):
     name = "mocha"
     adapts = "head"
     keeps = {"alpha": Field(("samples", "classes"))}
-    sends = {"gain": Field("head", read="each", weight="one"), "hinge": VALUE, "dual": VALUE}
+    sends = {
+        "gain": Field("head", read="each", weight="one", what="its change of its own linear model"),
+        "hinge": VALUE,
+        "dual": VALUE,
+    }
 
     def __post_init__(self) -> None:
         if self.bottom > self.top:

@@ -33,7 +33,10 @@ class QFedAvg(Method):
     )
 
     name = "qfedavg"
-    sends = {"delta": Field(weight="one"), "h": Field("scalar", weight="one", by="network")}
+    sends = {
+        "delta": Field(weight="one"),
+        "h": Field("scalar", weight="one", by="network", what="a number made of its loss"),
+    }
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         over = "epoch" if self.h == "rfedavg_repo" else "samples"

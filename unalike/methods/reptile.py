@@ -28,7 +28,7 @@ class Reptile(Method):
     warm: int = knob(0, "rounds of FedAvg before", least=0)
 
     name = "reptile"
-    sends = {"delta": Field(weight="one"), "weighted": Field(weight="samples")}
+    sends = {"delta": Field(weight="one"), "weighted": Field(weight="samples", what="its change of the model")}
 
     def few(self, me: Me, at: Tensor) -> Request:
         return me.train(at) if self.steps is None else me.train(at, steps=self.steps)

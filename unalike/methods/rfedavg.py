@@ -35,7 +35,10 @@ class RFedAvg(Method):
     name = "rfedavg"
     keeps = {"mean": Field("features")}
     tables = {"means": Field("features")}
-    sends = {"delta": Field(weight="weights"), "mean": Field("features", read="peers", weight="one")}
+    sends = {
+        "delta": Field(weight="weights"),
+        "mean": Field("features", read="peers", weight="one", what="the mean of its features"),
+    }
 
     @property
     def _over(self) -> str:

@@ -38,7 +38,7 @@ class RFedAvgPlus(Method):
 
     name = "rfedavg-plus"
     keeps = {"mean": Field("features", life="round"), "model": Field(life="round")}
-    sends = {"delta": Field(weight="weights"), "mean": Field("features", weight="one")}
+    sends = {"delta": Field(weight="weights"), "mean": Field("features", weight="one", what="the mean of its features")}
 
     def __post_init__(self) -> None:
         if self.noise_std > 0 and self.clip is None:

@@ -33,7 +33,7 @@ class Scaffold(Method):
 
     name = "scaffold"
     keeps = {"control": Field()}
-    sends = {"delta": Field(weight="one"), "control": Field(weight="one")}
+    sends = {"delta": Field(weight="one"), "control": Field(weight="one", what="the change of its control variate")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.control = torch.zeros_like(server.w)

@@ -61,7 +61,7 @@ class Virtual(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"delta": Field((2, self.travels), weight="one")}
+        return {"delta": Field((2, self.travels), weight="one", what="its change of the weights' Gaussians")}
 
     # ---- Gaussians: [2, P], precision · mean and precision
 

@@ -46,8 +46,8 @@ class XorMixFL(Method):
     ships = "pairs of samples, XORed"
     needs_public = True
     sends = {
-        "pair": Field(("samples_sent", "input"), read="each", weight="one"),
-        "labels": Field(("samples_sent", 2), read="each", weight="one"),
+        "pair": Field(("samples_sent", "input"), read="each", weight="one", what="XORed pairs of its samples"),
+        "labels": Field(("samples_sent", 2), read="each", weight="one", what="their labels"),
     }
 
     @property

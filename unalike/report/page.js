@@ -938,6 +938,13 @@ function repeat() {
   section("repeat", "Do it again", own.length || data.comparison.command ? "The same command gives the same numbers." : "", parts);
 }
 
+function privacy() {
+  if (!data.privacy.length) return;
+  const body = data.privacy.map(p => el("tr", {}, el("th", { scope: "row" }, p.label), el("td", {}, p.leaves)));
+  section("privacy", "What leaves a client", "And who can read it, as the method declares. The server of a real federation sees every message that is not sealed: there is no secure aggregation.",
+    el("div", { class: "scroll", tabindex: "0" }, el("table", { class: "words" }, el("tbody", {}, body))));
+}
+
 function settings() {
   const { columns, rows } = data.settings;
   const body = rows.map(r => el("tr", { class: r.differs ? "differs" : "" }, el("th", { scope: "row" }, r.key), r.values.map(v => el("td", {}, v))));
@@ -967,6 +974,7 @@ classes();
 labels();
 clusters();
 drift();
+privacy();
 repeat();
 settings();
 notes();

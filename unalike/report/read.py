@@ -81,6 +81,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
         "metrics": [_metric(names.of(key, numbers)) for key in keys],
         "groups": [{"label": g["label"], "runs": [begun.index(run) for run in g["members"]]} for g in groups],
         "summary": _summary(groups, numbers),
+        "privacy": _privacy(groups),
         "settings": _settings(groups),
         "commands": [{"run": run.path.name, "command": command(run.config)} for run in begun],
         "idle": [run.path.name for run in runs if not run.lines],
@@ -435,6 +436,12 @@ def _settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
         rows.append({"key": key, "values": values, "differs": len(set(values)) > 1})
     rows.sort(key=lambda row: not row["differs"])
     return {"columns": [g["label"] for g in groups], "rows": rows}
+
+
+def _privacy(groups: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return what leaves a client and who can read it, of the groups whose runs have recorded it."""
+    said = [(group["label"], group["members"][0].who.get("leaves")) for group in groups]
+    return [{"label": label, "leaves": leaves} for label, leaves in said if isinstance(leaves, str)]
 
 
 def _word(value: Any) -> str:

@@ -1,6 +1,6 @@
 """What a report shows beyond rounds.jsonl, written by the run itself into its folder's `record/`.
 
-    clients.json    once: who the clients are, how many samples and which labels they have
+    clients.json    once: who the clients are, how many samples and which labels they have, what leaves them
     rounds.jsonl    a line a round: drift; where clients were evaluated, each one's numbers (float32, base64); in the
                     rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components; each one's
                     cluster where a method has clusters
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from unalike.contract import privacy
 from unalike.contract.call import Outcome
 from unalike.errors import UnalikeError
 from unalike.files import replace
@@ -129,7 +130,7 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
     who = {"population": len(data), "client": ids.tolist(), "name": names, "samples": data.train.sizes[ids].tolist()}
     groups = planted(run)
     known = {} if groups is None else {"planted": groups[ids].tolist()}
-    return {**who, "labels": labels, "label_names": data.label_names, **known}
+    return {**who, "labels": labels, "label_names": data.label_names, **known, "leaves": privacy(run.method)}
 
 
 def _field(run: Run) -> str | None:

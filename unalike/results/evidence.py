@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from unalike.contract import Method
+from unalike.contract import Method, privacy
 from unalike.metrics import names
 from unalike.metrics.lines import Line, choose, is_finite, traffic
 from unalike.metrics.names import Number
@@ -57,6 +57,7 @@ class Traits:
     sums: bool = True
     public: bool = False  # learns from a public set
     personal: bool = False  # clients have models of their own
+    leaves: str = ""  # what leaves a client and who can read it, in words
 
     @property
     def words(self) -> str:
@@ -72,7 +73,8 @@ def traits(method: Method) -> Traits:
     sends = method.sends.items()
     each, peers, sealed = (tuple(n for n, f in sends if f.read == how) for how in ("each", "peers", "sealed"))
     state = tuple(n for n, f in method.keeps.items() if f.life == "run")
-    return Traits(each, peers, state, sealed, sums=len(sealed) < len(sends) or not sends, public=method.needs_public)
+    sums = len(sealed) < len(sends) or not sends
+    return Traits(each, peers, state, sealed, sums, public=method.needs_public, leaves=privacy(method))
 
 
 @dc.dataclass
@@ -101,6 +103,7 @@ class Evidence:
     lose_fedavg: list[float | None] = dc.field(default_factory=list)
     gain_alone: list[float | None] = dc.field(default_factory=list)
     lose_alone: list[float | None] = dc.field(default_factory=list)
+    networks: dict[str, list[float | None]] = dc.field(default_factory=dict)  # own data, by network where they differ
     # within the bytes, and the mini-batches, that the most frugal method needs; None: not one round within them
     equal_bytes: list[float | None] = dc.field(default_factory=list)
     equal_steps: list[float | None] = dc.field(default_factory=list)
