@@ -272,7 +272,7 @@ def test_personal_and_global_methods_on_real_data(here, capsys):
         ("fedavg fedper --score test", "fedper has none"),
         ("fedavg --score clients --evaluate-clients none", "not evaluated on test samples of their own"),
         ("fedavg --score mean", "There are: clients, test"),
-        ("fedavg --new-clients 6", "fewer clients than the 6"),
+        ("fedavg --new-clients 6", "a whole number below the 6 clients"),
     ],
 )
 def test_what_cannot_be_had_is_one_line(here, capsys, line, words):

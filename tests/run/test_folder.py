@@ -252,7 +252,7 @@ WHERE = {
     "checkpoint_every": "run.checkpoint_every", "evaluate_every": "run.evaluate_every",
     "evaluate_clients": "run.evaluate_clients", "engine_options": "engine.workers",
     "callbacks": None, "folder": None, "resume": None, "state_memory": None, "recipe": None,
-    "new_clients": None, "new_steps": None,  # where there are any: tests/run/test_newcomers.py
+    "allow_samples": None, "new_clients": None, "new_steps": None,  # where there are any: tests/run/test_newcomers.py
     "architecture": None,  # of several networks: "model.architecture_fingerprint"
 }  # fmt: skip
 

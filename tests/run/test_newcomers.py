@@ -100,9 +100,11 @@ def test_a_method_finds_the_best_of_its_models_for_a_newcomer():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"new_clients": 6}, "fewer clients than the 6"),
+        ({"new_clients": 6}, "a whole number below the 6 clients"),
         ({"new_clients": 2.5}, "a share below 1"),
         ({"new_clients": -1}, "new_clients"),
+        ({"new_clients": 1.0}, "a share below 1"),
+        ({"new_clients": True}, "new_clients"),
         ({"new_clients": 2, "clients_per_round": [[0, 1], [2, 3]]}, "numbered anew: give a share or a count"),
         ({"new_clients": 1, "local": ua.LocalTraining(lr=[0.1] * 5)}, "lr is a list"),
     ],

@@ -376,6 +376,8 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number, blind: bo
             return f"In short: undecided until there are more seeds; {why}."
         if not lead:
             return f"In short: {base.label}; no other is shown to be better here."
+        if _named(methods, base, score) is first:
+            return f"In short: {first.label}, weakly: it leads {base.label} by {gap} in every seed; more seeds decide."
         return f"In short: {base.label}, until more seeds decide; {first.label} leads it by {gap}, in every seed."
     best, simplest = clear
     gain = abs(stats.mean(simplest.selected) - stats.mean(base.selected))
@@ -384,11 +386,24 @@ def _short(methods: Sequence[Evidence], base: Evidence, score: Number, blind: bo
     return short if best is simplest else short + also
 
 
+def _named(methods: Sequence[Evidence], base: Evidence, score: Number) -> Evidence:
+    """The method that the answer in short names: the simplest that keeps up with the best of those that are clearly
+    better, else one that is ahead in every seed and weakly better, else the baseline."""
+    clear = _clear(methods, base, score) if base in methods else None
+    if clear is not None:
+        return clear[1]
+    lead = _leading(methods, base, score)
+    if not lead:
+        return base
+    first = _best(lead, lambda e: e.selected, score.larger)
+    weakly = against(methods, base, lambda e: e.selected, score.larger)[first.label].word == "weakly better"
+    return first if weakly else base
+
+
 def _ahead(methods: Sequence[Evidence], base: Evidence, alone: Evidence | None, score: Number) -> str:
     """A warning behind the answer in short: training alone serves clients better than the method that it names. Only
     where personal models are compared, which are for clients' own data."""
-    clear = _clear(methods, base, score) if base in methods else None
-    named = clear[1] if clear else base
+    named = _named(methods, base, score)
     rated = alone is not None and len(alone.own) == len(named.own) == len(named.seeds)
     if alone is None or not rated or not any(m.traits.personal for m in methods):
         return ""

@@ -18,7 +18,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Request, Server, knob
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, Request, Server, knob
 
 
 @dc.dataclass(frozen=True)
@@ -56,10 +56,14 @@ class Divided(Method):
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
         return {"delta": Field(self.travels if self.newcomer != "mean" else "model", weight="weights")}
 
+    def common(self, me: Me, m: Fields) -> Tensor:
+        """The server's vector: what travels of it, and the start's own part, which everybody has."""
+        return m.w if "w" in m else me.layout.with_part(me.start, self.travels, m.shared)
+
     def whole(self, me: Me, s: Fields, m: Fields) -> Tensor:
         """The common part and this client's own."""
-        own = me.own(s.own, me.layout.part(m.w, self.stays))
-        return me.layout.with_part(m.w, self.stays, own)
+        w = self.common(me, m)
+        return me.layout.with_part(w, self.stays, me.own(s.own, me.layout.part(w, self.stays)))
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         whole = self.whole(me, s, m)
@@ -69,14 +73,20 @@ class Divided(Method):
         return me.train(self.whole(me, s, m)).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        moved = theta - m.w
+        moved = theta - self.common(me, m)
         if self.newcomer != "mean":
             moved = me.layout.part(moved, self.travels)
         return {"own": me.layout.part(theta, self.stays)}, {"delta": moved}
 
+    def message(self, server: Server) -> Message:
+        """What this round's clients get."""
+        if self.newcomer == "mean":
+            return {"w": server.w}
+        return {"shared": server.layout.part(server.w, self.travels)}
+
     def take(self, server: Server, cohort: Cohort) -> Tensor:
         """Call this round's clients; return their mean step."""
-        return cohort.call(self.client, w=server.w).mean("delta")
+        return cohort.call(self.client, **self.message(server)).mean("delta")
 
     def round(self, server: Server, cohort: Cohort) -> None:
         moved, layout = self.take(server, cohort), server.layout

@@ -107,7 +107,7 @@ class LGFedAvg(Divided):
         return {**kept, **decoder}, {**sent, **more}
 
     def take(self, server: Server, cohort: Cohort) -> Tensor:
-        replies = cohort.call(self.client, w=server.w)
+        replies = cohort.call(self.client, **self.message(server))
         if self.newcomer == "logits":
             server.table("bodies")[replies.ids], server.clients = replies.each("body"), cohort.population
         return replies.mean("delta")

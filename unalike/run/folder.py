@@ -110,7 +110,8 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {first_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))
-        for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, k)):  # what can be read goes first
+        # what was asked for goes first, what nobody can read last
+        for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, not k.startswith("run."), k)):
             there, here = old.get(key), new.get(key)
             if key == "model.metrics" and not there:
                 continue  # before regressions had metrics

@@ -35,9 +35,10 @@ def divide(federation: Federation, settings: RunSettings) -> tuple[Federation, F
     if not asked:
         return federation, None
     count = max(1, round(asked * population)) if asked < 1 else int(asked)
-    if (asked > 1 and asked != count) or count >= population:
+    odd = isinstance(asked, bool) or (isinstance(asked, float) and asked == 1) or (asked > 1 and asked != count)
+    if odd or count >= population:
         raise UnalikeError(
-            f"new_clients={asked!r}: give a share below 1, or fewer clients than the {population} there are."
+            f"new_clients={asked!r}: give a share below 1, or a whole number below the {population} clients there are."
         )
     if federation.remote or getattr(federation, "parts", None):
         raise UnalikeError("new_clients: in a real federation, and in joined ones, all clients take part.")
@@ -60,8 +61,6 @@ class Newcomers:
         for name in ("lr", "epochs", "steps"):
             if isinstance(getattr(local, name), Sequence | np.ndarray):
                 raise UnalikeError(f"new_clients: {name} is a list with a value a client; give one for all.")
-        if len(run.tasks) > 1:
-            raise UnalikeError("new_clients: clients have different networks, and a newcomer has none.")
         self.run, self.data = run, data.to(task.device, task.dtype)
         self.states = ClientStore(state_shapes(run.method, task, local), len(data), task.device)
         mean = float(run.data.train.sizes.mean())

@@ -27,7 +27,7 @@ from unalike.messages.request import message_parts
 from unalike.nn.metrics import two_sided
 from unalike.nn.numerics import numerics
 from unalike.nn.output import Output, picker
-from unalike.run.evaluate import published, rows_of, shares_one_model
+from unalike.run.evaluate import global_models, published, rows_of, shares_one_model
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -198,6 +198,12 @@ def predictor(run: Run, client: int | str | None = None, architecture: str | Non
 
 
 def _global_module(run: Run, architecture: str | None) -> nn.Module:
+    models, shares = global_models(run.method, run.server)
+    if len(shares) > 1:  # a model for each kind of client: none of them is for everybody
+        raise UnalikeError(
+            f"{type(run.method).__name__} has {len(models)} models ({', '.join(models)}), each for some clients: say "
+            "whose is wanted, client=0."
+        )
     return run.model if architecture is None else run.models[architecture]
 
 
@@ -222,6 +228,8 @@ def _client(run: Run, client: int | str) -> int:
     if isinstance(client, str):
         if client not in names:
             known = did_you_mean(client, names) if names else " Clients have numbers here, and no names."
+            if run.newcomers is not None and client in (run.newcomers.data.names or ()):
+                known = " It took no part in training (new_clients): the clients that did are in run.data.names."
             raise UnalikeError(f"There is no client {client!r}.{known}")
         return names.index(client)
     if isinstance(client, bool) or not isinstance(client, int | np.integer) or not 0 <= client < len(run.data):

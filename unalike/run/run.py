@@ -78,6 +78,8 @@ class Run:
             own.buffer_policy = method.buffers or own.buffer_policy
         self.rounds, self.seed = settings.rounds, settings.seed
         fingerprint = federation.fingerprint()
+        if settings.new_clients and len(tasks) > 1:
+            raise UnalikeError("new_clients: clients have different networks, and a newcomer has none.")
         federation, newcomers = divide(federation, settings)
         self.sampling = sampling(settings.clients_per_round)
         self.sampling.check(len(federation))
