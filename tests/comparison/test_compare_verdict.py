@@ -281,6 +281,7 @@ def test_weak_evidence_is_called_weak():
     up, down = ([v + s * d for v, d in zip(BASE[:3], shift, strict=True)] for s in (1, -1))
     text = say(method("fedavg", BASE[:3]), method("b", up), method("c", [0.70, 0.73, 0.70]))
     assert text["Highest accuracy"].startswith("b, weakly: 0.740")
+    assert text["In short"] == "b, weakly: it leads fedavg by 0.030 in every seed; more seeds decide."
     assert f"corrected {verdict.p_word(2 * found.p)}" in text["Highest accuracy"]
     assert text["Simplest that is not worse"].startswith("fedavg; nothing is clearly better")
     text = say(method("fedavg", BASE[:3]), method("b", down), method("c", [0.70, 0.73, 0.70]))

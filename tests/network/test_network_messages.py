@@ -22,7 +22,7 @@ from unalike.network.client import Client, Rules
 from unalike.network.link import Lost
 
 KEYS = {f"site-{k}": f"ecdsa-sha2-nistp384 {k} somebody".encode() for k in range(4)}
-ON_PUBLIC = ("feddf", "fedmd", "dapper")  # test_public_set.py has these
+ON_PUBLIC = ("feddf", "fedmd", "dapper", "cronus", "data-sharing", "xormixfl")  # test_public_set.py has these
 ON_HALVES = ("fedmeta",)  # clients' samples are divided in two: test_public_set.py too
 METHODS = [n for n, method in ua.METHODS.items() if not method.pooled and not method.serverless]
 METHODS = [name for name in METHODS if name not in (*ON_PUBLIC, *ON_HALVES)]
@@ -84,7 +84,7 @@ def own(fed, k):
 @pytest.fixture
 def people(tmp_path):
     fed = data()
-    rules = Rules(methods=tuple(ua.METHODS), repeatable=True)
+    rules = Rules(methods=tuple(ua.METHODS), repeatable=True, allow_samples=True)
     return [Client(own(fed, k), tmp_path / f"site-{k}", rules) for k in range(4)]
 
 
@@ -93,7 +93,7 @@ def tables(name="fedavg", rounds=3, **changes):
         "model": {"name": "mlp", "hidden": [4]},
         "method": {"name": name},
         "local": {"epochs": 1, "batch_size": 4, "lr": 0.1},
-        "run": {"rounds": rounds, "device": "cpu"},
+        "run": {"rounds": rounds, "device": "cpu", "allow_samples": bool(ua.METHODS[name].ships)},
     }
     for table, values in changes.items():
         out[table] = {**out[table], **values}

@@ -40,7 +40,7 @@ def with_clients(folder, sets, split=False):
     for k, pair in enumerate(sets):
         mine = own(fed, k).replace(classes=3, public=pair)
         mine = mine.named_splits(support=0.5) if split and k != 2 else mine
-        people.append(Client(mine, folder / str(k), Rules(repeatable=True)))
+        people.append(Client(mine, folder / str(k), Rules(repeatable=True, allow_samples=True)))
     return people
 
 

@@ -108,7 +108,7 @@ def text(page: Browser, selector: str) -> str:
 
 def test_it_opens_and_has_all_its_parts(page):
     parts = page.run("[...document.querySelectorAll('section')].map(s => s.id)")
-    assert parts == ["verdict", "numbers", "curves", "clients", "labels", "drift", "repeat", "settings"]
+    assert parts == ["verdict", "numbers", "curves", "clients", "labels", "drift", "privacy", "repeat", "settings"]
     assert page.run("document.documentElement.dataset.ready") == "yes"
 
 

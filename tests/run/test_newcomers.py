@@ -209,3 +209,29 @@ def test_mini_batches_are_counted(engine):
     assert run(ua.Ditto(), **given).history[-1]["batches"] == 24  # trains twice
     assert run(ua.PerFedAvg(), **given).history[-1]["batches"] == 36  # three a step
     assert run(local=LOCAL, **given | {"clients_per_round": [[1, 4], [2]]}).history[0]["batches"] == 2
+
+
+# ---------------------------------------------------------------- whose model
+
+
+def test_of_a_model_for_each_kind_of_client_one_must_be_chosen():
+    made = run(ua.FLHC(2, warmup=0), clients_per_round=1.0)
+    x = federation().splits["test"].of(2)[0].numpy()
+    with pytest.raises(UnalikeError, match=r"FLHC has 2 models \(cluster0, cluster1\), each for some clients"):
+        made.predict(x)
+    assert len(made.predict(x, client=2)) == len(x)
+
+
+def test_a_newcomer_is_told_from_a_client_that_there_is_not():
+    named = federation().replace(names=[f"site{k}" for k in range(6)])
+    made = run(ua.FineTune(), data=named, new_clients=2)
+    x = named.splits["test"].of(2)[0].numpy()
+    new = made.newcomers.data.names[0]
+    with pytest.raises(UnalikeError, match=f"no client '{new}'. It took no part in training"):
+        made.predict(x, client=new)
+
+
+def test_what_was_asked_for_is_compared_first(tmp_path):
+    run(new_clients=1, folder=tmp_path / "run")
+    with pytest.raises(UnalikeError, match=r"there run\.new_clients is 1, here 2"):
+        run(new_clients=2, folder=tmp_path / "run", resume=True)

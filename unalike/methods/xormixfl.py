@@ -95,7 +95,7 @@ class XorMixFL(Method):
             far = torch.remainder(place - first[:, None] - 1, me.n) / me.n
         else:
             first = (me.uniform("first", (len(rows),)) + absent).argsort(stable=True)[: self.samples]
-            far = me.uniform("second", (self.samples, len(rows)))
+            far = me.uniform("second", (len(rows), self.samples)).T  # a sample's draws, however many follow it
         nearest, second = (far + absent + (y == y[first][:, None]).to(far.dtype)).min(1)
         there = (nearest < 1) & (first < me.n)
         labels = torch.where(there[:, None], torch.stack([y[first], y[second]], 1), -1)
