@@ -418,7 +418,7 @@ FILES = sorted(p for p in Path(methods.__file__).parent.glob("*.py") if p.name !
 @pytest.mark.parametrize("file", FILES, ids=lambda p: p.stem)
 def test_method_files_know_neither_engines_nor_devices(file):
     text = file.read_text()
-    assert len(text.splitlines()) <= 155
+    assert len(text.splitlines()) <= 150
     allowed = {"unalike.contract", "unalike.errors"}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):

@@ -33,6 +33,7 @@ from torch import Tensor
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Request, Server, knob
 from unalike.methods.flhc import bipartition, check_one_network
 
+RIGHT = Field("scalar", read="each", weight="one", what="which half fits it better")
 LINKAGE = {"complete": "complete", "optimal": "single"}
 
 
@@ -48,10 +49,7 @@ class CFL(Method):
     level: int | None = knob(None, "judge models at most so many splits below the root; None: the leaves", least=0)
 
     name = "cfl"
-    sends = {
-        "delta": Field(read="each", weight="one"),
-        "right": Field("scalar", read="each", weight="one", what="which half fits it better"),
-    }
+    sends = {"delta": Field(read="each", weight="one"), "right": RIGHT}
 
     def down(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.losses(m.pair).then(self.turned)
@@ -103,8 +101,7 @@ class CFL(Method):
             if not lost.any():
                 return cohort.only(ids)
             replies = cohort.only(ids[lost]).call(self.down, pair=PerClient(server.models[children[node[lost]]]))
-            right = replies.each("right").long().cpu()
-            server.cluster[replies.ids] = children[server.cluster[replies.ids], right]
+            server.cluster[replies.ids] = children[server.cluster[replies.ids], replies.each("right").long().cpu()]
             ids = ids[~lost | np.isin(ids, replies.ids)]
 
     def _move(self, server: Server, cohort: Cohort, k: int, ids: np.ndarray, updates: Tensor, weights: Tensor) -> None:

@@ -44,14 +44,13 @@ class FedAvgR(Method):
 
     @property
     def tables(self) -> dict[str, Field]:  # type: ignore[override]
-        spread = Field("features" if self.distribution == "diagonal" else "pairs")
-        return {"mean": Field("features"), "spread": spread} if self.mmd else {}
+        spread = Field("pairs" if self.distribution == "full" else "features", what="their variances or covariances")
+        return {"mean": Field("features", what="the mean of its features"), "spread": spread} if self.mmd else {}
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        what = {"mean": "the mean of its features", "spread": "their variances or covariances"}
-        own = {n: Field(f.shape, "peers", "one", what=what[n]) for n, f in self.tables.items()}
-        return {"delta": Field(), **own}
+        shown = {name: dc.replace(field, read="peers", weight="one") for name, field in self.tables.items()}
+        return {"delta": Field(), **shown}
 
     def moments(self, batch: Batch) -> dict[str, Tensor]:
         rows = batch.features

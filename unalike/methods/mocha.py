@@ -31,6 +31,7 @@ from torch import Tensor
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
 from unalike.errors import UnalikeError
 
+GAIN = Field("head", read="each", weight="one", what="its change of its own linear model")
 VALUE = Field("scalar", weight="one", what="values of its objective")
 
 
@@ -46,11 +47,7 @@ class Mocha(Method):
     name = "mocha"
     adapts = "head"
     keeps = {"alpha": Field(("samples", "classes"))}
-    sends = {
-        "gain": Field("head", read="each", weight="one", what="its change of its own linear model"),
-        "hinge": VALUE,
-        "dual": VALUE,
-    }
+    sends = {"gain": GAIN, "hinge": VALUE, "dual": VALUE}
 
     def __post_init__(self) -> None:
         if self.bottom > self.top:
@@ -93,8 +90,7 @@ class Mocha(Method):
         return batch.layout.with_part(theta, "head", head), {"alpha": batch.put(alpha, new), "left": left - 1}
 
     def end(self, me: Me, s: Fields, m: Fields, theta: Tensor, alpha: Tensor, left: Tensor) -> Answer:
-        gain = self.lam / (m.rho * m.sigma) * (me.layout.head(theta) - m.own)
-        return {"alpha": alpha}, {"gain": gain}
+        return {"alpha": alpha}, {"gain": self.lam / (m.rho * m.sigma) * (me.layout.head(theta) - m.own)}
 
     def measure(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.average(self.values, self.personal(me, s, m), rows={"alpha": s.alpha}).then(self.measured)
