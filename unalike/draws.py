@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -92,6 +92,26 @@ def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.floa
     """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
     counter = torch.arange(math.prod(shape), device=key.device)
     return (whole(key, counter).to(dtype) / (1 << 24)).reshape(shape)
+
+
+class KeyedDraws:
+    """Draws of several clients, each from its own key: functions of (key, purpose), so that a client draws the same
+    numbers alone and among others. keys: int64 [c]."""
+
+    def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
+        self._keys, self._dtype = keys, dtype
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform numbers in [0, 1), [c, *shape]."""
+        return self._stack(uniform, purpose, shape)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal numbers, [c, *shape]."""
+        return self._stack(normal, purpose, shape)
+
+    def _stack(self, law: Callable[..., Tensor], purpose: str, shape: tuple[int, ...]) -> Tensor:
+        keys = fold(self._keys, key(0, purpose) & 0x7FFFFFFF)
+        return torch.vmap(lambda one: law(one, shape, self._dtype))(keys)
 
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
