@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unalike.channel.private import check_private
 from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way
-from unalike.channel.stages import STAGES
+from unalike.channel.stages import STAGES, Noise
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
 from unalike.errors import UnalikeError, unknown
@@ -21,6 +22,7 @@ Common = Callable[[str], Any]
 KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
 READERS: dict[Any, Callable[[str], Any]] = {
     float: float,
+    float | str: lambda text: text if text == "auto" else float(text),
     int: int,
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     str: str,
@@ -69,7 +71,7 @@ def _from_table(table: Mapping[str, Any]) -> Stage:
     kind = STAGES.get(str(table["kind"]).lower())
     if kind is None:
         raise unknown("stage of a channel", str(table["kind"]), STAGES)
-    known = {f.name for f in dc.fields(kind)}
+    known = {"fields", *(f.name for f in kind.arguments())}
     for name in options:
         if name not in known:
             raise unknown(f"setting of the stage {kind.name}", name, known)
@@ -100,8 +102,12 @@ class Channel:
         fields = method.sends
         self.sizes = {n: _size(f, method, task) for n, f in fields.items() if f.read != "sealed"}
         self.acts = [self._fields(stage, fields, method) for stage in self.stages]
-        for k, stage in enumerate(self.stages):
-            stage.check(self.stages[:k], self.stages[k + 1 :])
+        for k, stage in enumerate(stages):
+            before, after = self._beside(k, range(k)), self._beside(k, range(k + 1, len(stages)))
+            stage.check(before, after)
+            self.stages = (*self.stages[:k], stage.fit(before, self._count(k)), *self.stages[k + 1 :])
+        if self.private:
+            check_private(self.stages, self.acts, method, task)
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype, str]] = {
             name: ((self.sizes[field],), task.dtype, "run")
             for stage, names in zip(self.stages, self.acts, strict=True)
@@ -116,6 +122,24 @@ class Channel:
                     raise unknown(f"field for {stage}", name, self.sizes)
             return stage.fields
         return tuple(n for n in self.sizes if stage.wide or _of_model(fields[n], method))
+
+    def _beside(self, k: int, others: Iterable[int]) -> list[Stage]:
+        """Return those of other stages that act on a field of stage k."""
+        return [self.stages[j] for j in others if not set(self.acts[j]).isdisjoint(self.acts[k])]
+
+    def _count(self, k: int) -> int:
+        """Return how many numbers stage k acts on, in all its fields together."""
+        return sum(self.sizes[name] for name in self.acts[k])
+
+    @property
+    def noises(self) -> list[Noise]:
+        """Its stages that bound what can be learnt of a client."""
+        return [stage for stage in self.stages if isinstance(stage, Noise)]
+
+    @property
+    def central(self) -> bool:
+        """Whether the bound is of what is learnt from sums, so that who takes part must not show either."""
+        return any(not stage.local for stage in self.noises)
 
     @property
     def private(self) -> bool:
@@ -140,6 +164,9 @@ class Channel:
         """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
         touched = {name for acts in self.acts for name in acts}
         flights = {n: Flight.of(rows) for n, rows in up.items() if n in touched and rows.is_floating_point()}
+        if self.private and len(flights) < len(up):
+            name = next(name for name in up if name not in flights)
+            raise UnalikeError(f"channel: {name!r} is of whole numbers, which noise does not cover: send it as floats.")
         way = Way(flights, draw, common, dict(kept), told, self.layout)
         for number, (stage, acts) in enumerate(zip(self.stages, self.acts, strict=True)):
             some = dc.replace(way, flights={n: f for n, f in way.flights.items() if n in acts})

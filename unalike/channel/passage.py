@@ -69,18 +69,23 @@ class Passage:
         own = kept_of(self.values)
         total = Total(
             {name: sums.total(name) for name in sums.names if sums.fields[name].read != "sealed"},
-            len(sums.ids), self.expected, self.extra, own, self._normal, *self.when,
+            len(sums.ids), self.expected, self.extra, own, self._normal, self._lasting, *self.when,
         )  # fmt: skip
         before = dict(total.sums)
         self.channel.server(total, [*before])
         for name, value in total.sums.items():
             if value is not before[name]:
                 sums.replace(name, value)
-        if self.channel.private:
+        if self.channel.central:
             sums.expect(self.expected)
         self.values.update({KEPT + name: value for name, value in own.items()})
 
     def _normal(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Draw standard normal numbers of the server's, float64."""
         key = torch.tensor(draws.key(self.seed, "channel noise", *self.when, purpose), device=like.device)
-        return draws.normal(key, shape, torch.float64)
+        return draws.fine_normal(key, shape)
+
+    def _lasting(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Draw the standard normal numbers of a purpose, the same in every exchange."""
+        key = torch.tensor(draws.key(self.seed, "channel lasting noise", purpose), device=like.device)
+        return draws.fine_normal(key, shape)
