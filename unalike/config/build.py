@@ -24,11 +24,15 @@ from unalike.methods import METHODS
 from unalike.models import MODELS, build
 from unalike.nn.metrics import named
 from unalike.nn.task import LOSSES
-from unalike.run.sampling import Bernoulli, BySize
+from unalike.run.sampling import Bernoulli, BySize, Turns
 from unalike.settings.typed import short
 from unalike.training.settings import LocalTraining
 
-SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
+SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {
+    "bernoulli": (Bernoulli, float),
+    "by-size": (BySize, int),
+    "turns": (Turns, int),
+}
 
 
 def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
@@ -210,7 +214,7 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
 
 
 def make_sampling(value: Any) -> Any:
-    """A number or lists, as in Python, or "bernoulli:0.15" or "by-size:10"."""
+    """A number or lists, as in Python, or "bernoulli:0.15", "by-size:10" or "turns:10"."""
     if not isinstance(value, str):
         return value
     name, _, argument = value.partition(":")

@@ -26,7 +26,8 @@ from unalike.messages.sealed import peer_payload
 
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
-    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average."""
+    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; drawn: the
+    clients that were drawn for the round."""
 
     def __init__(
         self,
@@ -37,8 +38,9 @@ class Round:
         channel: Channel | None = None,
         kept: Kept | None = None,
         expected: float | None = None,
+        drawn: np.ndarray | None = None,
     ):
-        self.channel, self.kept, self.expected = channel, kept, expected
+        self.channel, self.kept, self.expected, self.drawn = channel, kept, expected, drawn
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
@@ -50,6 +52,11 @@ class Round:
         parts = engine.parts if isinstance(engine, Families) else {"": engine}
         self.tasks = {name: part.job.task for name, part in parts.items()}
         self.fields = {name: reply_fields(self.method, task) for name, task in self.tasks.items()}
+        self.secret = type(self.method).__name__ if channel is not None and channel.central else ""
+        if self.secret:  # a client's samples are no bounded weight
+            equal = {n: dc.replace(field, weight="one") for n, field in self.fields[""].items()}
+            self.fields = {"": equal}
+        self.noised = {"drawn": 0, "everyone": 0}  # exchanges under noise, of the round's clients and of all there are
         self._serverless = type(self.method).__name__ if self.method.serverless else ""
         self._sealed = {name for name, field in self.method.sends.items() if field.read == "sealed"}
 
@@ -94,7 +101,7 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
-        passage = None if self.channel is None else self._passage(len(ids), self.channel)
+        passage = None if self.channel is None else self._passage(ids, self.channel)
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
@@ -108,6 +115,8 @@ class Round:
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
             passage.close(sums)
+            if passage.channel.private and (sums.names or not len(ids)):
+                self.noised["drawn" if ids is self.drawn else "everyone"] += 1
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
@@ -116,12 +125,14 @@ class Round:
                 self._take_buffers(own, who, total, weight)
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
-        return Replies(sums, task.dtype, asked, when, self._serverless)
+        noised = type(self.method).__name__ if passage is not None and passage.channel.private else ""
+        constant = passage.expected if passage is not None and self.secret else None
+        return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
 
-    def _passage(self, called: int, channel: Channel) -> Passage:
-        """Return the channel's part in an exchange with so many clients."""
+    def _passage(self, ids: np.ndarray, channel: Channel) -> Passage:
+        """Return the channel's part in an exchange with these clients."""
         job, when = self.engine.job, (self.round, self.exchange)
-        expected = self.expected if self.expected is not None and called < self.population else float(called)
+        expected = self.expected if self.expected is not None and ids is self.drawn else float(len(ids))
 
         def draw(ids: np.ndarray) -> draws.KeyedDraws:
             keys = torch.from_numpy(job.keys(ids, self.round, f"channel {when[1]}"))

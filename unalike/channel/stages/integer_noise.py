@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.channel.events import Event
+from unalike.channel.integer_events import DiscreteGaussianSum, SkellamSum, rounded_norms
 from unalike.channel.stage import Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages.clip import AdaptiveClip
 from unalike.channel.stages.noise import Noise, fine
@@ -29,13 +31,10 @@ LARGEST = 1 << 24  # entries of a table
 class IntegerNoise(Noise):
     """Clip, then whole codes of a common unit (`quantise` with a limit), then this.
 
-    The noise of the sum has the standard deviation z·C; in codes σ = z·C / unit, and each client adds a σ²/t-th part,
-    t = `clients`: so many at least must answer. Rounding to codes lengthens a reply: its squared norm is then held to
-
-        Δ² = (C / unit)² + P/4 + (C / unit + √P / 2)
-
-    for P numbers (Kairouz, Liu & Steinke 2021, with β = e^(−1/2)), by shrinking it towards zero in the rare case that
-    it is longer. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
+    The noise of the sum has the standard deviation z·C; in codes σ = z·C / unit, and each client adds noise of the
+    variance σ²/t, t = `clients`: so many at least must answer. Rounding to codes lengthens a reply; its norm in codes is
+    then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021) by shrinking it towards zero in the case that
+    it is longer, where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
     """
 
     clients: int = knob(1, "t, how many clients' shares together are the whole noise", least=1)
@@ -56,19 +55,20 @@ class IntegerNoise(Noise):
         super()._check_bounded([stage for stage in stages if not getattr(stage, "unit", None)])
 
     @property
-    def length(self) -> float:
-        """Δ, the largest norm of a reply in codes."""
+    def lengths(self) -> tuple[float, float]:
+        """The largest 1-norm and 2-norm of a reply in codes."""
+        return rounded_norms(self._clipped / self.unit, self.size)
+
+    @property
+    def _clipped(self) -> float:
         norm = self.clip.bound({})
         assert norm is not None
-        clip = norm / self.unit
-        return math.sqrt(clip**2 + self.size / 4 + clip + math.sqrt(self.size) / 2)
+        return norm
 
     @property
     def sigma(self) -> float:
         """The standard deviation of the sum's noise, in codes."""
-        norm = self.clip.bound({})
-        assert norm is not None
-        return self.z * norm / self.unit
+        return self.z * self._clipped / self.unit
 
     @property
     def share(self) -> float:
@@ -92,7 +92,7 @@ class IntegerNoise(Noise):
 
     def client(self, way: Way) -> None:
         squares = torch.stack([flight.values.double().square().sum(1) for flight in way.flights.values()]).sum(0)
-        shrink = (self.length / squares.sqrt().clamp_min(1e-30))[:, None]
+        shrink = (self.lengths[1] / squares.sqrt().clamp_min(1e-30))[:, None]
         for name, flight in way.flights.items():
             values = flight.values.double()
             values = torch.where(shrink < 1, (values * shrink).trunc(), values)
@@ -115,6 +115,9 @@ class Skellam(IntegerNoise):
 
     name = "skellam"
 
+    def event(self, q: float) -> Event:
+        return SkellamSum(self.sigma**2, *self.lengths, q)
+
     @property
     def largest(self) -> int:
         low, cumulated = poisson_table(self.share / 2)
@@ -135,6 +138,9 @@ class DiscreteGaussian(IntegerNoise):
     share is of some units."""
 
     name = "discrete-gaussian"
+
+    def event(self, q: float) -> Event:
+        return DiscreteGaussianSum(self.sigma**2, *self.lengths, q, self.clients, self.size)
 
     @property
     def largest(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unalike.channel.events import Event, GaussianSum, LocalGaussian, LocalLaplace, SampledGaussian
 from unalike.channel.stage import Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
 from unalike.settings.knobs import knob
@@ -56,6 +57,10 @@ class Noise(Stage):
         assert norm is not None
         return norm * math.prod(stage.stretch for stage in self.bounded)
 
+    def event(self, q: float) -> Event:
+        """Return what one exchange spends, of clients who each took part with probability q."""
+        raise NotImplementedError
+
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
         if not any(isinstance(stage, Clip | ClipLayers | AdaptiveClip) for stage in before):
             late = any(isinstance(stage, Clip | ClipLayers | AdaptiveClip) for stage in after)
@@ -89,6 +94,9 @@ class GaussianNoise(Noise):
 
     name = "noise"
 
+    def event(self, q: float) -> Event:
+        return GaussianSum(self.z) if q == 1 else SampledGaussian(q, self.z)
+
     def updates(self, expected: float) -> float:
         """Return the noise of the sums, relative to the clip, where a count of an adaptive clip spends a part of z."""
         if not isinstance(self.clip, AdaptiveClip) or not self.z:
@@ -120,6 +128,9 @@ class LocalNoise(Noise):
     local = True
 
     law: str = knob("gaussian", "of the noise", choices=LAWS)
+
+    def event(self, q: float) -> Event:
+        return LocalGaussian(self.z) if self.law == "gaussian" else LocalLaplace(self.z)
 
     def form(self, form: Form) -> Form:
         if form.kind != "float" or form.positions == "sent":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from unalike.channel.events import Event, TreeGaussian
 from unalike.channel.stage import Total, refuse
 from unalike.channel.stages.clip import AdaptiveClip
 from unalike.channel.stages.noise import Noise
@@ -31,6 +32,9 @@ class TreeNoise(Noise):
     name = "tree-noise"
 
     leaves: int = knob(1, "rounds of one tree, in which each client takes part once at most", least=1)
+
+    def event(self, q: float) -> Event:
+        return TreeGaussian(self.leaves, self.z)  # of a whole tree, whose first round spends it
 
     def server(self, total: Total) -> None:
         if isinstance(self.clip, AdaptiveClip):
