@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike.channel.private import check_private
-from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way
+from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages import STAGES, Noise
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
@@ -121,7 +121,10 @@ class Channel:
                 if name not in self.sizes:
                     raise unknown(f"field for {stage}", name, self.sizes)
             return stage.fields
-        return tuple(n for n in self.sizes if stage.wide or _of_model(fields[n], method))
+        found = tuple(n for n in self.sizes if stage.wide or _of_model(fields[n], method))
+        if not found:
+            raise refuse(stage, f"{type(method).__name__} sends nothing that it could act on.")
+        return found
 
     def _beside(self, k: int, others: Iterable[int]) -> list[Stage]:
         """Return those of other stages that act on a field of stage k."""

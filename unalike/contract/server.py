@@ -430,7 +430,7 @@ class Cohort:
 
     @property
     def rates(self) -> np.ndarray:
-        """This round's local learning rate of each client of this cohort; of all clients where noise hides who it is."""
+        """This round's local learning rate of each client of this cohort; of all where noise hides who it is."""
         hides = self._drawn and self._exchanges.secret
         return self._exchanges.rates(np.arange(self.population) if hides else self.ids)
 

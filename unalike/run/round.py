@@ -101,7 +101,7 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
-        passage = None if self.channel is None else self._passage(ids, self.channel)
+        passage = None if self.channel is None else self._passage(ids, self.channel, when)
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
@@ -129,9 +129,9 @@ class Round:
         constant = passage.expected if passage is not None and self.secret else None
         return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
 
-    def _passage(self, ids: np.ndarray, channel: Channel) -> Passage:
+    def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int]) -> Passage:
         """Return the channel's part in an exchange with these clients."""
-        job, when = self.engine.job, (self.round, self.exchange)
+        job = self.engine.job
         expected = self.expected if self.expected is not None and ids is self.drawn else float(len(ids))
 
         def draw(ids: np.ndarray) -> draws.KeyedDraws:

@@ -363,9 +363,12 @@ class Run:
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
-        exchanges = Round(self.engine, self.server, t, self._listeners, self.channel, self._channel_store, expected, ids)
+        exchanges = Round(
+            self.engine, self.server, t, self._listeners, self.channel, self._channel_store, expected, ids
+        )
         self.server_work.buffers = exchanges.statistics
-        self.method.round(self.server, Cohort(exchanges, ids, drawn=not isinstance(self.sampling, Uniform) or len(ids) < self.population))
+        drawn = not isinstance(self.sampling, Uniform) or len(ids) < self.population
+        self.method.round(self.server, Cohort(exchanges, ids, drawn))
         exchanges.finish()
         if self.spending is not None:
             self.spending.add(t, exchanges.noised)
@@ -590,8 +593,11 @@ class Run:
         """What was spent, and what is guaranteed with it, where the channel has noise."""
         if self.spending is None:
             return {}
-        return {"epsilon": self.spending.line(False)["epsilon"], "delta": self.spending.delta,
-                "guarantee": str(self.spending.guarantee())}
+        return {
+            "epsilon": self.spending.line(False)["epsilon"],
+            "delta": self.spending.delta,
+            "guarantee": str(self.spending.guarantee()),
+        }
 
 
 def _spoken(number: Number) -> str:

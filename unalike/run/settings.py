@@ -38,7 +38,9 @@ class RunSettings:
     architecture: Any = knob(None, NETWORKS, written=str | list[str], fact=False)
     channel: Any = knob((), CHANNEL, written=str | list[str] | list[dict[str, Any]], fact=False)
     epsilon: float | None = knob(None, EPSILON, above=0, fact=False)
-    delta: float = knob(1e-5, "δ of the ε in each line, where the channel has noise", above=0, below=1, **HOW, fact=False)
+    delta: float = knob(
+        1e-5, "δ of the ε in each line, where the channel has noise", above=0, below=1, **HOW, fact=False
+    )
     max_epsilon: float | None = knob(None, MOST, above=0, **HOW, fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)

@@ -31,7 +31,9 @@ class Spending:
     def __init__(self, channel: Channel, settings: RunSettings, q: float, values: dict[str, Any]):
         self.channel, self.q, self.values = channel, q, values
         self.delta, self.most = settings.delta, settings.max_epsilon
-        self._after(self.events(0, 1, 0)).spent(self.delta)  # a package that is missing is missed before the first round
+        self._after(self.events(0, 1, 0)).spent(
+            self.delta
+        )  # a package that is missing is missed before the first round
 
     @property
     def account(self) -> Accountant:

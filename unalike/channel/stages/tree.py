@@ -19,14 +19,14 @@ Node = tuple[int, int]  # (l, k) covers the steps k·2^l + 1 … (k + 1)·2^l
 
 @dc.dataclass(frozen=True)
 class TreeNoise(Noise):
-    """N(0, (z·C)²) for every node of a binary tree over `leaves` rounds (Kairouz et al. 2021). The sum of all updates up
-    to step t has the noise of the nodes of t's binary expansion, log₂ t of them at most; what a round adds to its own
-    sum is the difference to the step before:
+    """N(0, (z·C)²) for every node of a binary tree over `leaves` rounds (Kairouz et al. 2021). The sum of all updates
+    up to step t has the noise of the nodes of t's binary expansion, ⌊log₂ t⌋ + 1 of them at most; what a round adds to
+    its own sum is the difference to the step before:
 
         noise of step t = N(t) − N(t − 1),   N(t) = Σ of nodes of t
 
-    A node's noise is drawn again from its place when it is needed, so nothing is kept. Each client may take part once in
-    a tree; a new one begins after `leaves` rounds. Clients need not be drawn in secret.
+    A node's noise is drawn again from its place when it is needed, so nothing is kept. Each client may take part once
+    in a tree; a new one begins after `leaves` rounds. Clients need not be drawn in secret.
     """
 
     name = "tree-noise"
