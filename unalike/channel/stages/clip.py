@@ -16,7 +16,8 @@ from unalike.nn.layout import Layout
 from unalike.settings.knobs import knob
 
 LEAST = 1e-30  # in place of a norm of 0, which no factor changes
-SHADE = 1 - 1e-6  # rounding of float32 must not lift a norm above its bound
+SHADES = {torch.float64: 1 - 1e-14}  # rounding must not lift a norm above its bound
+SHADE = 1 - 1e-6  # of narrower types
 
 
 @dc.dataclass(frozen=True)
@@ -132,11 +133,9 @@ def scaled(flight: Flight, factor: Tensor) -> Flight:
 
 def factors(norms: Tensor, bound: float, flight: Flight) -> Tensor:
     """Return min(1, C / norm) of each client, [c, 1]: a shade less where a narrow type rounds."""
-    shade = 1.0 if flight.values.dtype == torch.float64 else SHADE
-    over = norms > bound
-    return torch.where(over, shade * bound / norms.clamp_min(LEAST), torch.ones_like(norms))[:, None].to(
-        flight.values.dtype if flight.values.is_floating_point() else torch.float64
-    )
+    shade = SHADE if flight.form.kind == "codes" else SHADES.get(flight.values.dtype, SHADE)  # a unit is a float32
+    cut = torch.where(norms > bound, shade * bound / norms.clamp_min(LEAST), torch.ones_like(norms))
+    return cut[:, None].to(flight.values.dtype if flight.values.is_floating_point() else torch.float64)
 
 
 def _sizes(flight: Flight) -> Tensor:

@@ -32,8 +32,8 @@ class IntegerNoise(Noise):
     """Clip, then whole codes of a common unit (`quantise` with a limit), then this.
 
     The noise of the sum has the standard deviation z·C; in codes σ = z·C / unit, and each client adds noise of the
-    variance σ²/t, t = `clients`: so many at least must answer. Rounding to codes lengthens a reply; its norm in codes is
-    then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021) by shrinking it towards zero in the case that
+    variance σ²/t, t = `clients`: so many at least must answer. Rounding to codes lengthens a reply; its norm in codes
+    is then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021) by shrinking it towards zero in the case that
     it is longer, where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
     """
 

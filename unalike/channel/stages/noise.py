@@ -121,8 +121,8 @@ class GaussianNoise(Noise):
 @dc.dataclass(frozen=True)
 class LocalNoise(Noise):
     """Noise in every reply before it leaves the client (local DP): gaussian, N(0, (z·C)²), or laplace, of the scale z·C
-    with C a bound of the sum of absolute values (`clip:1.0:1`). It protects towards the server too, and costs a √clients
-    more noise in the mean. A reply could be anybody's other reply, so what it spends is that of a change of 2C."""
+    with C a bound of the sum of absolute values (`clip:1.0:1`). It protects towards the server too, and puts √clients
+    times the noise into the mean. A reply could be anybody's other reply, so what it spends is that of a change of 2C."""
 
     name = "local-noise"
     local = True
