@@ -32,11 +32,11 @@ MAY = {
     "data": BASE | {"settings"},
     "contract": BASE | {"settings", "training", "nn"},
     "methods": BASE | {"settings", "contract"},
-    "channel": BASE | {"contract", "training"},
+    "channel": BASE | {"settings", "contract", "training", "nn"},
     "messages": BASE | {"contract", "nn"},
     "metrics": BASE | {"nn", "data"},
-    "client": BASE | {"contract", "messages", "nn", "training", "data"},
-    "engines": BASE | {"settings", "client", "contract", "messages", "nn", "training", "data"},
+    "client": BASE | {"contract", "channel", "messages", "nn", "training", "data"},
+    "engines": BASE | {"settings", "client", "channel", "contract", "messages", "nn", "training", "data"},
     "run": BASE
     | {
         "settings",
@@ -65,6 +65,7 @@ MAY = {
 }
 MAY["cli"] = set(MAY) - {"core", "__main__"} | BASE
 MAY["unalike"] = {
+    "channel",
     "settings",
     "contract",
     "data",

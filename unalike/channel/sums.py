@@ -77,6 +77,15 @@ class Sums:
         self._rows = {n: [torch.cat(rows)[torch.from_numpy(order)]] for n, rows in self._rows.items()}
         self._ids, self._losses = [self.ids[order]], [self.losses[order]]
 
+    def replace(self, name: str, total: Tensor) -> None:
+        """Put what a channel makes of a sum into its place."""
+        self._totals[name] = total
+        self._errors.pop(name, None)
+
+    def expect(self, count: float) -> None:
+        """Let means divide by the number of clients that come on the average, not by those that came."""
+        self.weights = dict.fromkeys(self.weights, count)
+
     # ---- what the server reads
 
     @property

@@ -39,6 +39,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_taken(run),
         },
         "participation": participation,
+        **({} if run.channel is None else {"channel": {"stages": [str(stage) for stage in run.channel.stages]}}),
         "method": _plain(settings(run.method)),
         "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
         **_models(run),

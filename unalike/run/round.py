@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.channel import Sums, SumsByArchitecture
+from unalike import draws
+from unalike.channel import Channel, Passage, Sums, SumsByArchitecture
+from unalike.channel.passage import Kept
 from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
 from unalike.contract.architectures import remaining
 from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
@@ -23,9 +25,20 @@ from unalike.messages.sealed import peer_payload
 
 
 class Round:
-    """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way."""
+    """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
+    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average."""
 
-    def __init__(self, engine: Engine, server: Server, round: int, listeners: Sequence[Callable[[Outcome], None]] = ()):
+    def __init__(
+        self,
+        engine: Engine,
+        server: Server,
+        round: int,
+        listeners: Sequence[Callable[[Outcome], None]] = (),
+        channel: Channel | None = None,
+        kept: Kept | None = None,
+        expected: float | None = None,
+    ):
+        self.channel, self.kept, self.expected = channel, kept, expected
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
@@ -81,10 +94,11 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
+        passage = None if self.channel is None else self._passage(len(ids), self.channel)
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
-            self.bytes_up += wire.payload(self._to_server(outcome.up))
+            self.bytes_up += wire.payload(self._to_server(outcome.up)) if passage is None else passage.take(outcome)
             trained = max(trained, outcome.trained)
             self.batches += int(np.sum(outcome.batches))
             sums.add(outcome)
@@ -92,6 +106,8 @@ class Round:
             for listener in self.listeners:
                 listener(outcome)
         sums.close(ids)
+        if passage is not None and isinstance(sums, Sums):
+            passage.close(sums)
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
@@ -101,6 +117,17 @@ class Round:
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
         return Replies(sums, task.dtype, asked, when, self._serverless)
+
+    def _passage(self, called: int, channel: Channel) -> Passage:
+        """Return the channel's part in an exchange with so many clients."""
+        job, when = self.engine.job, (self.round, self.exchange)
+        expected = self.expected if self.expected is not None and called < self.population else float(called)
+
+        def draw(ids: np.ndarray) -> draws.KeyedDraws:
+            keys = torch.from_numpy(job.keys(ids, self.round, f"channel {when[1]}"))
+            return draws.KeyedDraws(keys.to(job.task.device), job.task.dtype)
+
+        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected)
 
     def _delivered(
         self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unalike.channel import Channel, parse
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
@@ -100,6 +101,7 @@ class Run:
         for name, own in tasks.items():
             self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
         self.architectures = self._find_architectures()
+        self.channel = self._find_channel()
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
@@ -195,6 +197,18 @@ class Run:
         found.check(self.method)
         return found
 
+    def _find_channel(self) -> Channel | None:
+        """Return what replies go through, checked with the method; None where they go as they are."""
+        stages = parse(self.settings.channel)
+        if stages and self.architectures is not None:
+            raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
+        return Channel(stages, self.method, self.task) if stages else None
+
+    @property
+    def private(self) -> bool:
+        """Whether the channel's noise bounds what can be learnt of a client."""
+        return self.channel is not None and self.channel.private
+
     def _assemble(self, options: dict[str, Any], where: Path | None) -> None:
         task, method = self.task, self.method
         own = {name: self._store(name, where / "clients" if where else None) for name in self.tasks}
@@ -209,6 +223,11 @@ class Run:
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
         }
+        self._channel_store: ClientStore | None = None
+        if self.channel is not None and self.channel.shapes and not self.data.remote:
+            memory = self.settings.state_memory
+            folder = where / "channel" if where else None
+            self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
         self.server = self._new_server()
         found = {name: self._engine(name, own[name], options, where) for name in self.tasks}
         (self.engine, self._reason), *_ = found.values()
@@ -268,7 +287,8 @@ class Run:
 
     @property
     def _stores(self) -> dict[str, Any]:
-        return {**self._own_stores, **{f"table-{n}": s for n, s in self.tables.items()}}
+        channel = {} if self._channel_store is None else {"channel": self._channel_store}
+        return {**self._own_stores, **{f"table-{n}": s for n, s in self.tables.items()}, **channel}
 
     def close(self) -> None:
         self.engine.close()
@@ -313,7 +333,7 @@ class Run:
             callback.on_end(self)
 
     def _setup(self) -> None:
-        exchanges = Round(self.engine, self.server, -1)
+        exchanges = Round(self.engine, self.server, -1, (), self.channel, self._channel_store)
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
@@ -328,7 +348,8 @@ class Run:
         self._enter(t + 1)
         ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
         self.server_draws.round = self.server_work.round = t
-        exchanges = Round(self.engine, self.server, t, self._listeners)
+        expected = self.sampling.mean(self.population)
+        exchanges = Round(self.engine, self.server, t, self._listeners, self.channel, self._channel_store, expected)
         self.server_work.buffers = exchanges.statistics
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()

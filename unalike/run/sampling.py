@@ -31,6 +31,9 @@ class Uniform:
         assert self.fraction is not None
         return max(1, round(self.fraction * population))
 
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
+
     def check(self, population: int) -> None:
         _count("clients_per_round", self.size(population), population)
 
@@ -47,6 +50,9 @@ class Bernoulli:
 
     def size(self, population: int) -> int:
         return max(1, round(self.probability * population))
+
+    def mean(self, population: int) -> float:
+        return self.probability * population
 
     def __post_init__(self) -> None:
         _share("Bernoulli: the probability", self.probability)
@@ -75,6 +81,9 @@ class BySize:
     def size(self, population: int) -> int:
         return self.count
 
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
+
     def check(self, population: int) -> None:
         _count("BySize", self.count, population)
 
@@ -90,6 +99,9 @@ class Listed:
 
     def size(self, population: int) -> int:
         return max(len(r) for r in self.rounds)
+
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
 
     def check(self, population: int) -> None:
         if not self.rounds:

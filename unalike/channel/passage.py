@@ -1,0 +1,86 @@
+"""The channel in one exchange of a simulation: every reply goes through it, and the sums after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike import draws
+from unalike.channel.channel import KEPT, Channel, kept_of
+from unalike.channel.stage import Draw, Total
+from unalike.channel.sums import Sums
+from unalike.contract import Outcome
+
+
+class Kept(Protocol):
+    """What stages keep for clients (`unalike.client.ClientStore`)."""
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
+
+
+class Passage:
+    """One exchange.
+
+    draw: gives the draws of some clients; values: the server's, by name, where the channel keeps its own; seed: of what
+    is drawn alike by all; noise_seed: of what the server draws; expected: how many clients come, on the average of all
+    rounds.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        kept: Kept | None,
+        values: dict[str, Any],
+        draw: Callable[[np.ndarray], Draw],
+        seed: int,
+        when: tuple[int, int],
+        expected: float,
+    ):
+        self.channel, self.kept, self.values, self.draw = channel, kept, values, draw
+        self.seed, self.when, self.expected = seed, when, expected
+        self.told = channel.told(values)
+        self.extra: dict[str, float] = {}
+
+    def common(self, purpose: str) -> np.random.Generator:
+        """A generator that all clients and the server have alike in this exchange."""
+        return draws.generator(self.seed, "channel", *self.when, purpose)
+
+    def take(self, outcome: Outcome) -> int:
+        """Put into an outcome what the server reads of it; return the bytes that travel of the fields concerned."""
+        kept, _ = self.kept.read(outcome.ids) if self.kept is not None else ({}, None)
+        way = self.channel.client(outcome.up, self.draw(outcome.ids), self.common, kept, self.told)
+        if self.kept is not None:
+            self.kept.stage(outcome.ids, way.kept)
+        for name, value in way.extra.items():
+            self.extra[name] = self.extra.get(name, 0.0) + float(value.double().sum())
+        before = {name: outcome.up[name] for name in way.flights}
+        outcome.up = {**outcome.up, **{n: f.dense().view_as(before[n]) for n, f in way.flights.items()}}
+        each = sum(flight.form.bytes for flight in way.flights.values()) + len(way.extra)
+        plain = sum(value.numel() * value.element_size() for n, value in outcome.up.items() if n not in way.flights)
+        return each * len(outcome.ids) + plain
+
+    def close(self, sums: Sums) -> None:
+        """Take the sums through the channel's server half."""
+        own = kept_of(self.values)
+        total = Total(
+            {name: sums.total(name) for name in sums.names if sums.fields[name].read != "sealed"},
+            len(sums.ids), self.expected, self.extra, own, self._normal, *self.when,
+        )  # fmt: skip
+        before = dict(total.sums)
+        self.channel.server(total, [*before])
+        for name, value in total.sums.items():
+            if value is not before[name]:
+                sums.replace(name, value)
+        if self.channel.private:
+            sums.expect(self.expected)
+        self.values.update({KEPT + name: value for name, value in own.items()})
+
+    def _normal(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Draw standard normal numbers of the server's, float64."""
+        key = torch.tensor(draws.key(self.seed, "channel noise", *self.when, purpose), device=like.device)
+        return draws.normal(key, shape, torch.float64)
