@@ -27,12 +27,13 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Server, knob
 from unalike.errors import UnalikeError
+from unalike.methods.reference import OwnModel
 
 
 @dc.dataclass(frozen=True)
-class FedProto(Method):
+class FedProto(OwnModel):
     lam: float = knob(
         1.0, "λ, strength of the pull", values="1 MNIST and FEMNIST, 0.1 CIFAR-10", least=0, tune=(0.01, 10.0)
     )
@@ -46,8 +47,6 @@ class FedProto(Method):
     )
 
     name = "fedproto"
-    buffers = "local"
-    keeps = {"theta": Field()}
     sends = {
         "total": Field(("classes", "features"), weight="one", what="sums of its features by class"),
         "share": Field("classes", weight="one", what="its class counts"),
@@ -122,15 +121,6 @@ class FedProto(Method):
         old = before.get("prototypes", torch.zeros_like(total))
         server.prototypes = torch.where((share > 0)[:, None], total / share.clamp(min=1e-12)[:, None], old)
         server.known = torch.maximum((share > 0).to(share.dtype), before.get("known", torch.zeros_like(share)))
-
-    def published(self, server: Server) -> Message:
-        return {}
-
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return me.own(s.theta)
-
-    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        return {}
 
 
 def of_classes(batch: Batch) -> dict[str, Tensor]:
