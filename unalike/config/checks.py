@@ -185,7 +185,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
         raise UnalikeError(f'[run] evaluate_clients must be "auto", "all", "none" or a whole number; got {whom!r}.')
     if run.get("resume") and "folder" not in run:
         raise UnalikeError("[run] resume needs the folder of the run to continue.")
-    make_method(tables["method"])
+    method = make_method(tables["method"])
     make_local(local)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
@@ -194,6 +194,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     clients = population(tables["data"])
     if clients is not None:
         participants.check(clients)
+        method.check_clients(clients)
 
 
 def _check_partition(data: dict[str, Any]) -> None:

@@ -158,6 +158,7 @@ class Run:
             value = getattr(self.local, name)
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        self.method.check_clients(self.population)
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
