@@ -164,8 +164,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         tried = _try(arm, fed, seed)
         has_global = tried is None or any(key.startswith("test_") for key in tried)
         names = config.network_names(tables, len(training)) if several_networks([arm]) else []
-        found = {"has_global": has_global, "has_own": has_own, "networks": tuple(names), "clients": len(training)}
-        settled.append(dc.replace(arm, **found))
+        arm = dc.replace(arm, has_global=has_global, networks=tuple(names), clients=len(training))
+        settled.append(dc.replace(arm, has_own=has_own))
     return settled
 
 

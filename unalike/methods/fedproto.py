@@ -40,14 +40,11 @@ class FedProto(OwnModel):
         1.0, "λ, strength of the pull", values="1 MNIST and FEMNIST, 0.1 CIFAR-10", least=0, tune=(0.01, 10.0)
     )
     weights: str = knob(
-        "uniform",
-        "of clients in a class's prototype (equal, or by their samples of it)",
-        choices=("uniform", "samples"),
+        "uniform", "of clients in a class's prototype: equal, or their samples of it", choices=("uniform", "samples")
     )
     collect: str = knob(
         "after", "features of the trained model, or as met while training", choices=("after", "training")
     )
-
     inference: str = knob(
         "head", "a client predicts with its head, or the class of the nearest prototype", choices=("head", "prototypes")
     )
@@ -120,27 +117,27 @@ class FedProto(OwnModel):
     ) -> Answer:
         return self.sent(theta, total, count)
 
+    def there(self, server: Server) -> dict[str, Tensor]:
+        """Return the prototypes and which are known; nothing before round 1."""
+        return {name: server.values[name] for name in ("prototypes", "known") if name in server.values}
+
     def round(self, server: Server, cohort: Cohort) -> None:
-        before = {name: server.values[name] for name in ("prototypes", "known") if name in server.values}
+        before = self.there(server)
         replies = cohort.call(self.client, **before)
         total, share = replies.sum("total"), replies.sum("share")
         old = before.get("prototypes", torch.zeros_like(total))
         server.prototypes = torch.where((share > 0)[:, None], total / share.clamp(min=1e-12)[:, None], old)
         server.known = torch.maximum((share > 0).to(share.dtype), before.get("known", torch.zeros_like(share)))
 
-    # ---- prediction by prototypes
-
     @property
     def predicts(self) -> bool:  # type: ignore[override]
         return self.inference == "prototypes"
 
     def published(self, server: Server) -> Message:
-        known = {name: server.values[name] for name in ("prototypes", "known") if name in server.values}
-        return known if self.predicts else {}
+        return {**self.there(server)} if self.predicts else {}
 
     def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:
-        """The squared distances of features from the prototypes, with a minus; the head's outputs before there are
-        any."""
+        """Minus the squared distances of features from prototypes; the head's outputs before there are any."""
         output, features = batch.forward(me.own(s.theta))
         if "known" not in m:
             return output

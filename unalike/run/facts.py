@@ -18,7 +18,7 @@ from unalike.engines.families import Families
 from unalike.metrics.names import lower_ones
 from unalike.nn.task import Task
 from unalike.settings.knobs import knobs
-from unalike.settings.typed import hints
+from unalike.settings.typed import Known, hints
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -56,8 +56,8 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
 def usual_settings(method: Method) -> dict[str, Any]:
     """Return the options of a method at their defaults, as a config holds them, but those that may be None: a config
     without such a one is of a run that had said so."""
-    known = hints(type(method)).items() if dc.is_dataclass(method) else ()
-    return {"method": {n: _plain(s.default) for n, s in known if type(None) not in typing.get_args(s.hint)}}
+    known: Known = hints(type(method)) if dc.is_dataclass(method) else {}
+    return {"method": {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}}
 
 
 def _newcomers(run: Run) -> dict[str, Any]:
