@@ -36,7 +36,7 @@ from unalike.run.callbacks import Callback
 from unalike.run.clusters import cluster_line, clusters
 from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
-from unalike.run.facts import facts
+from unalike.run.facts import facts, usual_settings
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
@@ -116,7 +116,7 @@ class Run:
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = facts(self, fingerprint, engine_options)
             try:
-                self.folder = RunFolder(where, config, settings.resume, recipe)
+                self.folder = RunFolder(where, config, settings.resume, recipe, usual_settings(method))
             except BaseException:
                 self.close()
                 raise
@@ -162,6 +162,7 @@ class Run:
             value = getattr(self.local, name)
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        self.method.check_clients(self.population)
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
