@@ -167,5 +167,5 @@ def test_noise_reads_as_it_is_written():
     ]  # fmt: skip
     assert parse([{"kind": "noise", "multiplier": 2}]) == (GaussianNoise(2),)
     assert parse("local-noise:2.0") == (LocalNoise(2.0),) and parse("tree-noise:1.0:2") == (TreeNoise(1.0, 2),)
-    with pytest.raises(UnalikeError, match="no setting of the stage noise 'bounded'|bounded"):
+    with pytest.raises(UnalikeError, match="bounded"):
         parse([{"kind": "noise", "bounded": 3}])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike.channel.private import check_private
-from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way, refuse
+from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages import STAGES, Noise
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
@@ -18,11 +18,11 @@ from unalike.errors import UnalikeError, unknown
 from unalike.nn.task import Task
 from unalike.settings.typed import hints
 
-Common = Callable[[str], Any]
 KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
 READERS: dict[Any, Callable[[str], Any]] = {
     float: float,
     float | str: lambda text: text if text == "auto" else float(text),
+    float | None: lambda text: None if text.lower() == "none" else float(text),
     int: int,
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     str: str,
@@ -180,6 +180,14 @@ class Channel:
         return way
 
     # ---- at the server
+
+    def agreed(self, field: str, common: Common, device: torch.device | str = "cpu") -> Flight:
+        """Return what both ends know of a field before it comes, from which `packing.unpack` makes a flight."""
+        blank = Flight.of(torch.empty(1, self.sizes[field], dtype=self.dtype, device=device))
+        for stage, acts in zip(self.stages, self.acts, strict=True):
+            if field in acts:
+                blank = stage.agreed(blank, field, common)
+        return blank
 
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
         """What clients are told before they answer; values: what the server keeps."""

@@ -26,8 +26,8 @@ from unalike.messages.sealed import peer_payload
 
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
-    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; drawn: the
-    clients that were drawn for the round."""
+    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
+    whether the server's noise comes from its operating system; drawn: the clients that were drawn for the round."""
 
     def __init__(
         self,
@@ -38,9 +38,10 @@ class Round:
         channel: Channel | None = None,
         kept: Kept | None = None,
         expected: float | None = None,
+        secret: bool = False,
         drawn: np.ndarray | None = None,
     ):
-        self.channel, self.kept, self.expected, self.drawn = channel, kept, expected, drawn
+        self.channel, self.kept, self.expected, self.secret, self.drawn = channel, kept, expected, secret, drawn
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
@@ -52,8 +53,8 @@ class Round:
         parts = engine.parts if isinstance(engine, Families) else {"": engine}
         self.tasks = {name: part.job.task for name, part in parts.items()}
         self.fields = {name: reply_fields(self.method, task) for name, task in self.tasks.items()}
-        self.secret = type(self.method).__name__ if channel is not None and channel.central else ""
-        if self.secret:  # a client's samples are no bounded weight
+        self.hides = type(self.method).__name__ if channel is not None and channel.central else ""
+        if self.hides:  # a client's samples are no bounded weight
             equal = {n: dc.replace(field, weight="one") for n, field in self.fields[""].items()}
             self.fields = {"": equal}
         self.noised = {"drawn": 0, "everyone": 0}  # exchanges under noise, of the round's clients and of all there are
@@ -126,7 +127,7 @@ class Round:
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
         noised = type(self.method).__name__ if passage is not None and passage.channel.private else ""
-        constant = passage.expected if passage is not None and self.secret else None
+        constant = passage.expected if passage is not None and self.hides else None
         return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
 
     def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int]) -> Passage:
@@ -138,7 +139,7 @@ class Round:
             keys = torch.from_numpy(job.keys(ids, self.round, f"channel {when[1]}"))
             return draws.KeyedDraws(keys.to(job.task.device), job.task.dtype)
 
-        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected)
+        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
 
     def _delivered(
         self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.channel.stage import Flight, Stage, Total, Way, norms
+from unalike.channel.stage import Flight, Form, Stage, Total, Way, norms, refuse
 from unalike.errors import UnalikeError
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import knob
@@ -35,6 +35,9 @@ class Clip(Stage):
     def bound(self, known: Mapping[str, Any]) -> float | None:
         return self.norm
 
+    def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
+        check_units(self, before)
+
     def client(self, way: Way) -> None:
         flights = [*way.flights.values()]
         long = norms(flights) if self.order == 2 else torch.stack([_sizes(flight) for flight in flights]).sum(0)
@@ -48,7 +51,7 @@ class ClipLayers(Stage):
     A field that is not of the model's size counts as one tensor."""
 
     name = "clip-layers"
-    wide = True
+    wide = floats = True
     stretch = 1.0
 
     norm: float = knob(1.0, "the largest norm of a whole reply", above=0)
@@ -60,8 +63,8 @@ class ClipLayers(Stage):
         pieces = {name: [*_pieces(flight, way.layout)] for name, flight in way.flights.items()}
         each = self.norm / math.sqrt(sum(map(len, pieces.values())))
         for name, flight in way.flights.items():
-            if flight.at is not None or flight.unit is not None:
-                raise UnalikeError(f"channel: {self}: what is compressed has no tensors left; put it before.")
+            if flight.at is not None:
+                raise refuse(self, "what is left of some entries has no tensors any more: put it before.")
             parts = [flight.values[:, a:b] for a, b in pieces[name]]
             cut = [part * factors(part.double().norm(dim=1), each, flight) for part in parts]
             way.flights[name] = dc.replace(flight, values=torch.cat(cut, 1))
@@ -104,6 +107,9 @@ class AdaptiveClip(Stage):
     def bound(self, known: Mapping[str, Any]) -> float | None:
         return float(known.get(self.key, self.first))
 
+    def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
+        check_units(self, before)
+
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
         return {self.key: float(values.get(self.key, self.first))}
 
@@ -122,12 +128,20 @@ class AdaptiveClip(Stage):
         total.values[self.key] = self.told(total.values)[self.key] * math.exp(-self.rate * (share - self.quantile))
 
 
+def check_units(stage: Stage, before: Sequence[Stage]) -> None:
+    """Refuse a clip of what cannot be scaled: numbers of 16 bits, and codes whose worth is agreed beforehand. Of codes
+    with a unit of their own the unit is scaled."""
+    for other in before:
+        if other.codes and other.form(Form(8, 8, 32)).unit != "sent":
+            raise refuse(stage, f"it comes after {other}, whose numbers cannot be scaled any more: put it before.")
+
+
 def scaled(flight: Flight, factor: Tensor) -> Flight:
     """Return a field with each client's reply multiplied, [c, 1]. Codes stay whole: what they are worth is less."""
     if flight.form.kind == "float":
         return dc.replace(flight, values=flight.values * factor)
     if not isinstance(flight.unit, Tensor):
-        raise UnalikeError("channel: half precision and codes of a common unit cannot be clipped: put the clip before.")
+        raise UnalikeError("channel: codes of a common unit cannot be clipped: put the clip before.")
     return dc.replace(flight, unit=flight.unit * factor.to(flight.unit.dtype))
 
 

@@ -20,6 +20,7 @@ from unalike.channel.integer_events import DiscreteGaussianSum, SkellamSum, roun
 from unalike.channel.stage import Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages.clip import AdaptiveClip
 from unalike.channel.stages.noise import Noise, fine
+from unalike.channel.stages.quantise import Quantiser
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import knob
 
@@ -33,8 +34,8 @@ class IntegerNoise(Noise):
 
     The noise of the sum has the standard deviation z·C; in codes σ = z·C / unit, and each client adds noise of the
     variance σ²/t, t = `clients`: so many at least must answer. Rounding to codes lengthens a reply; its norm in codes
-    is then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021) by shrinking it towards zero in the case that
-    it is longer, where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
+    is then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021): one that is longer is shrunk towards zero,
+    where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
     """
 
     clients: int = knob(1, "t, how many clients' shares together are the whole noise", least=1)
@@ -43,7 +44,7 @@ class IntegerNoise(Noise):
 
     def fit(self, before: Sequence[Stage], size: int) -> Stage:
         fitted = super().fit(before, size)
-        units = {float(getattr(stage, "unit")) for stage in before if getattr(stage, "unit", None)}  # noqa: B009
+        units = {stage.limit_unit for stage in before if isinstance(stage, Quantiser)} - {None}
         if len(units) != 1:
             raise refuse(self, "it needs whole codes of one common unit before it: quantise:8:0.05, with a limit.")
         if isinstance(fitted.clip, AdaptiveClip):  # type: ignore[attr-defined]
@@ -52,7 +53,7 @@ class IntegerNoise(Noise):
 
     def _check_bounded(self, stages: Sequence[Stage]) -> None:
         """Refuse stages between the clip and the noise that lengthen a reply, other than rounding to codes."""
-        super()._check_bounded([stage for stage in stages if not getattr(stage, "unit", None)])
+        super()._check_bounded([stage for stage in stages if not isinstance(stage, Quantiser)])
 
     @property
     def lengths(self) -> tuple[float, float]:
@@ -78,8 +79,8 @@ class IntegerNoise(Noise):
     def form(self, form: Form) -> Form:
         if form.kind != "codes" or form.unit != "common" or form.positions != "all":
             raise refuse(self, "it needs whole codes of a common unit for all entries before it: quantise:8:0.05.")
-        most = 2 ** (form.bits - 1) + self.largest
-        return dc.replace(form, bits=math.ceil(math.log2(2 * most + 1)))
+        most = form.most + self.largest
+        return dc.replace(form, bits=(2 * most).bit_length(), most=most)
 
     @property
     def largest(self) -> int:

@@ -62,6 +62,7 @@ class Noise(Stage):
         raise NotImplementedError
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
+        super().check(before, after)
         if not any(isinstance(stage, Clip | ClipLayers | AdaptiveClip) for stage in before):
             late = any(isinstance(stage, Clip | ClipLayers | AdaptiveClip) for stage in after)
             why = "a clip after the noise bounds nothing: put it before" if late else "noise needs a clip before it"
@@ -122,10 +123,10 @@ class GaussianNoise(Noise):
 class LocalNoise(Noise):
     """Noise in every reply before it leaves the client (local DP): gaussian, N(0, (z·C)²), or laplace, of the scale z·C
     with C a bound of the sum of absolute values (`clip:1.0:1`). It protects towards the server too, and puts √clients
-    times the noise into the mean. A reply could be anybody's other reply, so what it spends is that of a change of 2C."""
+    times the noise into the mean. A reply could be any other, so it spends what a change of 2C does."""
 
     name = "local-noise"
-    local = True
+    local = floats = True
 
     law: str = knob("gaussian", "of the noise", choices=LAWS)
 
@@ -133,8 +134,8 @@ class LocalNoise(Noise):
         return LocalGaussian(self.z) if self.law == "gaussian" else LocalLaplace(self.z)
 
     def form(self, form: Form) -> Form:
-        if form.kind != "float" or form.positions == "sent":
-            raise refuse(self, "the client's noise goes on plain numbers: compress after it, or not at all.")
+        if form.positions == "sent":
+            raise refuse(self, "which entries travel would go past the noise: choose them after it, or with randomk.")
         return form
 
     def _check_bounded(self, stages: Sequence[Stage]) -> None:
