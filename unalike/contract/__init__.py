@@ -24,7 +24,7 @@ from unalike.settings.knobs import Knob, knob
 __all__ = [
     "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Best", "Call",
     "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layout", "Layouts", "LazyOutcome", "Me", "Message",
-    "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train",
-    "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint", "function_name", "knob",
+    "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws",
+    "Train", "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint", "function_name", "knob",
     "plain_args", "privacy", "settings", "tensor_args",
 ]  # fmt: skip

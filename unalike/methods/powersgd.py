@@ -1,6 +1,8 @@
 """PowerSGD: Vogels et al., "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS
-2019. Federated averaging whose updates travel as products of thin matrices: of each matrix clients send two factors, one
-after the other, of their update and of what was left over before. Both are summed, so nobody's own need be seen:
+2019.
+
+FedAvg whose updates travel as products of thin matrices: of every matrix a client sends two factors, one after the
+other, made from its update and what was left over before. Both are summed, so nobody's own need be seen.
 
     V_k = (θ_k − w) + E_k
     exchange 1: down w and Q; up V_k Q                  P = orthonormal columns of mean(V_k Q), by Gram-Schmidt
