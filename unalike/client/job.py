@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unalike import draws
+from unalike.channel import Channel
 from unalike.client.evaluation import evaluation
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
@@ -43,6 +45,7 @@ class Job:
     mean_samples: float
     max_steps: int | None = None  # a real client's own rule for what it is asked to train
     drifts: bool = False  # whether the samples of `data` are changed in place as rounds pass
+    channel: Channel | None = None  # what replies go through, where there is anything
     _samples: dict[DataName, Samples] = dc.field(default_factory=dict, init=False, repr=False)
     _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
 
@@ -116,6 +119,11 @@ class Job:
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
         """Return the keys that these clients draw from, int64 [c]."""
         return draws.client_keys(self.seed, round, purpose, ids)
+
+    def channel_draws(self, ids: np.ndarray, round: int, exchange: int) -> draws.KeyedDraws:
+        """Return what these clients draw from in the channel's stages, each its own."""
+        keys = torch.from_numpy(self.keys(ids, round, f"channel {exchange}"))
+        return draws.KeyedDraws(keys.to(self.task.device), self.task.dtype)
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of more steps than this client does."""
