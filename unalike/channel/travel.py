@@ -1,7 +1,8 @@
 """A reply between machines: packed where the client is, read where the server is.
 
-A field that went through stages travels in parts, "delta:values", "delta:at" and so on; a number that a stage adds to
-the reply as ":name", one byte; all else under its own name, as it is. So a reply has exactly the bytes that forms count.
+A field that went through stages travels in parts, "delta:codes", "delta:places" and so on (`packing.py`); a number that
+a stage adds to the reply as ":name", one byte; all else under its own name, as it is. So a reply has exactly the bytes
+that forms count.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ class Run:
         shapes = state_shapes(self.method, task, self.local)
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
-            return FileStates(shapes, files, task.device, self.channel and self.channel.shapes)
+            return FileStates(shapes, files, task.device, self.channel.shapes if self.channel else None)
         if self.data.remote:  # the server knows only which of the clients' rounds counted
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
