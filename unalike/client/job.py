@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.channel import Channel
+from unalike.channel.stage import Draw
 from unalike.client.evaluation import evaluation
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
@@ -120,10 +121,14 @@ class Job:
         """Return the keys that these clients draw from, int64 [c]."""
         return draws.client_keys(self.seed, round, purpose, ids)
 
-    def channel_draws(self, ids: np.ndarray, round: int, exchange: int) -> draws.KeyedDraws:
-        """Return what these clients draw from in the channel's stages, each its own."""
-        keys = torch.from_numpy(self.keys(ids, round, f"channel {exchange}"))
-        return draws.KeyedDraws(keys.to(self.task.device), self.task.dtype)
+    def draws(self, who: int | np.ndarray, round: int, purpose: str) -> draws.Draws:
+        """Return what this client draws from, or these clients as a stack [c]; a real client's are secret."""
+        keys = torch.from_numpy(self.keys(np.atleast_1d(who), round, purpose)).to(self.task.device)
+        return draws.KeyedDraws(keys[0] if np.ndim(who) == 0 else keys, self.task.dtype)
+
+    def channel_draws(self, ids: np.ndarray, round: int, exchange: int) -> Draw:
+        """Return what the channel's stages draw from for these clients, a stack."""
+        return self.draws(ids, round, f"channel {exchange}")
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of more steps than this client does."""
