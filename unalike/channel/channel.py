@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way
+from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way
 from unalike.channel.stages import STAGES
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
@@ -19,10 +19,10 @@ from unalike.errors import UnalikeError, unknown
 from unalike.nn.task import Task
 from unalike.settings.typed import hints
 
-Common = Callable[[str], Any]
 KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
 READERS: dict[Any, Callable[[str], Any]] = {
     float: float,
+    float | None: lambda text: None if text.lower() == "none" else float(text),
     int: int,
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     str: str,
@@ -171,6 +171,14 @@ class Channel:
         return way
 
     # ---- at the server
+
+    def agreed(self, field: str, common: Common, device: torch.device | str = "cpu") -> Flight:
+        """Return what both ends know of a field before it comes, from which `packing.unpack` makes a flight."""
+        blank = Flight.of(torch.empty(1, self.sizes[field], dtype=self.dtype, device=device))
+        for stage, acts in zip(self.stages, self.acts, strict=True):
+            if field in acts:
+                blank = stage.agreed(blank, field, common)
+        return blank
 
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
         """What clients are told before they answer; values: what the server keeps."""

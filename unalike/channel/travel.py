@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from unalike.channel.channel import Channel, Common
+from unalike.channel.channel import Channel
 from unalike.channel.packing import pack, unpack
-from unalike.channel.stage import Way
+from unalike.channel.stage import Common, Way
 from unalike.errors import UnalikeError
 
 MARK = ":"  # between a field and its part; no field of a method has it in its name
@@ -35,7 +35,7 @@ def packed(way: Way, reply: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what travels of one client's reply, whose fields have taken this way."""
     out = {name: value for name, value in reply.items() if name not in way.flights}
     for name, flight in way.flights.items():
-        out |= {f"{name}{MARK}{part}": value[0] for part, value in pack(flight).items()}
+        out |= {f"{name}{MARK}{part}": value for part, value in pack(flight).items()}
     return out | {MARK + name: value.to(torch.uint8) for name, value in way.extra.items()}
 
 
@@ -49,19 +49,18 @@ def received(channel: Channel, sent: Mapping[str, Tensor], common: Common, devic
         elif channel.touches(name, value):
             raise UnalikeError(f"its {name!r} did not go through the channel ({channel}).")
     extra = parts.pop("", {})
-    forms = channel.forms([*parts])
-    for name in parts:
-        if name not in forms or name in sent:
-            raise UnalikeError(f"its {name!r} comes in parts: the channel ({channel}) sends no such field so.")
     up = {name: value[None].to(device) for name, value in sent.items() if MARK not in name}
-    for name, form in forms.items():
+    bytes_ = len(extra)
+    for name, some in parts.items():
+        if name not in channel.touched or name in sent:
+            raise UnalikeError(f"its {name!r} comes in parts, which the channel ({channel}) does not send.")
         try:
-            flight = unpack(form, {part: value[None].to(device) for part, value in parts[name].items()})
+            flight = unpack(channel.agreed(name, common, device), some)
         except UnalikeError as error:
-            raise UnalikeError(f"its {name!r} is {error}") from None
-        up[name] = flight.dense().to(channel.dtype).view(1, *channel.dims[name])
-    own = _numbers(channel, extra, {*parts})
-    return Received(up, own, sum(form.bytes for form in forms.values()) + len(own))
+            raise UnalikeError(f"its {name!r} is not packed as it should be: {error}") from None
+        up[name] = flight.dense().view(1, *channel.dims[name])
+        bytes_ += flight.form.bytes
+    return Received(up, _numbers(channel, extra, {*parts}), bytes_)
 
 
 def _numbers(channel: Channel, extra: Mapping[str, Tensor], fields: set[str]) -> dict[str, Tensor]:
