@@ -220,7 +220,7 @@ class FileStates:
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
         values, _ = self.of(client).read()
-        return {n: v for n, v in values.items() if self.shapes[n][2] == "run"}
+        return {name: values[name] for name, (_, _, life) in self.shapes.items() if life == "run"}
 
 
 class ChannelStates:
