@@ -86,7 +86,10 @@ def _from_table(table: Mapping[str, Any]) -> Stage:
         if name not in known:
             raise unknown(f"setting of the stage {kind.name}", name, known)
     if "fields" in options:
-        options["fields"] = tuple(options["fields"])
+        names = options["fields"]
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise UnalikeError(f"channel: {kind.name} has fields={names!r}: it must be a list of names.")
+        options["fields"] = tuple(names)
     return _made(kind, options)
 
 

@@ -39,7 +39,8 @@ class Node:
         that came before gets the answer it got then."""
         header, tensors = united(parts)
         call = asked_call(header, self.job.method)
-        told = take_told(tensors, {} if self.job.channel is None else self.job.channel.told({}))
+        channel = None if isinstance(call.function, Evaluate) else self.job.channel
+        told = take_told(tensors, () if channel is None else channel.told({}))
         tensors = self._opened(header, call, tensors)
         check_fields(tensors, self.job.task)
         if isinstance(call.function, Evaluate):
