@@ -164,6 +164,7 @@ def _others() -> Iterator[Number]:
     yield Number("clients", "Clients", "count", source="bookkeeping")
     yield Number("bytes", "Bytes", "bytes", source="bookkeeping", summary="bytes")
     yield Number("seconds", "Seconds", "seconds", source="bookkeeping", summary="time")
+    yield Number("bytes_up_plain", "bytes up without the channel", "bytes", source="bookkeeping")
     for name in (f"{when}bytes_{way}" for when in ("", "setup_") for way in ("down", "up", "peer")):
         yield Number(name, name.replace("_", " "), "bytes", source="bookkeeping")
     yield Number("seconds_evaluation", "Seconds of evaluation", "seconds", source="bookkeeping")

@@ -467,6 +467,7 @@ def command(config: dict[str, Any]) -> str | None:
             flag = flags.flag(table, name) if short else f"--{table}.{name.replace('_', '-')}"
             flag = f"--{table}" if name == "file" and table in ("model", "method") else flag
             text = value if isinstance(value, str) else json.dumps(value)
+            text = settings.channel_text(value) if (table, name) == ("run", "channel") else text
             words += [flag, shlex.quote(text)]
     return " ".join(words)
 
