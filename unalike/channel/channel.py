@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way, refuse
+from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages import STAGES
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
@@ -19,10 +19,10 @@ from unalike.nn.task import Task
 from unalike.settings.typed import hints, misfit, short
 from unalike.text import listed
 
-Common = Callable[[str], Any]
 Find = Callable[[str], type[Stage]]
 KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
 READERS: dict[Any, Callable[[str], Any]] = {  # the more particular first
+    type(None): lambda text: {"none": None}[text.lower()],
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     int: int,
     float: float,
@@ -98,8 +98,7 @@ def as_text(table: Mapping[str, Any]) -> str:
 
 def _read(word: str, hint: Any) -> Any:
     """A word as an annotation wants it; ValueError where it cannot be."""
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
-    for kind in sorted(kinds, key=[*READERS].index):
+    for kind in sorted(get_args(hint) or (hint,), key=[*READERS].index):
         with contextlib.suppress(ValueError, KeyError):
             return READERS[kind](word)
     raise ValueError(word)
@@ -217,6 +216,14 @@ class Channel:
         return way
 
     # ---- at the server
+
+    def agreed(self, field: str, common: Common, device: torch.device | str = "cpu") -> Flight:
+        """Return what both ends know of a field before it comes, from which `packing.unpack` makes a flight."""
+        blank = Flight.of(torch.empty(1, self.sizes[field], dtype=self.dtype, device=device))
+        for stage, acts in zip(self.stages, self.acts, strict=True):
+            if field in acts:
+                blank = stage.agreed(blank, field, common)
+        return blank
 
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
         """What clients are told before they answer; values: what the server keeps."""

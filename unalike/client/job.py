@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unalike import draws
@@ -116,6 +117,11 @@ class Job:
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
         """Return the keys that these clients draw from, int64 [c]."""
         return draws.client_keys(self.seed, round, purpose, ids)
+
+    def draws(self, who: int | np.ndarray, round: int, purpose: str) -> draws.Draws:
+        """Return what this client draws from, or these clients as a stack [c]; a real client's are secret."""
+        keys = torch.from_numpy(self.keys(np.atleast_1d(who), round, purpose)).to(self.task.device)
+        return draws.KeyedDraws(keys[0] if np.ndim(who) == 0 else keys, self.task.dtype)
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of more steps than this client does."""

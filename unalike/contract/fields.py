@@ -87,11 +87,27 @@ class Field:
             elif name in sizes:  # a part of the model, perhaps a layer that is called so
                 out.append(sizes[name])
             else:
+                _check_part(sizes, name, method)
                 raise UnalikeError(
                     f"{type(method).__name__} declares the shape {self.shape!r}, and {name!r} is neither a size of "
                     f"the model nor an attribute of the method.{did_you_mean(name, ['scalar', *sizes])}"
                 )
         return tuple(out)
+
+
+def _check_part(sizes: dict[str, int], name: str, method: object) -> None:
+    """Raise if this is the name of a part that an option of the method gives, and that the model does not have."""
+    given = name.removeprefix("all but ")
+    options = dc.fields(method) if dc.is_dataclass(method) else ()
+    option = next((f.name for f in options if getattr(method, f.name) == given), None)
+    if option is not None:
+        try:
+            sizes[name]
+        except UnalikeError as error:
+            said = str(error)
+            raise UnalikeError(f"{type(method).__name__} {option}={given!r}: {said[:1].lower()}{said[1:]}") from None
+        except KeyError:  # no model's sizes
+            return
 
 
 class Fields(dict[str, Tensor]):

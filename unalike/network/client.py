@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import reprlib
-import secrets
 import time
 import traceback
 import weakref
@@ -32,6 +31,7 @@ from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.public import Public
 from unalike.data.remote import alone
+from unalike.draws import Draws, SecretDraws
 from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
 from unalike.messages import wire
@@ -148,10 +148,8 @@ def _own_network(tables: dict[str, Any], architecture: Any, client: int, clients
 class OwnJob(Job):
     """A job whose noise the server cannot know."""
 
-    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
-        if purpose.startswith("draws"):
-            return np.array([secrets.randbits(64) - (1 << 63) for _ in ids], dtype=np.int64)
-        return super().keys(ids, round, purpose)
+    def draws(self, who: int | np.ndarray, round: int, purpose: str) -> Draws:
+        return SecretDraws(None if np.ndim(who) == 0 else len(np.atleast_1d(who)), self.task.device, self.task.dtype)
 
 
 class Client:

@@ -26,7 +26,8 @@ from unalike.messages.sealed import peer_payload
 
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
-    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average."""
+    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
+    whether the server's noise comes from its operating system."""
 
     def __init__(
         self,
@@ -37,8 +38,9 @@ class Round:
         channel: Channel | None = None,
         kept: Kept | None = None,
         expected: float | None = None,
+        secret: bool = False,
     ):
-        self.channel, self.kept, self.expected = channel, kept, expected
+        self.channel, self.kept, self.expected, self.secret = channel, kept, expected, secret
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
@@ -129,7 +131,7 @@ class Round:
             keys = torch.from_numpy(job.keys(ids, self.round, f"channel {when[1]}"))
             return draws.KeyedDraws(keys.to(job.task.device), job.task.dtype)
 
-        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected)
+        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
 
     def _delivered(
         self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]
