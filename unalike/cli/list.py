@@ -96,7 +96,10 @@ def stage_settings(name: str) -> str:
     """A stage's settings and their defaults, in a line."""
     empty = inspect.Parameter.empty
     known = {n: s for n, s in typed.hints(STAGES[name]).items() if n != "fields"}
-    said = (f"{n}: {s.knob.text}{'' if s.default in (empty, None) else f' [{s.default}]'}" for n, s in known.items())
+    said = (
+        f"{n}: {s.knob.text}{'' if s.default in (empty, None) else f' [{str(s.default).lower()}]'}"
+        for n, s in known.items()
+    )
     return "; ".join(said) or "none"
 
 
