@@ -216,7 +216,7 @@ def _list(args: argparse.Namespace) -> int:
     out: dict[str, Any] = {}
     for name in [args.paper] if args.paper else define.names():
         paper = define.paper(name)
-        results = _results(args, name, quick=False)
+        results = _results(args, paper.id, quick=False)
         out[name] = {"title": paper.title, "tables": {}}
         for table, rows in define.chosen(paper, args.table, ()):
             found = _found(args, paper, table, rows, results)

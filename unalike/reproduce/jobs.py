@@ -147,8 +147,9 @@ class Queue:
         while waiting:
             job = next((job for job in waiting if self._take(job, known)), None)
             waiting = [other for other in waiting if known(other) is None]
-            if job is None:
+            if job is None and waiting:
                 self._wait(len(waiting))
+            if job is None:
                 continue
             group = [job]
             try:
@@ -181,10 +182,10 @@ class Queue:
         """Wait a little for other processes, which are at work on all that is missing."""
         if self.clock.over:
             raise OutOfTime
-        if runs and not self.quiet and time.monotonic() - self._said > SAY_EVERY:
+        if not self.quiet and time.monotonic() - self._said > SAY_EVERY:
             self._said = time.monotonic()
             print(f"waiting for {runs} runs of other processes", file=sys.stderr, flush=True)
-        time.sleep(WAIT if runs else 0)
+        time.sleep(WAIT)
 
     def _beside_it(self, job: Job, fed: Federation, alike: list[Job], known: Callable[[Job], Any]) -> list[Job]:
         """Take the runs that go in one stack with this one."""
