@@ -228,7 +228,12 @@ def test_feddf_needs_labels_to_choose_a_student():
         ua.simulate(module, fed.with_public(fed.public[0]), ua.FedDF(validation=0.4), rounds=1, **EXACT)
     with refused("validation=0.01 of 11 public samples is 0: leave some on either side"):
         run(ua.FedDF(validation=0.01))
-    testing.check_resume(ua.FedDF(steps=4, batch=3, validation=0.4, every=2, teachers="samples"))
+
+
+def test_a_choosing_feddf_goes_on_after_a_stop(tmp_path):
+    method = ua.FedDF(steps=4, batch=3, lr=0.1, validation=0.4, every=2, teachers="samples", start="last")
+    run(method, rounds=1, folder=tmp_path)
+    assert torch.equal(run(method, rounds=2, folder=tmp_path, resume=True).server.w, run(method, rounds=2).server.w)
 
 
 # ---- FedMix
