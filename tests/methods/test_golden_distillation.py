@@ -143,7 +143,7 @@ def test_feddf(name, engine, dtype):
             near(part(run.server.w, kind), wanted, dtype, atol)
         near_each(method.seen["theta"], line["theta"], dtype, atol)
         near_each(method.seen["start"], line["start_of_student"], dtype, atol)
-        rounding = 5e-6 if dtype == "float32" else atol  # outputs, of which each is a sum over features
+        rounding = 1e-5 if dtype == "float32" else atol  # outputs: sums over features, after three rounds
         near(method.teacher_mean, line["teacher_mean"], dtype, rounding)
 
 
