@@ -11,6 +11,7 @@ from torch import nn
 
 import unalike as ua
 from unalike import testing
+from unalike.client.evaluation import predicts
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 COLD = {"warm_public": 0, "warm_own": 0}
@@ -389,6 +390,7 @@ def test_fedproto_predicts_by_the_nearest_prototype(engine):
     assert found[0] == (far.argmin(-1) == y).double().mean()
     assert abs(found[1] - float(nn.functional.cross_entropy(-far, y).detach())) < 1e-9
     assert near.client_values["loss"][2] != head.client_values["loss"][2]
+    assert predicts(near.method) and not predicts(head.method)  # whose clients' models are vectors
 
 
 def test_fedproto_never_predicts_a_class_without_a_prototype():
