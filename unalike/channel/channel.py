@@ -11,12 +11,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
 from unalike import draws
-from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way
-=======
 from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
->>>>>>> sees
 from unalike.channel.stages import STAGES
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
@@ -63,7 +59,6 @@ def parse(given: Any, find: Find = registered) -> tuple[Stage, ...]:
     raise UnalikeError(f"channel must be stages, such as 'clip:1.0,topk:0.01'; got {short(given)}.")
 
 
-<<<<<<< HEAD
 def tables(stages: Sequence[Stage]) -> list[dict[str, Any]]:
     """Return stages as the tables that `parse` takes, with nothing but numbers, texts and lists."""
     return [_table(stage) for stage in stages]
@@ -74,14 +69,6 @@ def _table(stage: Stage) -> dict[str, Any]:
     return {"kind": stage.name, **given, **({"fields": [*stage.fields]} if stage.fields else {})}
 
 
-def _stage(text: str) -> Stage:
-    name, *values = [piece.strip() for piece in text.split(":")]
-    kind = STAGES.get(name.lower())
-    if kind is None:
-        raise unknown("stage of a channel", name, STAGES)
-    names = [f.name for f in kind.arguments()]
-    usage = ":".join([kind.name, *names])
-=======
 def texts(channel: str) -> list[str]:
     """The stages of 'clip:1.0,topk:0.01', each as a text; 'none' has none."""
     found = [text.strip() for text in channel.split(",") if text.strip()]
@@ -98,7 +85,6 @@ def as_table(text: str, find: Find = registered) -> dict[str, Any]:
     kind = find(name)
     names, types = [f.name for f in kind.arguments()], hints(kind)
     usage = ":".join([name, *names])
->>>>>>> sees
     if len(values) > len(names):
         raise UnalikeError(f"channel: {text!r} has {len(values)} arguments: write at most {usage!r}.")
     table: dict[str, Any] = {"kind": name}
@@ -195,17 +181,10 @@ class Channel:
 
     def __init__(self, stages: Sequence[Stage], method: Method, task: Task):
         self.stages, self.layout, self.dtype = tuple(stages), task.layout, task.dtype
-<<<<<<< HEAD
+        self.acts = acting(self.stages, method)
         fields = method.sends
         self.dims = {n: f.resolve(task.sizes, method) for n, f in fields.items() if f.read != "sealed"}
         self.sizes = {name: math.prod(dims) for name, dims in self.dims.items()}
-        self.acts = [self._fields(stage, fields, method) for stage in self.stages]
-        for k, stage in enumerate(self.stages):
-            stage.check(self.stages[:k], self.stages[k + 1 :])
-=======
-        self.acts = acting(self.stages, method)
-        self.sizes = {n: _size(f, method, task) for n, f in method.sends.items() if f.read != "sealed"}
->>>>>>> sees
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype, str]] = {
             name: ((self.sizes[field],), task.dtype, "run")
             for stage, names in zip(self.stages, self.acts, strict=True)
@@ -214,20 +193,9 @@ class Channel:
         self.extra = tuple(name for stage in self.stages for name in stage.extra)
         self.touched = frozenset(name for acts in self.acts for name in acts)
 
-<<<<<<< HEAD
-    def _fields(self, stage: Stage, fields: Mapping[str, Field], method: Method) -> tuple[str, ...]:
-        if stage.fields:
-            for name in stage.fields:
-                if name not in self.sizes:
-                    raise unknown(f"field for {stage}", name, self.sizes)
-            return stage.fields
-        return tuple(n for n in self.sizes if stage.wide or _of_model(fields[n], method))
-
     def __str__(self) -> str:
         return ",".join(map(str, self.stages))
 
-=======
->>>>>>> sees
     @property
     def private(self) -> bool:
         """Whether its noise bounds what can be learnt of a client."""
@@ -247,12 +215,7 @@ class Channel:
 
     def forms(self, fields: Sequence[str]) -> dict[str, Form]:
         """What travels of these fields of a reply, of those that stages act on."""
-<<<<<<< HEAD
-        bits = 8 * torch.empty((), dtype=self.dtype).element_size()
-        forms = {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if n in self.touched}
-=======
         forms = self.plain(fields)
->>>>>>> sees
         for stage, acts in zip(self.stages, self.acts, strict=True):
             forms |= {name: stage.form(form) for name, form in forms.items() if name in acts}
         return forms
