@@ -1,4 +1,4 @@
-"""Noise of whole numbers: its law is the golden one, shares add up to what is stated, replies stay within their bound."""
+"""Noise of whole numbers: its law is the golden one, shares add up to what is stated, replies stay within a bound."""
 
 import math
 
@@ -35,7 +35,7 @@ def test_a_discrete_gaussian_is_the_golden_one(case):
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["rule"] == "skellam"], ids=lambda c: c["variance"])
 def test_two_poisson_numbers_differ_by_the_golden_skellam(case):
-    low, p = law(poisson_table(case["variance"] / 2))
+    _, p = law(poisson_table(case["variance"] / 2))
     found = np.convolve(p, p[::-1])  # of the difference, 0 in the middle
     middle = len(p) - 1
     assert found[middle : middle + 7] == pytest.approx(case["pmf_0_to_6"], abs=1e-9)

@@ -175,7 +175,7 @@ def test_an_epsilon_finds_the_noise():
 def test_the_run_says_its_noise_in_its_facts(tmp_path):
     private(channel="clip:1.0,noise:auto", epsilon=6.0, rounds=1, folder=tmp_path / "a")
     facts = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
-    assert facts["channel"]["stages"] == ["clip", "noise:0.7637"]
+    assert facts["channel"]["stages"] == ["clip:1.0", "noise:0.7637"]
     with pytest.raises(UnalikeError, match="channel"):  # more rounds need another noise
         private(channel="clip:1.0,noise:auto", epsilon=6.0, rounds=2, folder=tmp_path / "a", resume=True)
 
@@ -233,8 +233,8 @@ REFUSED = [
     (UNIFORM, {"channel": "clip:1.0,tree-noise:1.0:2", "clients_per_round": [[0, 1], [1, 2]]}, "turns:3"),
     (UNIFORM, {"delta": 0.0}, "delta must lie in"),
     (ua.FLHC(2, warmup=0), {}, "FLHC reads 'own' of every single client"),
-    (ua.DefKT(), {}, "DefKT sends nothing that it could act on"),
-    (ua.Centralized(), {}, "pooled data"),
+    (ua.DefKT(), {}, "DefKT sends the server nothing"),
+    (ua.Centralized(), {}, "pools all data"),
     (ua.RFedAvgPlus(weights="uniform"), HALF, "replies.ids"),
     (ua.FedCluster(2, weights="uniform"), HALF, "cohort.ids"),
     (Reads("ids"), {}, "Reads reads who answered"),

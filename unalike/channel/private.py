@@ -15,8 +15,6 @@ from unalike.nn.task import Task
 def check_private(stages: Sequence[Stage], acts: Sequence[Sequence[str]], method: Method, task: Task) -> None:
     """Refuse what the noise does not cover; acts: the fields of each stage."""
     kind = type(method).__name__
-    if method.pooled:
-        raise UnalikeError(f"channel: {kind} trains on pooled data: there is no reply to put noise on.")
     if task.averages_buffers:
         raise UnalikeError(
             "channel: BatchNorm's statistics would be averaged outside the noise: give buffers='freeze' or 'local'."

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unalike.channel.stage import Flight, Form, Stage, Total, Way, norms, refuse
+from unalike.channel.stage import Flight, Form, Sees, Stage, Total, Way, norms, refuse
 from unalike.errors import UnalikeError
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import knob
 
 LEAST = 1e-30  # in place of a norm of 0, which no factor changes
+SHORT = "no reply longer than {}: that bounds one client's influence and hides nothing"
 SHADES = {torch.float64: 1 - 1e-14}  # rounding must not lift a norm above its bound
 SHADE = 1 - 1e-6  # of narrower types
 
@@ -38,6 +39,10 @@ class Clip(Stage):
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
         check_units(self, before)
 
+    @property
+    def sees(self) -> Sees:
+        return Sees(server=SHORT.format(f"{self.norm:g}"))
+
     def client(self, way: Way) -> None:
         flights = [*way.flights.values()]
         long = norms(flights) if self.order == 2 else torch.stack([_sizes(flight) for flight in flights]).sum(0)
@@ -58,6 +63,10 @@ class ClipLayers(Stage):
 
     def bound(self, known: Mapping[str, Any]) -> float | None:
         return self.norm
+
+    @property
+    def sees(self) -> Sees:
+        return Sees(server=SHORT.format(f"{self.norm:g}"))
 
     def client(self, way: Way) -> None:
         pieces = {name: [*_pieces(flight, way.layout)] for name, flight in way.flights.items()}
@@ -103,6 +112,10 @@ class AdaptiveClip(Stage):
     @property
     def extra(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.bit,)
+
+    @property
+    def sees(self) -> Sees:
+        return Sees(server=SHORT.format("a bound that all are told") + ", but for whether it was longer")
 
     def bound(self, known: Mapping[str, Any]) -> float | None:
         return float(known.get(self.key, self.first))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unalike.channel.events import Event
 from unalike.channel.integer_events import DiscreteGaussianSum, SkellamSum, rounded_norms
-from unalike.channel.stage import Flight, Form, Stage, Total, Way, refuse
+from unalike.channel.stage import Flight, Form, Sees, Stage, Total, Way, refuse
 from unalike.channel.stages.clip import AdaptiveClip
 from unalike.channel.stages.noise import Noise, fine
 from unalike.channel.stages.quantise import Quantiser
@@ -41,6 +41,13 @@ class IntegerNoise(Noise):
     clients: int = knob(1, "t, how many clients' shares together are the whole noise", least=1)
     size: int = dc.field(default=0, kw_only=True, compare=False, repr=False)  # P
     unit: float = dc.field(default=0.0, kw_only=True, compare=False, repr=False)
+
+    @property
+    def sees(self) -> Sees:
+        return Sees(
+            server="each client's codes with a share of the noise: ε is for those who see the sum or the model only",
+            clients="the model, in which ε bounds what can be learnt of one client",
+        )
 
     def fit(self, before: Sequence[Stage], size: int) -> Stage:
         fitted = super().fit(before, size)

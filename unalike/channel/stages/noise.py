@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 from unalike.channel.events import Event, GaussianSum, LocalGaussian, LocalLaplace, SampledGaussian
-from unalike.channel.stage import Flight, Form, Stage, Total, Way, refuse
+from unalike.channel.stage import Flight, Form, Sees, Stage, Total, Way, refuse
 from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
 from unalike.settings.knobs import knob
 
 AUTO = "auto"  # in place of a multiplier: found from the run's epsilon
+CENTRAL = Sees(
+    server="every clean reply: it adds the noise itself, and the guarantee is for those who see the model",
+    clients="the model, in which ε bounds what can be learnt of one client",
+)
 LAWS = ("gaussian", "laplace")
 
 
@@ -95,6 +99,10 @@ class GaussianNoise(Noise):
 
     name = "noise"
 
+    @property
+    def sees(self) -> Sees:
+        return CENTRAL
+
     def event(self, q: float) -> Event:
         return GaussianSum(self.z) if q == 1 else SampledGaussian(q, self.z)
 
@@ -129,6 +137,10 @@ class LocalNoise(Noise):
     local = floats = True
 
     law: str = knob("gaussian", "of the noise", choices=LAWS)
+
+    @property
+    def sees(self) -> Sees:
+        return Sees(server="each client's reply with the client's own noise, bounded by ε of one client", shields=True)
 
     def event(self, q: float) -> Event:
         return LocalGaussian(self.z) if self.law == "gaussian" else LocalLaplace(self.z)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from unalike.channel.events import Event, TreeGaussian
-from unalike.channel.stage import Total, refuse
+from unalike.channel.stage import Sees, Total, refuse
 from unalike.channel.stages.clip import AdaptiveClip
-from unalike.channel.stages.noise import Noise
+from unalike.channel.stages.noise import CENTRAL, Noise
 from unalike.settings.knobs import knob
 
 Node = tuple[int, int]  # (l, k) covers the steps k·2^l + 1 … (k + 1)·2^l
@@ -32,6 +32,10 @@ class TreeNoise(Noise):
     name = "tree-noise"
 
     leaves: int = knob(1, "rounds of one tree, in which each client takes part once at most", least=1)
+
+    @property
+    def sees(self) -> Sees:
+        return CENTRAL
 
     def event(self, q: float) -> Event:
         return TreeGaussian(self.leaves, self.z)  # of a whole tree, whose first round spends it
