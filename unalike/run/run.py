@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.channel import Channel, parse
+from unalike.channel import Channel, Sight, parse, who_sees
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
+from unalike.client.state_on_disk import ChannelStates
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
@@ -207,6 +208,26 @@ class Run:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
         return Channel(stages, self.method, self.task) if stages else None
 
+    def who_sees(self, real: bool | None = None) -> list[Sight]:
+        """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
+        it is between machines, where it only stands in for one that is."""
+        stages = () if self.channel is None else self.channel.stages
+        return who_sees(
+            self.method,
+            stages,
+            real=self.data.remote if real is None else real,
+            common=bool(self.vectors()),
+            statistics=any(task.averages_buffers for task in self.tasks.values()),
+            reply=self._reply_bytes(),
+        )
+
+    def _reply_bytes(self) -> tuple[int, int] | None:
+        """The bytes of a reply with all of the method's fields, without the channel and with it."""
+        if self.channel is None:
+            return None
+        whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
+        return whole, whole - self.channel.saved([*self.channel.sizes])
+
     @property
     def private(self) -> bool:
         """Whether the channel's noise bounds what can be learnt of a client."""
@@ -237,8 +258,10 @@ class Run:
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
         }
-        self._channel_store: ClientStore | None = None
-        if self.channel is not None and self.channel.shapes and not self.data.remote:
+        self._channel_store: ClientStore | ChannelStates | None = None
+        if isinstance(self.clients, FileStates):
+            self._channel_store = self.clients.channel
+        elif self.channel is not None and self.channel.shapes and not self.data.remote:
             memory = self.settings.state_memory
             folder = where / "channel" if where else None
             self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
@@ -255,7 +278,7 @@ class Run:
         shapes = state_shapes(self.method, task, self.local)
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
-            return FileStates(shapes, files, task.device)
+            return FileStates(shapes, files, task.device, self.channel.shapes if self.channel else None)
         if self.data.remote:  # the server knows only which of the clients' rounds counted
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
@@ -289,7 +312,7 @@ class Run:
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         drifts = self._present is not None
-        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts)
+        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts, channel=self.channel)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
@@ -383,6 +406,8 @@ class Run:
             "bytes_up": exchanges.bytes_up,
             "batches": exchanges.batches,
         }
+        if self.channel is not None:
+            line["bytes_up_plain"] = exchanges.bytes_up + exchanges.bytes_saved
         if exchanges.bytes_peer:
             line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
@@ -537,6 +562,12 @@ class Run:
         read."""
         return save(predictor(self, client, architecture), path, source)
 
+    def _without_channel(self) -> dict[str, int]:
+        """What would have gone up without the channel, where there is one."""
+        if self.channel is None:
+            return {}
+        return {"bytes_up_plain": sum(line.get("bytes_up_plain", 0) for line in self.history)}
+
     def to_pandas(self) -> Any:
         """Return the history as a pandas data frame, a row a round."""
         try:
@@ -573,6 +604,7 @@ class Run:
             "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
             **{f"bytes_{way}": count for way, count in sent.items() if count or way != "peer"},
+            **self._without_channel(),
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
