@@ -61,6 +61,12 @@ def test_the_bound_of_sampling_against_dp_accounting_s_of_gaussian_noise():
     assert (bound[1:] <= exact[1:] + math.log(3) / (ORDERS[1:] - 1) + 1e-9).all()
 
 
+def test_the_bound_of_sampling_by_hand():
+    """At order 3: (1 − q)² (1 + 2q) + 3 q² (1 − q) e^D(2) + 3 · q³ e^(2 D(3)); the last 3 is the price of any mechanism."""
+    total = 0.75**2 * 1.5 + 3 * 0.25**2 * 0.75 * math.exp(0.4) + 3 * 0.25**3 * math.exp(2 * 0.7)
+    assert sampled(np.array([2, 3]), np.array([0.4, 0.7]), 0.25)[1] == pytest.approx(math.log(total) / 2, rel=1e-12)
+
+
 def test_between_whole_orders_moments_are_interpolated():
     event = SkellamSum(10.0, 3, 3)
     at_2, at_3 = event.renyi(np.array([2.0, 3.0]), ADD_REMOVE)

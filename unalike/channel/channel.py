@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses as dc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from unalike import draws
 from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages import STAGES
 from unalike.contract import Field, Method
@@ -55,6 +57,16 @@ def parse(given: Any, find: Find = registered) -> tuple[Stage, ...]:
     if isinstance(given, Sequence):
         return tuple(stage for one in given for stage in parse(one, find))
     raise UnalikeError(f"channel must be stages, such as 'clip:1.0,topk:0.01'; got {short(given)}.")
+
+
+def tables(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """Return stages as the tables that `parse` takes, with nothing but numbers, texts and lists."""
+    return [_table(stage) for stage in stages]
+
+
+def _table(stage: Stage) -> dict[str, Any]:
+    given = {field.name: getattr(stage, field.name) for field in stage.arguments()}
+    return {"kind": stage.name, **given, **({"fields": [*stage.fields]} if stage.fields else {})}
 
 
 def texts(channel: str) -> list[str]:
@@ -117,7 +129,10 @@ def from_table(table: Mapping[str, Any], find: Find = registered) -> Stage:
         if problem := misfit(value, known[name].hint):
             raise UnalikeError(f"{kind.name}: {name} {problem}")
     if "fields" in options:
-        options["fields"] = tuple(options["fields"])
+        names = options["fields"]
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise UnalikeError(f"channel: {kind.name} has fields={names!r}: it must be a list of names.")
+        options["fields"] = tuple(names)
     return _made(kind, options)
 
 
@@ -160,19 +175,26 @@ def _fields(stage: Stage, method: Method) -> tuple[str, ...]:
 class Channel:
     """The stages, and on which of a method's fields each acts.
 
-    sizes: of the fields that stages act on. shapes: what the stages keep for each client, as a store needs it.
+    dims, sizes: of the fields that stages may act on; touched: those that some stage acts on. shapes: what the stages
+    keep for each client, as a store needs it.
     """
 
     def __init__(self, stages: Sequence[Stage], method: Method, task: Task):
         self.stages, self.layout, self.dtype = tuple(stages), task.layout, task.dtype
         self.acts = acting(self.stages, method)
-        self.sizes = {n: _size(f, method, task) for n, f in method.sends.items() if f.read != "sealed"}
+        fields = method.sends
+        self.dims = {n: f.resolve(task.sizes, method) for n, f in fields.items() if f.read != "sealed"}
+        self.sizes = {name: math.prod(dims) for name, dims in self.dims.items()}
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype, str]] = {
             name: ((self.sizes[field],), task.dtype, "run")
             for stage, names in zip(self.stages, self.acts, strict=True)
             for name, field in stage.keeps(names).items()
         }
         self.extra = tuple(name for stage in self.stages for name in stage.extra)
+        self.touched = frozenset(name for acts in self.acts for name in acts)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.stages))
 
     @property
     def private(self) -> bool:
@@ -200,12 +222,15 @@ class Channel:
 
     # ---- at the client
 
+    def touches(self, name: str, rows: Tensor) -> bool:
+        """Whether a field of a reply goes through stages: whole numbers go as they are."""
+        return name in self.touched and rows.is_floating_point()
+
     def client(
         self, up: Mapping[str, Tensor], draw: Draw, common: Common, kept: dict[str, Tensor], told: Mapping[str, float]
     ) -> Way:
         """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
-        touched = {name for acts in self.acts for name in acts}
-        flights = {n: Flight.of(rows) for n, rows in up.items() if n in touched and rows.is_floating_point()}
+        flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
         way = Way(flights, draw, common, dict(kept), told, self.layout)
         for number, (stage, acts) in enumerate(zip(self.stages, self.acts, strict=True)):
             some = dc.replace(way, flights={n: f for n, f in way.flights.items() if n in acts})
@@ -252,6 +277,11 @@ class _Numbered:
         return self._draw.normal(f"{purpose} {self._number}", shape)
 
 
+def shared_draws(seed: int, round: int, exchange: int) -> Common:
+    """Return the generators, by purpose, that all clients and the server have alike in an exchange."""
+    return lambda purpose: draws.generator(seed, "channel", round, exchange, purpose)
+
+
 def kept_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a channel keeps among the server's values, by its own names."""
     return {name.removeprefix(KEPT): value for name, value in values.items() if name.startswith(KEPT)}
@@ -261,7 +291,3 @@ def _of_model(field: Field, method: Method) -> bool:
     """Whether a field has the size of the model or of a part of it."""
     words = [size for size in field.names if isinstance(size, str)]
     return any(word not in SHARED and not isinstance(getattr(method, word, None), int) for word in words)
-
-
-def _size(field: Field, method: Method, task: Task) -> int:
-    return int(torch.Size(field.resolve(task.sizes, method)).numel())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unalike.channel import Channel, Sight, parse, who_sees
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
+from unalike.client.state_on_disk import ChannelStates
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
@@ -257,8 +258,10 @@ class Run:
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
         }
-        self._channel_store: ClientStore | None = None
-        if self.channel is not None and self.channel.shapes and not self.data.remote:
+        self._channel_store: ClientStore | ChannelStates | None = None
+        if isinstance(self.clients, FileStates):
+            self._channel_store = self.clients.channel
+        elif self.channel is not None and self.channel.shapes and not self.data.remote:
             memory = self.settings.state_memory
             folder = where / "channel" if where else None
             self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
@@ -275,7 +278,7 @@ class Run:
         shapes = state_shapes(self.method, task, self.local)
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
-            return FileStates(shapes, files, task.device)
+            return FileStates(shapes, files, task.device, self.channel.shapes if self.channel else None)
         if self.data.remote:  # the server knows only which of the clients' rounds counted
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
@@ -309,7 +312,7 @@ class Run:
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         drifts = self._present is not None
-        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts)
+        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts, channel=self.channel)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
