@@ -45,7 +45,7 @@ class Passage:
         self.channel, self.kept, self.values, self.draw = channel, kept, values, draw
         self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
         self.told = channel.told(values)
-        self.extra: dict[str, float] = {}
+        self.extra: dict[str, float] = dict.fromkeys(channel.extra, 0.0)
 
     def common(self, purpose: str) -> np.random.Generator:
         """A generator that all clients and the server have alike in this exchange."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
 
 from unalike.client.job import Job
+from unalike.client.rehearsal import Rehearsal
 from unalike.contract.architectures import Architectures
 from unalike.contract.call import Call, Outcome
 from unalike.settings.typed import Known, hints
@@ -38,6 +40,11 @@ class Engine:
 
     def leave_out(self, client: int, reason: str) -> None:
         """Hear that a client is not called, and why; in a simulation this does not happen."""
+
+    @functools.cached_property
+    def rehearsal(self) -> Rehearsal:
+        """What tells, without a client, which fields a function sends."""
+        return Rehearsal(self.job)
 
     @property
     def sizes(self) -> np.ndarray:
