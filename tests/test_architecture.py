@@ -53,7 +53,7 @@ MAY = {
     },
     "config": BASE
     | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
-    "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},
+    "network": BASE | {"channel", "config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},
     "comparison": BASE | {"settings", "methods", "report", "results", "metrics", "config", "run", "nn", "data"},

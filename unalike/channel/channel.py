@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unalike.channel.stage import Draw, Flight, Form, Stage, Total, Way
+from unalike import draws
+from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way
 from unalike.channel.stages import STAGES
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
@@ -17,10 +19,10 @@ from unalike.errors import UnalikeError, unknown
 from unalike.nn.task import Task
 from unalike.settings.typed import hints
 
-Common = Callable[[str], Any]
 KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
 READERS: dict[Any, Callable[[str], Any]] = {
     float: float,
+    float | None: lambda text: None if text.lower() == "none" else float(text),
     int: int,
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     str: str,
@@ -44,6 +46,16 @@ def parse(given: Any) -> tuple[Stage, ...]:
     if isinstance(given, Sequence):
         return tuple(stage for one in given for stage in parse(one))
     raise UnalikeError(f"channel must be stages, such as 'clip:1.0,topk:0.01'; got {given!r}.")
+
+
+def tables(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """Return stages as the tables that `parse` takes, with nothing but numbers, texts and lists."""
+    return [_table(stage) for stage in stages]
+
+
+def _table(stage: Stage) -> dict[str, Any]:
+    given = {field.name: getattr(stage, field.name) for field in stage.arguments()}
+    return {"kind": stage.name, **given, **({"fields": [*stage.fields]} if stage.fields else {})}
 
 
 def _stage(text: str) -> Stage:
@@ -74,7 +86,10 @@ def _from_table(table: Mapping[str, Any]) -> Stage:
         if name not in known:
             raise unknown(f"setting of the stage {kind.name}", name, known)
     if "fields" in options:
-        options["fields"] = tuple(options["fields"])
+        names = options["fields"]
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise UnalikeError(f"channel: {kind.name} has fields={names!r}: it must be a list of names.")
+        options["fields"] = tuple(names)
     return _made(kind, options)
 
 
@@ -92,13 +107,15 @@ def _made(kind: type[Stage], options: dict[str, Any]) -> Stage:
 class Channel:
     """The stages, and on which of a method's fields each acts.
 
-    sizes: of the fields that stages act on. shapes: what the stages keep for each client, as a store needs it.
+    dims, sizes: of the fields that stages may act on; touched: those that some stage acts on. shapes: what the stages
+    keep for each client, as a store needs it.
     """
 
     def __init__(self, stages: Sequence[Stage], method: Method, task: Task):
         self.stages, self.layout, self.dtype = tuple(stages), task.layout, task.dtype
         fields = method.sends
-        self.sizes = {n: _size(f, method, task) for n, f in fields.items() if f.read != "sealed"}
+        self.dims = {n: f.resolve(task.sizes, method) for n, f in fields.items() if f.read != "sealed"}
+        self.sizes = {name: math.prod(dims) for name, dims in self.dims.items()}
         self.acts = [self._fields(stage, fields, method) for stage in self.stages]
         for k, stage in enumerate(self.stages):
             stage.check(self.stages[:k], self.stages[k + 1 :])
@@ -108,6 +125,7 @@ class Channel:
             for name, field in stage.keeps(names).items()
         }
         self.extra = tuple(name for stage in self.stages for name in stage.extra)
+        self.touched = frozenset(name for acts in self.acts for name in acts)
 
     def _fields(self, stage: Stage, fields: Mapping[str, Field], method: Method) -> tuple[str, ...]:
         if stage.fields:
@@ -116,6 +134,9 @@ class Channel:
                     raise unknown(f"field for {stage}", name, self.sizes)
             return stage.fields
         return tuple(n for n in self.sizes if stage.wide or _of_model(fields[n], method))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.stages))
 
     @property
     def private(self) -> bool:
@@ -127,19 +148,22 @@ class Channel:
     def forms(self, fields: Sequence[str]) -> dict[str, Form]:
         """What travels of these fields of a reply, of those that stages act on."""
         bits = 8 * torch.empty((), dtype=self.dtype).element_size()
-        forms = {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if any(n in acts for acts in self.acts)}
+        forms = {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if n in self.touched}
         for stage, acts in zip(self.stages, self.acts, strict=True):
             forms |= {name: stage.form(form) for name, form in forms.items() if name in acts}
         return forms
 
     # ---- at the client
 
+    def touches(self, name: str, rows: Tensor) -> bool:
+        """Whether a field of a reply goes through stages: whole numbers go as they are."""
+        return name in self.touched and rows.is_floating_point()
+
     def client(
         self, up: Mapping[str, Tensor], draw: Draw, common: Common, kept: dict[str, Tensor], told: Mapping[str, float]
     ) -> Way:
         """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
-        touched = {name for acts in self.acts for name in acts}
-        flights = {n: Flight.of(rows) for n, rows in up.items() if n in touched and rows.is_floating_point()}
+        flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
         way = Way(flights, draw, common, dict(kept), told, self.layout)
         for number, (stage, acts) in enumerate(zip(self.stages, self.acts, strict=True)):
             some = dc.replace(way, flights={n: f for n, f in way.flights.items() if n in acts})
@@ -150,6 +174,14 @@ class Channel:
         return way
 
     # ---- at the server
+
+    def agreed(self, field: str, common: Common, device: torch.device | str = "cpu") -> Flight:
+        """Return what both ends know of a field before it comes, from which `packing.unpack` makes a flight."""
+        blank = Flight.of(torch.empty(1, self.sizes[field], dtype=self.dtype, device=device))
+        for stage, acts in zip(self.stages, self.acts, strict=True):
+            if field in acts:
+                blank = stage.agreed(blank, field, common)
+        return blank
 
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
         """What clients are told before they answer; values: what the server keeps."""
@@ -178,6 +210,11 @@ class _Numbered:
         return self._draw.normal(f"{purpose} {self._number}", shape)
 
 
+def shared_draws(seed: int, round: int, exchange: int) -> Common:
+    """Return the generators, by purpose, that all clients and the server have alike in an exchange."""
+    return lambda purpose: draws.generator(seed, "channel", round, exchange, purpose)
+
+
 def kept_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a channel keeps among the server's values, by its own names."""
     return {name.removeprefix(KEPT): value for name, value in values.items() if name.startswith(KEPT)}
@@ -187,7 +224,3 @@ def _of_model(field: Field, method: Method) -> bool:
     """Whether a field has the size of the model or of a part of it."""
     words = [size for size in field.names if isinstance(size, str)]
     return any(word not in SHARED and not isinstance(getattr(method, word, None), int) for word in words)
-
-
-def _size(field: Field, method: Method, task: Task) -> int:
-    return int(torch.Size(field.resolve(task.sizes, method)).numel())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.channel.channel import KEPT, Channel, kept_of
+from unalike.channel.channel import KEPT, Channel, kept_of, shared_draws
 from unalike.channel.stage import Draw, Total
 from unalike.channel.sums import Sums
 from unalike.contract import Outcome
@@ -45,25 +45,27 @@ class Passage:
         self.channel, self.kept, self.values, self.draw = channel, kept, values, draw
         self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
         self.told = channel.told(values)
+        self.common = shared_draws(seed, *when)
         self.extra: dict[str, float] = dict.fromkeys(channel.extra, 0.0)
 
-    def common(self, purpose: str) -> np.random.Generator:
-        """A generator that all clients and the server have alike in this exchange."""
-        return draws.generator(self.seed, "channel", *self.when, purpose)
-
     def take(self, outcome: Outcome) -> int:
-        """Put into an outcome what the server reads of it; return the bytes that travel of the fields concerned."""
+        """Take in the replies of an outcome, as the server reads them; return the bytes that travel of the fields
+        concerned. Replies from other machines went through the client half there."""
+        sent = self._client_half(outcome) if outcome.sent is None else outcome.sent
+        for name, value in (outcome.extra or {}).items():
+            self.extra[name] = self.extra.get(name, 0.0) + float(value.double().sum())
+        return sent
+
+    def _client_half(self, outcome: Outcome) -> int:
+        """Take simulated replies through the stages."""
         kept, _ = self.kept.read(outcome.ids) if self.kept is not None else ({}, None)
         way = self.channel.client(outcome.up, self.draw(outcome.ids), self.common, kept, self.told)
         if self.kept is not None:
             self.kept.stage(outcome.ids, way.kept)
-        for name, value in way.extra.items():
-            self.extra[name] = self.extra.get(name, 0.0) + float(value.double().sum())
-        before = {name: outcome.up[name] for name in way.flights}
-        outcome.up = {**outcome.up, **{n: f.dense().view_as(before[n]) for n, f in way.flights.items()}}
+        dense = {name: flight.dense().view_as(outcome.up[name]) for name, flight in way.flights.items()}
+        outcome.up, outcome.extra = {**outcome.up, **dense}, way.extra
         each = sum(flight.form.bytes for flight in way.flights.values()) + len(way.extra)
-        plain = sum(value.numel() * value.element_size() for n, value in outcome.up.items() if n not in way.flights)
-        return each * len(outcome.ids) + plain
+        return each * len(outcome.ids)
 
     def close(self, sums: Sums) -> None:
         """Take the sums through the channel's server half."""

@@ -18,12 +18,13 @@ from torch import Tensor
 from unalike.errors import UnalikeError
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import KNOB, Knob, check_fields
+from unalike.settings.typed import hints, words
 
 if TYPE_CHECKING:
     from typing import Self
 
+Common = Callable[[str], np.random.Generator]
 KINDS = ("float", "half", "bfloat", "codes")
-UNIT_BYTES = 4  # of the float32 that says what a code is worth
 
 
 @dc.dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Form:
     size: of the field, P. count: how many numbers travel, n. bits: of each. kind: "float" (as the model has them),
     "half", "bfloat", or "codes", whole numbers of so many bits. positions: "all" entries travel; some do, and their
     places are "sent" with them; or places are "drawn" alike by all, and need not travel. unit: what a code is worth is
-    "sent", is "common" to all, agreed beforehand, or there is "none".
+    "sent", is "common" to all, agreed beforehand, or there is "none". unit_bits: of a unit that is sent, as many as the
+    model's numbers have. most: the largest code, of either sign (0: all that so many bits hold); codes of 1 bit are
+    signs.
     """
 
     size: int
@@ -42,6 +45,8 @@ class Form:
     kind: str = "float"
     positions: str = "all"
     unit: str = "none"
+    unit_bits: int = 32
+    most: int = 0
 
     @property
     def place_bits(self) -> int:
@@ -59,7 +64,8 @@ class Form:
     @property
     def bytes(self) -> int:
         """The bytes of one client's reply in this field."""
-        return math.ceil(self.count * self.bits / 8) + self.place_bytes + (UNIT_BYTES if self.unit == "sent" else 0)
+        unit = self.unit_bits // 8 if self.unit == "sent" else 0
+        return math.ceil(self.count * self.bits / 8) + self.place_bytes + unit
 
 
 @dc.dataclass
@@ -112,7 +118,7 @@ class Way:
 
     flights: dict[str, Flight]
     draw: Draw
-    common: Callable[[str], np.random.Generator]
+    common: Common
     kept: dict[str, Tensor] = dc.field(default_factory=dict)
     told: Mapping[str, float] = dc.field(default_factory=dict)
     layout: Layout | None = None
@@ -144,22 +150,32 @@ class Stage:
 
     name: as in files. wide: it acts on every field of a reply that the server sums; else on fields of the model's
     shape only, for a sum of class counts is not to be compressed. fields: the fields that it acts on, where it is
-    said. private: with the stages before it, it bounds what anybody can learn of a client (noise).
+    said. private: with the stages before it, it bounds what anybody can learn of a client (noise). codes: it settles
+    how each number travels (as a code, in 16 bits). floats: it needs numbers as they are, so it cannot follow such a
+    stage.
     """
 
     name: ClassVar[str]
     wide: ClassVar[bool] = False
     private: ClassVar[bool] = False
+    codes: ClassVar[bool] = False
+    floats: ClassVar[bool] = False
     extra: ClassVar[tuple[str, ...]] = ()  # names of the numbers that it adds to a reply
 
     fields: tuple[str, ...] = dc.field(default=(), kw_only=True, metadata={KNOB: Knob("its fields, where not all")})
 
     def __post_init__(self) -> None:
-        check_fields(self, f"{self.name}: ")
+        kinds = {name: words(setting.hint) for name, setting in hints(type(self)).items()}
+        check_fields(self, f"{self.name}: ", kinds)
 
     def form(self, form: Form) -> Form:
         """Return what travels after this stage, of what would travel before it."""
         return form
+
+    def agreed(self, blank: Flight, name: str, common: Common) -> Flight:
+        """Return what both ends know of a field before any number of it travels: its form, and places or a unit that
+        are the same for all. blank: a flight without numbers."""
+        return dc.replace(blank, form=self.form(blank.form))
 
     def keeps(self, fields: Sequence[str]) -> dict[str, str]:
         """Return what it keeps for each client: names, each with the field whose size it has."""
@@ -183,6 +199,14 @@ class Stage:
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
         """Refuse an order of stages that has no meaning."""
+        for other in (stage for stage in before if stage.codes and self.floats and self.meets(stage)):
+            if self.codes:
+                raise refuse(self, f"{other} comes before it and settles how numbers travel: leave one of them out.")
+            raise refuse(self, f"it comes after {other}, which makes codes of numbers: put it before.")
+
+    def meets(self, other: Stage) -> bool:
+        """Return whether two stages may act on the same field."""
+        return not (self.fields and other.fields) or bool({*self.fields} & {*other.fields})
 
     # ---- as text
 
@@ -195,7 +219,7 @@ class Stage:
         given = [getattr(self, f.name) for f in self.arguments()]
         while given and given[-1] == self.arguments()[len(given) - 1].default:
             given.pop()
-        return ":".join([self.name, *(str(v).lower() if isinstance(v, bool) else str(v) for v in given)])
+        return ":".join([self.name, *(str(v).lower() if v is None or isinstance(v, bool) else str(v) for v in given)])
 
     def on(self, fields: Sequence[str]) -> Self:
         """The same, on these fields only."""

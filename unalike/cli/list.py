@@ -157,6 +157,7 @@ def _needs(method: Method) -> dict[str, str]:
     """What a run of the method must have, or allow."""
     needs = ["a public set ([data] public)"] if method.needs_public else []
     needs += [f"--allow-samples: clients send {method.ships}"] if method.ships else []
+    needs += ["one network for all clients"] if method.one_network else []
     return {"needs": "; ".join(needs)} if needs else {}
 
 

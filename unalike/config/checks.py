@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.config.build import make_local, make_loss, make_method, make_sampling
+from unalike.config.public import absolute_public, check_public
 from unalike.config.tables import (
     FACTS,
     IN_COMMON,
@@ -23,7 +24,6 @@ from unalike.config.tables import (
 )
 from unalike.config.user_files import absolute_file
 from unalike.data.dataset import CLIENTS
-from unalike.data.extras import parse_public
 from unalike.data.federation import check_shares
 from unalike.data.partition import Composed, Natural, composed
 from unalike.data.partition import parse as parse_partition
@@ -185,7 +185,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
         raise UnalikeError(f'[run] evaluate_clients must be "auto", "all", "none" or a whole number; got {whom!r}.')
     if run.get("resume") and "folder" not in run:
         raise UnalikeError("[run] resume needs the folder of the run to continue.")
-    make_method(tables["method"])
+    method = make_method(tables["method"])
     make_local(local)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
@@ -194,6 +194,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     clients = population(tables["data"])
     if clients is not None:
         participants.check(clients)
+        method.check_clients(clients)
 
 
 def _check_partition(data: dict[str, Any]) -> None:
@@ -220,7 +221,7 @@ def _check_extras(where: str, data: dict[str, Any]) -> None:
     public, splits = data.get("public", 0), data.get("splits", {})
     try:
         if isinstance(public, str):
-            parse_public(public)
+            check_public(public, data.get("name"))
         elif isinstance(public, float) and not public < 1:
             raise UnalikeError(f"public={public!r} must be a share in [0, 1) or a whole number of samples.")
         check_shares(splits)
@@ -260,6 +261,6 @@ def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if "table" in table and isinstance(table.get("test"), str) and table["test"] != "same":
             table["test"] = str(Path(table["test"]).resolve())
         public = table.get("public")
-        if isinstance(public, str) and isinstance(path := parse_public(public), Path):
-            table["public"] = str(path.resolve())
+        if isinstance(public, str):
+            table["public"] = absolute_public(public)
     return out

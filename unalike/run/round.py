@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike import draws
 from unalike.channel import Channel, Passage, Sums, SumsByArchitecture
 from unalike.channel.passage import Kept
 from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
@@ -20,7 +19,7 @@ from unalike.engines.families import Families, divided
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
-from unalike.messages.request import message_parts
+from unalike.messages.request import message_parts, told_parts
 from unalike.messages.sealed import peer_payload
 
 
@@ -89,7 +88,9 @@ class Round:
         parcels: dict[str, Parcels] = {}
         if sealed:
             ids, rows, parcels = self._delivered(sealed, ids, rows)
-        call = Call(name, shared, rows, self.round, self.exchange, self.trained)
+        passage = None if self.channel is None else self._passage(len(ids), self.channel)
+        told = {} if passage is None else passage.told
+        call = Call(name, shared, rows, self.round, self.exchange, self.trained, told=told)
         self.bytes_down += self._payload(call, ids)
         if parcels:
             rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
@@ -100,11 +101,10 @@ class Round:
         if self.nobody and isinstance(sums, Sums):
             sums.add(self._no_replies(call, name))
             sums.expect(1.0)  # so that means are zeros too
-        passage = None if self.channel is None else self._passage(len(ids), self.channel)
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
-            self.bytes_up += wire.payload(self._to_server(outcome.up)) if passage is None else passage.take(outcome)
+            self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
             self.batches += int(np.sum(outcome.batches))
             sums.add(outcome)
@@ -141,12 +141,16 @@ class Round:
         """Return the channel's part in an exchange with so many clients."""
         job, when = self.engine.job, (self.round, self.exchange)
         expected = self.expected if self.expected is not None and called < self.population else float(called)
-
-        def draw(ids: np.ndarray) -> draws.KeyedDraws:
-            keys = torch.from_numpy(job.keys(ids, self.round, f"channel {when[1]}"))
-            return draws.KeyedDraws(keys.to(job.task.device), job.task.dtype)
-
+        draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
         return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
+
+    def _taken(self, outcome: Outcome, passage: Passage | None) -> int:
+        """Take an outcome through the channel, where there is one; return the bytes of its numbers."""
+        through = 0 if passage is None else passage.take(outcome)
+        plain = self._to_server(outcome.up)
+        if passage is not None:
+            plain = {name: value for name, value in plain.items() if not passage.channel.touches(name, value)}
+        return through + wire.payload(plain)
 
     def _delivered(
         self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]
@@ -184,7 +188,8 @@ class Round:
         """Return the bytes of a call's numbers, to all clients together."""
         several = self.engine.architectures
         parts = [("", call, ids)] if several is None else divided(several, call, ids)
-        return sum(wire.payload(own.shared) * len(some) + wire.payload(own.rows) for _, own, some in parts)
+        numbers = sum(wire.payload(own.shared) * len(some) + wire.payload(own.rows) for _, own, some in parts)
+        return numbers + wire.payload(told_parts(call)) * len(ids)
 
     def _sums(self) -> Sums | SumsByArchitecture:
         several, ordered = self.engine.architectures, self.engine.ordered

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unalike.channel import Channel, parse
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
+from unalike.client.state_on_disk import ChannelStates
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
@@ -37,7 +38,7 @@ from unalike.run.callbacks import Callback
 from unalike.run.clusters import cluster_line, clusters
 from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
-from unalike.run.facts import facts
+from unalike.run.facts import facts, usual_settings
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
@@ -118,7 +119,7 @@ class Run:
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = facts(self, fingerprint, engine_options)
             try:
-                self.folder = RunFolder(where, config, settings.resume, recipe)
+                self.folder = RunFolder(where, config, settings.resume, recipe, usual_settings(method))
             except BaseException:
                 self.close()
                 raise
@@ -164,6 +165,7 @@ class Run:
             value = getattr(self.local, name)
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        self.method.check_clients(self.population)
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
@@ -246,8 +248,10 @@ class Run:
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
         }
-        self._channel_store: ClientStore | None = None
-        if self.channel is not None and self.channel.shapes and not self.data.remote:
+        self._channel_store: ClientStore | ChannelStates | None = None
+        if isinstance(self.clients, FileStates):
+            self._channel_store = self.clients.channel
+        elif self.channel is not None and self.channel.shapes and not self.data.remote:
             memory = self.settings.state_memory
             folder = where / "channel" if where else None
             self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
@@ -264,7 +268,7 @@ class Run:
         shapes = state_shapes(self.method, task, self.local)
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
-            return FileStates(shapes, files, task.device)
+            return FileStates(shapes, files, task.device, self.channel.shapes if self.channel else None)
         if self.data.remote:  # the server knows only which of the clients' rounds counted
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
@@ -298,7 +302,7 @@ class Run:
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         drifts = self._present is not None
-        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts)
+        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts, channel=self.channel)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None

@@ -14,7 +14,7 @@ class Clip(Stage):
     influence, however many fields a method sends."""
 
     name = "clip"
-    wide = True
+    wide = floats = True
 
     norm: float = knob(1.0, "the largest norm of a reply", above=0)
 
