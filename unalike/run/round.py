@@ -42,6 +42,7 @@ class Round:
     ):
         self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
         self.engine, self.method, self.server = engine, engine.job.method, server
+        self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
@@ -106,9 +107,10 @@ class Round:
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
-            self.batches += int(np.sum(outcome.batches))
+            self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
-            sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
+            losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
+            sums.add_losses(np.full(len(losses), np.nan) if self.hidden else losses)
             for listener in self.listeners:
                 listener(outcome)
         sums.close(ids)
