@@ -26,7 +26,8 @@ from unalike.messages.sealed import peer_payload
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
     replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
-    whether the server's noise comes from its operating system; drawn: the clients that were drawn for the round."""
+    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty; drawn: the
+    clients that were drawn for the round."""
 
     def __init__(
         self,
@@ -38,10 +39,13 @@ class Round:
         kept: Kept | None = None,
         expected: float | None = None,
         secret: bool = False,
+        nobody: bool = False,
         drawn: np.ndarray | None = None,
     ):
-        self.channel, self.kept, self.expected, self.secret, self.drawn = channel, kept, expected, secret, drawn
+        self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
+        self.drawn = drawn
         self.engine, self.method, self.server = engine, engine.job.method, server
+        self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
@@ -81,7 +85,7 @@ class Round:
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies:
         """Run a client function of the method on these clients and gather their replies."""
-        if len(ids) == 0:
+        if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
         task = self.engine.job.task
@@ -104,14 +108,18 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
+        if not len(ids) and isinstance(sums, Sums):
+            sums.add(self._no_replies(call, name))
+            sums.expect(1.0)  # so that means are zeros too
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
-            self.batches += int(np.sum(outcome.batches))
+            self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
-            sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
+            losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
+            sums.add_losses(np.full(len(losses), np.nan) if self.hidden else losses)
             for listener in self.listeners:
                 listener(outcome)
         sums.close(ids)
@@ -131,6 +139,19 @@ class Round:
         noised = type(self.method).__name__ if passage is not None and passage.channel.private else ""
         constant = passage.expected if passage is not None and self.hides else None
         return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
+
+    def _no_replies(self, call: Call, name: str) -> Outcome:
+        """Return the outcome of a call of nobody: every field that the function sends, without a row."""
+        sent = self.engine.rehearsal.sent(call)
+        for field in sent:
+            if self.fields[""][field].read != "sum":
+                raise UnalikeError(
+                    f"Nobody takes part in round {self.round + 1}, and {type(self.method).__name__} reads {field!r} of "
+                    "each client by itself: draw again when nobody comes (leave out empty), or take fixed cohorts."
+                )
+        up = {field: value.new_zeros((0, *value.shape)) for field, value in sent.items()}
+        check_reply(up, self.fields[""], self.tasks[""], self.method, name)
+        return Outcome(np.empty(0, dtype=np.int64), up, np.empty(0), np.empty(0))
 
     def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int]) -> Passage:
         """Return the channel's part in an exchange with these clients."""
