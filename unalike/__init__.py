@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 from typing import Any
 
-from unalike import data, draws, methods, metrics, models
+from unalike import channel, data, draws, methods, metrics, models
 from unalike import draws as random
 from unalike import training as local
 from unalike.contract import (
@@ -43,7 +43,8 @@ from unalike.training import LocalTraining
 __all__ = [
     "JSONL", "METHODS", "Batch", "Best", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation",
     "Field", "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress",
-    "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "data",
+    "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "channel",
+    "data",
     "draws", "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition",
     "random", "sampling", "simulate", "skew", "synthetic", *CLASSES,
 ]  # fmt: skip

@@ -131,6 +131,8 @@ def test_tuning_has_its_own_passes_and_part():
     still = ua.FineTune(server_lr=0.0, epochs=3)  # tuned from the start, whatever a round does
     one, other = (run(still, local=dc.replace(PLAIN, epochs=epochs)) for epochs in (1, 2))
     assert apart(one, other) == 0.0 and apart(one, run(dc.replace(still, epochs=4))) > 1e-4
+    slower, slow = run(dc.replace(still, slower=2.0)), run(still, local=dc.replace(PLAIN, lr=PLAIN.lr / 2))
+    assert apart(slower, slow) == 0.0 and apart(slower, one) > 1e-4
     layout = one.task.layout
     tuned = run(ua.FineTune(part="head"))
     assert torch.equal(layout.body(own(tuned, 0)), layout.body(tuned.server.w))

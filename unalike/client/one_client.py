@@ -120,11 +120,11 @@ class OneClient:
         job, task = self.job, self.job.task
         self.id, self.round, self.exchange = client, call.round, call.exchange
         ids = np.array([client])
-        numbers = {
+        numbers: dict[str, Any] = {
             k: torch.tensor(v[0], dtype=task.dtype, device=task.device) for k, v in job.numbers(ids, call.round).items()
         }
         numbers["first"], numbers["start"] = first, job.start
-        numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=task.device)
+        self.drawn = numbers["_draws"] = job.draws(client, call.round, f"draws {call.exchange}")
         self.me = me = Me(numbers, call.round, job.local, task.layout, job.start_of)
         s = Fields(state)
         self.state = state
@@ -381,7 +381,7 @@ class _Course:
         self.lr = torch.as_tensor(rate, dtype=bound.vector.dtype, device=bound.vector.device).reshape(1)
         self.mask = part_mask(job.task, request.net, request.part)
         self.place = _Place(chosen, request.only, bound.vector.device)
-        self.drawn = draws.fold(one.me.__dict__["_draws"], one.trained)
+        self.drawn = one.drawn.at(one.trained)
         self.calls: ModelCalls
 
     def batches(self) -> Iterator[list[_Part]]:
@@ -414,7 +414,7 @@ class _Course:
         one, task = self.one, self.one.job.task
         x, y, index, key, number = part
         weight = torch.full((len(y),), 1 / max(1, len(y)), dtype=task.dtype, device=y.device)
-        drawn = lambda: draws.fold(self.drawn, number)  # noqa: E731
+        drawn = lambda: self.drawn.at(number)  # noqa: E731
         self.calls = ModelCalls(
             task, lambda: one.functional, one.nets, one.bound.buffers, weight, key, train, drawn, self.request.net,
             self.plan.chosen.samples.labelled,

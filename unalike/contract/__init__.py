@@ -18,12 +18,13 @@ from unalike.contract.requests import Average, Gradient, Outputs, Request, Train
 from unalike.contract.server import Best, Cohort, Message, Replies, Server
 from unalike.contract.server_draws import ServerDraws
 from unalike.contract.vectors import Layouts, Vectors, by_network
+from unalike.nn.layout import Layout
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
     "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Best", "Call",
-    "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layouts", "LazyOutcome", "Me", "Message", "Method",
-    "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws", "Train",
-    "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint", "function_name", "knob",
+    "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layout", "Layouts", "LazyOutcome", "Me", "Message",
+    "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws",
+    "Train", "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint", "function_name", "knob",
     "plain_args", "privacy", "settings", "tensor_args",
 ]  # fmt: skip
