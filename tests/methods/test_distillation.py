@@ -11,6 +11,7 @@ from torch import nn
 
 import unalike as ua
 from unalike import testing
+from unalike.client.evaluation import predicts
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 COLD = {"warm_public": 0, "warm_own": 0}
@@ -228,7 +229,12 @@ def test_feddf_needs_labels_to_choose_a_student():
         ua.simulate(module, fed.with_public(fed.public[0]), ua.FedDF(validation=0.4), rounds=1, **EXACT)
     with refused("validation=0.01 of 11 public samples is 0: leave some on either side"):
         run(ua.FedDF(validation=0.01))
-    testing.check_resume(ua.FedDF(steps=4, batch=3, validation=0.4, every=2, teachers="samples"))
+
+
+def test_a_choosing_feddf_goes_on_after_a_stop(tmp_path):
+    method = ua.FedDF(steps=4, batch=3, lr=0.1, validation=0.4, every=2, teachers="samples", start="last")
+    run(method, rounds=1, folder=tmp_path)
+    assert torch.equal(run(method, rounds=2, folder=tmp_path, resume=True).server.w, run(method, rounds=2).server.w)
 
 
 # ---- FedMix
@@ -384,6 +390,7 @@ def test_fedproto_predicts_by_the_nearest_prototype(engine):
     assert found[0] == (far.argmin(-1) == y).double().mean()
     assert abs(found[1] - float(nn.functional.cross_entropy(-far, y).detach())) < 1e-9
     assert near.client_values["loss"][2] != head.client_values["loss"][2]
+    assert predicts(near.method) and not predicts(head.method)  # whose clients' models are vectors
 
 
 def test_fedproto_never_predicts_a_class_without_a_prototype():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike.config.build import make_local, make_loss, make_method, make_sampling
+from unalike.config.channels import CHANNEL, absolute_channel, check_channel, taken_in
 from unalike.config.public import absolute_public, check_public
 from unalike.config.tables import (
     FACTS,
@@ -60,8 +61,11 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 
 
 def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
-    """The tables, all of them, if there are no others."""
+    """The tables, all of them, if there are no others; those of a channel are [run]'s."""
+    stages = taken_in(config, where)
     for name, table in config.items():
+        if name == CHANNEL:
+            continue
         if name not in (*TABLES, MODELS_TABLE, FACTS):
             home = next((t for t in TABLES if name in SETTINGS[t]({})), None)
             if home and not isinstance(table, dict):
@@ -73,7 +77,10 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
         if not isinstance(table, dict):
             raise UnalikeError(f"{where}: {name} must be a table, [{name}]; got {typed.short(table)}.")
     networks = {MODELS_TABLE: dict(config[MODELS_TABLE])} if MODELS_TABLE in config else {}
-    return {name: dict(config.get(name, {})) for name in TABLES} | networks
+    tables = {name: dict(config.get(name, {})) for name in TABLES} | networks
+    if stages is not None:
+        tables["run"][CHANNEL] = stages
+    return tables
 
 
 def _check_networks(tables: dict[str, dict[str, Any]]) -> None:
@@ -186,6 +193,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     if run.get("resume") and "folder" not in run:
         raise UnalikeError("[run] resume needs the folder of the run to continue.")
     method = make_method(tables["method"])
+    check_channel(run.get(CHANNEL, ()), method, len(tables.get(MODELS_TABLE, {})))
     make_local(local)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
@@ -257,6 +265,8 @@ def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name in values.keys() & {*section.files}:
             given = values[name]
             values[name] = [*map(absolute_file, given)] if isinstance(given, list) else absolute_file(given)
+    if CHANNEL in out["run"]:
+        out["run"][CHANNEL] = absolute_channel(out["run"][CHANNEL])
     for table in data:
         if "table" in table and isinstance(table.get("test"), str) and table["test"] != "same":
             table["test"] = str(Path(table["test"]).resolve())

@@ -46,6 +46,7 @@ class Round:
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
+        self.bytes_saved = 0  # by the channel, of what went up
         self.batches = 0  # read by all clients in training
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
@@ -115,6 +116,7 @@ class Round:
                 listener(outcome)
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
+            self.bytes_saved += passage.channel.saved(sums.names) * len(sums.ids)
             passage.close(sums)
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.channel import Channel, parse
+from unalike.channel import Channel, Sight, parse, who_sees
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
 from unalike.client.state_on_disk import ChannelStates
@@ -218,6 +218,26 @@ class Run:
         if getattr(self.sampling, "empty", False) and self.architectures is not None:
             raise UnalikeError("Bernoulli(empty=True): clients have different networks; empty rounds need one for all.")
 
+    def who_sees(self, real: bool | None = None) -> list[Sight]:
+        """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
+        it is between machines, where it only stands in for one that is."""
+        stages = () if self.channel is None else self.channel.stages
+        return who_sees(
+            self.method,
+            stages,
+            real=self.data.remote if real is None else real,
+            common=bool(self.vectors()),
+            statistics=any(task.averages_buffers for task in self.tasks.values()),
+            reply=self._reply_bytes(),
+        )
+
+    def _reply_bytes(self) -> tuple[int, int] | None:
+        """The bytes of a reply with all of the method's fields, without the channel and with it."""
+        if self.channel is None:
+            return None
+        whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
+        return whole, whole - self.channel.saved([*self.channel.sizes])
+
     @property
     def private(self) -> bool:
         """Whether the channel's noise bounds what can be learnt of a client."""
@@ -396,6 +416,8 @@ class Run:
             "bytes_up": exchanges.bytes_up,
             "batches": exchanges.batches,
         }
+        if self.channel is not None:
+            line["bytes_up_plain"] = exchanges.bytes_up + exchanges.bytes_saved
         if exchanges.bytes_peer:
             line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
@@ -569,6 +591,12 @@ class Run:
         read."""
         return save(predictor(self, client, architecture), path, source)
 
+    def _without_channel(self) -> dict[str, int]:
+        """What would have gone up without the channel, where there is one."""
+        if self.channel is None:
+            return {}
+        return {"bytes_up_plain": sum(line.get("bytes_up_plain", 0) for line in self.history)}
+
     def to_pandas(self) -> Any:
         """Return the history as a pandas data frame, a row a round."""
         try:
@@ -605,6 +633,7 @@ class Run:
             "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
             **{f"bytes_{way}": count for way, count in sent.items() if count or way != "peer"},
+            **self._without_channel(),
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
