@@ -210,14 +210,6 @@ class Run:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
         return Channel(stages, self.method, self.task) if stages else None
 
-    def _settle_sampling(self) -> None:
-        """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
-        them."""
-        if self.private and isinstance(self.sampling, Bernoulli):
-            self.sampling = dc.replace(self.sampling, empty=True)
-        if getattr(self.sampling, "empty", False) and self.architectures is not None:
-            raise UnalikeError("Bernoulli(empty=True): clients have different networks; empty rounds need one for all.")
-
     def who_sees(self, real: bool | None = None) -> list[Sight]:
         """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
         it is between machines, where it only stands in for one that is."""
@@ -237,6 +229,14 @@ class Run:
             return None
         whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
         return whole, whole - self.channel.saved([*self.channel.sizes])
+
+    def _settle_sampling(self) -> None:
+        """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
+        them."""
+        if self.private and isinstance(self.sampling, Bernoulli):
+            self.sampling = dc.replace(self.sampling, empty=True)
+        if getattr(self.sampling, "empty", False) and self.architectures is not None:
+            raise UnalikeError("Bernoulli(empty=True): clients have different networks; empty rounds need one for all.")
 
     @property
     def private(self) -> bool:
