@@ -52,7 +52,8 @@ MAY = {
         "data",
     },
     "config": BASE
-    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
+    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "channel", "contract", "nn"}
+    | {"training", "data"},
     "network": BASE | {"channel", "config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},

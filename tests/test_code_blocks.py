@@ -177,7 +177,7 @@ def test_config_blocks_are_right(page):
 def test_the_paper_of_one_s_own_is_right():
     (text,) = blocks(ROOT / "docs/reproduce.md", "ini")
     paper = Paper("mine", tomllib.loads(text))
-    for table in (paper.quick, *paper.tables.values()):
+    for table in (*paper.quick, *paper.tables.values()):
         for row, method in itertools.product(table.rows, table.methods):
             config.check(paper.settings(row, method))
 

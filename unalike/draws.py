@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -42,8 +42,12 @@ def _signed(z: int) -> int:
 
 def key(seed: int, *parts: int | str) -> int:
     """One signed 64-bit key for a seed and any names and numbers."""
-    text = "\0".join(f"str:{p}" if isinstance(p, str) else f"int:{int(p)}" for p in (int(seed), *parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(_named((int(seed), *parts)), digest_size=8).digest(), "little", signed=True)
+
+
+def _named(parts: Sequence[int | str]) -> bytes:
+    """Names and numbers as bytes that no others have."""
+    return "\0".join(f"str:{p}" if isinstance(p, str) else f"int:{int(p)}" for p in parts).encode()
 
 
 def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndarray:
@@ -55,9 +59,18 @@ def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndar
     return (z ^ (z >> _LAST64)).view(np.int64)
 
 
-def generator(seed: int, *parts: int | str) -> np.random.Generator:
-    """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round."""
+def generator(seed: int | bytes, *parts: int | str) -> np.random.Generator:
+    """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round. A seed of bytes is a
+    secret of 16 to 64: the generator's key, of 128 bits, is a hash that only who has the secret can compute."""
+    if isinstance(seed, bytes):
+        own = hashlib.blake2b(_named(parts), key=seed, digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(own, "little")))
     return np.random.Generator(np.random.Philox(key=key(seed, *parts) & _MASK))
+
+
+def new_secret() -> bytes:
+    """Return 32 bytes from the operating system, for `generator`."""
+    return os.urandom(32)
 
 
 @contextlib.contextmanager

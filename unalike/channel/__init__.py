@@ -6,18 +6,33 @@ be read where a field declares it.
 """
 
 from unalike.channel.by_architecture import SumsByArchitecture
-from unalike.channel.channel import Channel, parse
+from unalike.channel.channel import Channel, acting, as_table, as_text, parse, registered, texts
 from unalike.channel.passage import Passage
+from unalike.channel.stage import Flight, Form, Sees, Stage, Total, Way
 from unalike.channel.stages import *  # noqa: F403
 from unalike.channel.stages import STAGES
 from unalike.channel.sums import Sums
+from unalike.channel.who_sees import Sight, who_sees
 
 __all__ = [
     "STAGES",
     "Channel",
+    "Flight",
+    "Form",
     "Passage",
+    "Sees",
+    "Sight",
+    "Stage",
     "Sums",
     "SumsByArchitecture",
+    "Total",
+    "Way",
+    "acting",
+    "as_table",
+    "as_text",
     "parse",
+    "registered",
+    "texts",
+    "who_sees",
     *(k.__name__ for k in STAGES.values()),
 ]

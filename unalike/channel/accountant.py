@@ -18,16 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from unalike.channel.events import REPLACE, Event, dp_accounting, event_of
-from unalike.errors import UnalikeError
+from unalike.channel.events import (
+    REPLACE,
+    CohortGaussian,
+    Event,
+    GaussianSum,
+    LocalGaussian,
+    LocalLaplace,
+    SampledGaussian,
+    TreeGaussian,
+    dp_accounting,
+)
+from unalike.channel.integer_events import DiscreteGaussianSum, SkellamSum
+from unalike.errors import UnalikeError, either, unknown
+
+GAUSSIAN = (GaussianSum, SampledGaussian, CohortGaussian, TreeGaussian, LocalGaussian)
+KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (*GAUSSIAN, LocalLaplace, SkellamSum, DiscreteGaussianSum)}
 
 # dp-accounting's own orders, written out so that another version of it gives the same ε
 ORDERS = np.array([1 + k / 10 for k in range(1, 100)] + [*range(11, 64), 128, 256, 512, 1024], dtype=np.float64)
 PLD_UP_TO = 100.0  # above this ε by RDP, a loss distribution takes minutes and gigabytes for a number without meaning
 GRID = 1e-4  # of a loss distribution; a coarser one is quicker and gives a larger ε, which holds too
-TOLERANCE = 1e-4  # of a noise that is looked for, relative
-MOST_NOISE = 2.0**20
-MOST_ROUNDS = 1 << 40
 
 
 @dc.dataclass(frozen=True)
@@ -67,7 +78,8 @@ class Accountant:
 
     def after(self, event: Event, count: int = 1) -> Accountant:
         """Return a copy that has spent `count` releases more."""
-        copy = Accountant(self.rows, self.unit)
+        copy = Accountant(unit=self.unit)
+        copy.counts = dict(self.counts)
         copy.add(event, count)
         return copy
 
@@ -95,32 +107,21 @@ class Accountant:
         if squares is not None:
             return Guarantee(epsilon_of_mu(math.sqrt(squares), delta), delta, relation, "exact", self.unit)
         losses = [(event.loss(relation), count) for event, count in self.counts.items()]
-        if any(loss is None for loss, _ in losses) or self._is_hopeless(delta, relation):
+        if any(loss is None for loss, _ in losses):
             return self.spent(delta, relation)
+        if relation == self.relation and (rdp := self.spent(delta, relation)).epsilon > PLD_UP_TO:
+            return rdp
         return Guarantee(loss_epsilon(losses, delta, relation, grid), delta, relation, "PLD", self.unit)
-
-    def rounds_left(self, event: Event, most: float, delta: float, tight: bool = False) -> int:
-        """Return how many more releases of this kind fit under ε = `most`; `tight` takes some seconds."""
-        count = 0
-        for spends in ways(delta, tight):
-            count = _most(functools.partial(self._fits, event, most, spends), count)
-        return count
-
-    def _fits(self, event: Event, most: float, spends: Callable[[Accountant], float], count: int) -> bool:
-        return spends(self.after(event, count)) <= most
 
     def _checked(self, delta: float, relation: str | None) -> str:
         if not 0 <= delta < 1:
             raise UnalikeError(f"δ must be in [0, 1); got {delta!r}.")
         for event in self.counts:
             if relation is not None and relation not in event.relations:
-                raise UnalikeError(f"'{event.kind}' has no guarantee for '{relation}', only: {event.relations}.")
+                raise UnalikeError(
+                    f"'{event.kind}' has no guarantee for '{relation}'; {either(event.relations)} it has."
+                )
         return relation or self.relation
-
-    def _is_hopeless(self, delta: float, relation: str) -> bool:
-        # Bernoulli sampling has no Rényi curve for "replace"; the limit need not be exact
-        rough = Event.relations[0] if relation == REPLACE and self.relation != REPLACE else relation
-        return renyi_epsilon(self.counts, delta, rough) > PLD_UP_TO
 
     def _sum(self, part: Callable[[Event], float | None]) -> float | None:
         """Return Σ count · part over all events; None where an event has none."""
@@ -128,73 +129,15 @@ class Accountant:
         return None if any(p is None for p, _ in parts) else math.fsum(p * count for p, count in parts if p is not None)
 
 
-def noise_for(epsilon: float, delta: float, rounds: int, make: Callable[[float], Event], tight: bool = True) -> float:
-    """Return the least noise with which `rounds` releases spend at most ε at δ.
-
-    `make` gives the event of a noise: `lambda noise: SampledGaussian(0.01, noise)`. With `tight` (a few seconds where
-    clients are drawn) the ε is that of `Accountant.tight`; a run that states RDP in each line then shows more than ε.
-    """
-    if not epsilon > 0 or not 0 < delta < 1 or rounds < 1:
-        raise UnalikeError(
-            f"Noise is found for ε above 0, δ in (0, 1) and at least one round; got {epsilon!r}, {delta!r}, {rounds!r}."
-        )
-
-    def spends(way: Callable[[Accountant], float], noise: float) -> float:
-        return way(Accountant().after(make(noise), rounds))
-
-    by_renyi, *tighter = (functools.partial(spends, way) for way in ways(delta, tight))
-    enough = 1.0
-    while by_renyi(enough) > epsilon:
-        enough *= 2
-        if enough > MOST_NOISE:
-            raise UnalikeError(
-                f"No noise up to {MOST_NOISE:g} clips keeps {rounds} rounds below ε = {epsilon:g} at δ = {delta:g}: "
-                "allow a larger ε or δ, or fewer rounds."
-            )
-    enough = _least(by_renyi, epsilon, enough, step=0.5)
-    for way, step in zip(tighter, (0.95, 1 / (1 + TOLERANCE)), strict=False):
-        enough = _least(way, epsilon, enough, step)
-    return enough
-
-
-def ways(delta: float, tight: bool) -> list[Callable[[Accountant], float]]:
-    """Return ways to compute ε, each smaller and slower than the one before: a search begins with the quick ones."""
-
-    def quick(account: Accountant) -> float:
-        return account.spent(delta).epsilon
-
-    def slow(account: Accountant, grid: float) -> float:
-        return account.tight(delta, grid=grid).epsilon
-
-    return [quick, *(functools.partial(slow, grid=grid) for grid in (10 * GRID, GRID) if tight)]
-
-
-def _least(spends: Callable[[float], float], target: float, enough: float, step: float) -> float:
-    """Return the least noise that spends at most the target, given one that does and a first step down from it."""
-    while spends(little := enough * step) <= target:
-        enough, step = little, step**2
-        if little < 1 / MOST_NOISE:
-            return enough
-    while enough > little * (1 + TOLERANCE):
-        middle = math.sqrt(little * enough)
-        little, enough = (little, middle) if spends(middle) <= target else (middle, enough)
-    return enough
-
-
-def _most(fits: Callable[[int], bool], count: int) -> int:
-    """Return the largest count that fits, given one that does."""
-    step = 1
-    while fits(count + step):
-        count, step = count + step, 2 * step
-        if step > MOST_ROUNDS:
-            raise UnalikeError("Any number of rounds fits: this noise, or the ε allowed, is too large to speak of.")
-    while step > 1:
-        step //= 2
-        count += step if fits(count + step) else 0
-    return count
-
-
 # ---- from events to ε
+
+
+def event_of(row: list) -> Event:
+    """Return the event of a row that a checkpoint kept."""
+    kind, *values = row
+    if kind not in KINDS:
+        raise unknown("event of privacy", kind, KINDS)
+    return KINDS[kind](*values)
 
 
 def renyi_epsilon(counts: dict[Event, int], delta: float, relation: str) -> float:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses as dc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from unalike import draws
-from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way
+from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
 from unalike.channel.stages import STAGES
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
 from unalike.errors import UnalikeError, unknown
 from unalike.nn.task import Task
-from unalike.settings.typed import hints
+from unalike.settings.typed import hints, misfit, short
+from unalike.text import listed
 
+Find = Callable[[str], type[Stage]]
 KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
-READERS: dict[Any, Callable[[str], Any]] = {
-    float: float,
-    float | None: lambda text: None if text.lower() == "none" else float(text),
-    int: int,
+READERS: dict[Any, Callable[[str], Any]] = {  # the more particular first
+    type(None): lambda text: {"none": None}[text.lower()],
     bool: lambda text: {"true": True, "false": False}[text.lower()],
+    int: int,
+    float: float,
     str: str,
 }
 
@@ -32,20 +35,28 @@ READERS: dict[Any, Callable[[str], Any]] = {
 # ---------------------------------------------------------------- what a user writes
 
 
-def parse(given: Any) -> tuple[Stage, ...]:
+def registered(kind: str) -> type[Stage]:
+    """The stage of this name among those that come with the program."""
+    found = STAGES.get(kind.lower())
+    if found is None:
+        raise unknown("stage of a channel", kind, STAGES)
+    return found
+
+
+def parse(given: Any, find: Find = registered) -> tuple[Stage, ...]:
     """The stages of 'clip:1.0,topk:0.01', of a list of stages, of such texts and of tables {kind = "clip", norm = 1.0};
-    or of a dict from fields to such lists."""
+    or of a dict from fields to such lists. find: gives the class of a stage by its kind."""
     if given is None or isinstance(given, Stage):
         return () if given is None else (given,)
     if isinstance(given, str):
-        return tuple(_stage(text.strip()) for text in given.split(",") if text.strip())
+        return tuple(from_table(as_table(text, find), find) for text in texts(given))
     if isinstance(given, Mapping) and "kind" in given:
-        return (_from_table(given),)
+        return (from_table(given, find),)
     if isinstance(given, Mapping):
-        return tuple(stage.on([field]) for field, stages in given.items() for stage in parse(stages))
+        return tuple(stage.on([field]) for field, stages in given.items() for stage in parse(stages, find))
     if isinstance(given, Sequence):
-        return tuple(stage for one in given for stage in parse(one))
-    raise UnalikeError(f"channel must be stages, such as 'clip:1.0,topk:0.01'; got {given!r}.")
+        return tuple(stage for one in given for stage in parse(one, find))
+    raise UnalikeError(f"channel must be stages, such as 'clip:1.0,topk:0.01'; got {short(given)}.")
 
 
 def tables(stages: Sequence[Stage]) -> list[dict[str, Any]]:
@@ -58,33 +69,65 @@ def _table(stage: Stage) -> dict[str, Any]:
     return {"kind": stage.name, **given, **({"fields": [*stage.fields]} if stage.fields else {})}
 
 
-def _stage(text: str) -> Stage:
-    name, *values = [piece.strip() for piece in text.split(":")]
-    kind = STAGES.get(name.lower())
-    if kind is None:
-        raise unknown("stage of a channel", name, STAGES)
-    names = [f.name for f in kind.arguments()]
-    usage = ":".join([kind.name, *names])
+def texts(channel: str) -> list[str]:
+    """The stages of 'clip:1.0,topk:0.01', each as a text; 'none' has none."""
+    found = [text.strip() for text in channel.split(",") if text.strip()]
+    return [] if found == ["none"] else found
+
+
+def as_table(text: str, find: Find = registered) -> dict[str, Any]:
+    """The table of a text: 'clip:1.0' and 'clip:norm=1.0' are {kind = "clip", norm = 1.0}, 'clip:1.0@delta+control' is
+    on these fields."""
+    words, at, fields = text.partition("@")
+    name, *values = [piece.strip() for piece in words.split(":")]
+    if name.endswith(".py") and values:  # a file's
+        name = f"{name}:{values.pop(0)}"
+    kind = find(name)
+    names, types = [f.name for f in kind.arguments()], hints(kind)
+    usage = ":".join([name, *names])
     if len(values) > len(names):
         raise UnalikeError(f"channel: {text!r} has {len(values)} arguments: write at most {usage!r}.")
-    types, given = hints(kind), {}
-    for argument, value in zip(names, values, strict=False):
+    table: dict[str, Any] = {"kind": name}
+    for place, value in enumerate(values):
+        argument, equals, word = value.partition("=")
+        argument, word = (argument, word) if equals else (names[place], value)
+        if argument not in names:
+            raise unknown(f"setting of the stage {kind.name}", argument, names)
         try:
-            given[argument] = READERS[types[argument].hint](value)
-        except (ValueError, KeyError):
-            raise UnalikeError(f"channel: {text!r} has {argument}={value!r}, which cannot be: {usage!r}.") from None
-    return _made(kind, given)
+            table[argument] = _read(word, types[argument].hint)
+        except ValueError:
+            raise UnalikeError(f"channel: {text!r} has {argument}={word!r}, which cannot be: {usage!r}.") from None
+    return table | ({"fields": [field.strip() for field in fields.split("+")]} if at else {})
 
 
-def _from_table(table: Mapping[str, Any]) -> Stage:
+def as_text(table: Mapping[str, Any]) -> str:
+    """The text of a table, which `as_table` reads."""
+    given = {name: value for name, value in table.items() if name not in ("kind", "fields")}
+    words = [f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
+    text = ":".join([str(table["kind"]), *words])
+    return f"{text}@{'+'.join(table['fields'])}" if "fields" in table else text
+
+
+def _read(word: str, hint: Any) -> Any:
+    """A word as an annotation wants it; ValueError where it cannot be."""
+    for kind in sorted(get_args(hint) or (hint,), key=[*READERS].index):
+        with contextlib.suppress(ValueError, KeyError):
+            return READERS[kind](word)
+    raise ValueError(word)
+
+
+def from_table(table: Mapping[str, Any], find: Find = registered) -> Stage:
+    """The stage of a table {kind = "clip", norm = 1.0}."""
+    if not isinstance(table["kind"], str):
+        raise UnalikeError(f"channel: kind must be the name of a stage; got {short(table['kind'])}.")
     options = {name: value for name, value in table.items() if name != "kind"}
-    kind = STAGES.get(str(table["kind"]).lower())
-    if kind is None:
-        raise unknown("stage of a channel", str(table["kind"]), STAGES)
-    known = {f.name for f in dc.fields(kind)}
-    for name in options:
+    kind = find(table["kind"])
+    known = hints(kind)
+    for name, value in options.items():
         if name not in known:
             raise unknown(f"setting of the stage {kind.name}", name, known)
+        if problem := misfit(value, known[name].hint):
+            raise UnalikeError(f"{kind.name}: {name} {problem}")
     if "fields" in options:
         names = options["fields"]
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -98,7 +141,32 @@ def _made(kind: type[Stage], options: dict[str, Any]) -> Stage:
         return kind(**options)
     except TypeError:
         needed = [f.name for f in kind.arguments() if f.default is dc.MISSING and f.name not in options]
-        raise UnalikeError(f"channel: {kind.name} lacks {needed[0]}.") from None
+        if not needed:
+            raise
+        raise UnalikeError(f"{kind.name} lacks {needed[0]}.") from None
+
+
+def acting(stages: Sequence[Stage], method: Method) -> list[tuple[str, ...]]:
+    """Return the fields of a method's replies that each stage acts on; refuse stages whose order has no meaning, and
+    those that would act on nothing."""
+    if stages and method.pooled:
+        raise UnalikeError(f"channel: {type(method).__name__} pools all data: there are no replies to send through it.")
+    for k, stage in enumerate(stages):
+        stage.check(stages[:k], stages[k + 1 :])
+    return [_fields(stage, method) for stage in stages]
+
+
+def _fields(stage: Stage, method: Method) -> tuple[str, ...]:
+    read = {name: field for name, field in method.sends.items() if field.read != "sealed"}
+    for name in stage.fields:
+        if name not in read:
+            raise unknown(f"field for {stage}", name, read)
+    found = stage.fields or tuple(n for n, field in read.items() if stage.wide or _of_model(field, method))
+    if not found:
+        sent = f"sends {listed([*read])}, nothing of the model's size" if read else "sends the server nothing"
+        cure = f"name the fields ({stage}@{next(iter(read))}) or leave it out" if read else "leave the channel out"
+        raise refuse(stage, f"{type(method).__name__} {sent}: {cure}.")
+    return found
 
 
 # ---------------------------------------------------------------- fitted to a run
@@ -113,12 +181,10 @@ class Channel:
 
     def __init__(self, stages: Sequence[Stage], method: Method, task: Task):
         self.stages, self.layout, self.dtype = tuple(stages), task.layout, task.dtype
+        self.acts = acting(self.stages, method)
         fields = method.sends
         self.dims = {n: f.resolve(task.sizes, method) for n, f in fields.items() if f.read != "sealed"}
         self.sizes = {name: math.prod(dims) for name, dims in self.dims.items()}
-        self.acts = [self._fields(stage, fields, method) for stage in self.stages]
-        for k, stage in enumerate(self.stages):
-            stage.check(self.stages[:k], self.stages[k + 1 :])
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype, str]] = {
             name: ((self.sizes[field],), task.dtype, "run")
             for stage, names in zip(self.stages, self.acts, strict=True)
@@ -126,14 +192,6 @@ class Channel:
         }
         self.extra = tuple(name for stage in self.stages for name in stage.extra)
         self.touched = frozenset(name for acts in self.acts for name in acts)
-
-    def _fields(self, stage: Stage, fields: Mapping[str, Field], method: Method) -> tuple[str, ...]:
-        if stage.fields:
-            for name in stage.fields:
-                if name not in self.sizes:
-                    raise unknown(f"field for {stage}", name, self.sizes)
-            return stage.fields
-        return tuple(n for n in self.sizes if stage.wide or _of_model(fields[n], method))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.stages))
@@ -145,10 +203,19 @@ class Channel:
 
     # ---- sizes
 
+    def plain(self, fields: Sequence[str]) -> dict[str, Form]:
+        """What would travel of these fields without the stages, of those that stages act on."""
+        bits = 8 * torch.empty((), dtype=self.dtype).element_size()
+        return {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if any(n in acts for acts in self.acts)}
+
+    def saved(self, fields: Sequence[str]) -> int:
+        """The bytes that the stages take off one reply of these fields."""
+        after = self.forms(fields)
+        return sum(form.bytes - after[name].bytes for name, form in self.plain(fields).items())
+
     def forms(self, fields: Sequence[str]) -> dict[str, Form]:
         """What travels of these fields of a reply, of those that stages act on."""
-        bits = 8 * torch.empty((), dtype=self.dtype).element_size()
-        forms = {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if n in self.touched}
+        forms = self.plain(fields)
         for stage, acts in zip(self.stages, self.acts, strict=True):
             forms |= {name: stage.form(form) for name, form in forms.items() if name in acts}
         return forms

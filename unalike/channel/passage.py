@@ -27,8 +27,8 @@ class Passage:
     """One exchange.
 
     draw: gives the draws of some clients; values: the server's, by name, where the channel keeps its own; seed: of what
-    is drawn alike by all; noise_seed: of what the server draws; expected: how many clients come, on the average of all
-    rounds.
+    is drawn alike by all, and of the server's noise; secret: the server's noise comes from its operating system, for
+    real clients know the seed; expected: how many clients come, on the average of all rounds.
     """
 
     def __init__(
@@ -40,9 +40,10 @@ class Passage:
         seed: int,
         when: tuple[int, int],
         expected: float,
+        secret: bool = False,
     ):
         self.channel, self.kept, self.values, self.draw = channel, kept, values, draw
-        self.seed, self.when, self.expected = seed, when, expected
+        self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
         self.told = channel.told(values)
         self.common = shared_draws(seed, *when)
         self.extra: dict[str, float] = {}
@@ -84,5 +85,7 @@ class Passage:
 
     def _normal(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Draw standard normal numbers of the server's, float64."""
+        if self.secret:
+            return draws.SecretDraws(None, like.device, torch.float64).normal(purpose, shape)
         key = torch.tensor(draws.key(self.seed, "channel noise", *self.when, purpose), device=like.device)
         return draws.normal(key, shape, torch.float64)

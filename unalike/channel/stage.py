@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses as dc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -144,18 +144,37 @@ class Total:
     exchange: int = 0
 
 
+class Sees(NamedTuple):
+    """What a stage changes in who sees what, in words: for the table of a run (`who_sees`).
+
+    server, clients, wire: what it means for each; nothing where it means nothing. shields: the server no longer gets
+    replies as clients computed them, and `server` says what it gets.
+    """
+
+    server: str = ""
+    clients: str = ""
+    wire: str = ""
+    shields: bool = False
+
+
+COMPRESSED = Sees(
+    server="each client's reply, less precise: compression hides nothing that can be relied on", wire="fewer bytes"
+)
+UNKNOWN = Sees(server="a stage that does not say what it hides: it is taken to hide nothing")
+
+
 @dc.dataclass(frozen=True)
 class Stage:
     """One step of a channel.
 
-    name: as in files. wide: it acts on every field of a reply that the server sums; else on fields of the model's
-    shape only, for a sum of class counts is not to be compressed. fields: the fields that it acts on, where it is
-    said. private: with the stages before it, it bounds what anybody can learn of a client (noise). codes: it settles
-    how each number travels (as a code, in 16 bits). floats: it needs numbers as they are, so it cannot follow such a
-    stage.
+    name: as in files; of a stage of one's own the class's, in small letters, where it gives none. wide: it acts on
+    every field of a reply that the server sums; else on fields of the model's shape only, for a sum of class counts is
+    not to be compressed. fields: the fields that it acts on, where it is said. private: with the stages before it, it
+    bounds what anybody can learn of a client (noise). codes: it settles how each number travels (as a code, in 16
+    bits). floats: it needs numbers as they are, so it cannot follow such a stage.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     wide: ClassVar[bool] = False
     private: ClassVar[bool] = False
     codes: ClassVar[bool] = False
@@ -163,6 +182,11 @@ class Stage:
     extra: ClassVar[tuple[str, ...]] = ()  # names of the numbers that it adds to a reply
 
     fields: tuple[str, ...] = dc.field(default=(), kw_only=True, metadata={KNOB: Knob("its fields, where not all")})
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
 
     def __post_init__(self) -> None:
         kinds = {name: words(setting.hint) for name, setting in hints(type(self)).items()}
@@ -208,6 +232,12 @@ class Stage:
         """Return whether two stages may act on the same field."""
         return not (self.fields and other.fields) or bool({*self.fields} & {*other.fields})
 
+    @property
+    def sees(self) -> Sees:
+        """What it changes in who sees what; a stage that only makes replies shorter need not say it."""
+        whole = Form(1 << 20, 1 << 20, 32)
+        return COMPRESSED if self.form(whole).bytes < whole.bytes else UNKNOWN
+
     # ---- as text
 
     @classmethod
@@ -217,9 +247,11 @@ class Stage:
 
     def __str__(self) -> str:
         given = [getattr(self, f.name) for f in self.arguments()]
-        while given and given[-1] == self.arguments()[len(given) - 1].default:
+        while len(given) > 1 and given[-1] == self.arguments()[len(given) - 1].default:
             given.pop()
-        return ":".join([self.name, *(str(v).lower() if v is None or isinstance(v, bool) else str(v) for v in given)])
+        values = (str(v).lower() if v is None or isinstance(v, bool) else str(v) for v in given)
+        text = ":".join([self.name, *values])
+        return f"{text}@{'+'.join(self.fields)}" if self.fields else text
 
     def on(self, fields: Sequence[str]) -> Self:
         """The same, on these fields only."""

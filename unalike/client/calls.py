@@ -33,7 +33,7 @@ class ModelCalls:
         trains: str | None = None,
         labelled: bool = True,
     ):
-        self.layout, self.classes = task.layout, task.outputs
+        self.layout, self.classes, self.has_statistics = task.layout, task.outputs, buffers.shape[-1] > 0
         self._losses, self._labelled = task.losses, labelled
         self._pure, self._nets, self._buffers, self._weight = pure, nets, buffers, weight
         self._model_key, self._train, self._drawn, self._trains = key, train, drawn, trains

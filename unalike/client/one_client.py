@@ -81,10 +81,12 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
 class OneClient:
     """One client's work, on a module of its own: what `sequential`, each worker and a real client run.
 
-    schedule: how the rate of a training goes, "constant" or "cosine" to 0.
+    schedule: how the rate of a training goes, "constant" or "cosine" to 0. span: where a training begins in a longer
+    one, and how long that is, in steps; None: it is the whole.
     """
 
     schedule = "constant"
+    span: tuple[int, int] | None = None
 
     def __init__(self, job: Job):
         self.job = job
@@ -165,8 +167,9 @@ class OneClient:
             self._make_functional()
         slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
         state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
+        begin, whole = self.span or (0, steps)
         for k, parts in enumerate(course.batches()):
-            rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * k / steps)))
+            rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * (begin + k) / whole)))
             if request.step is not None:
                 theta, state = self._step(course, theta, state, parts, rate)
             elif plain:

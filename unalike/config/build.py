@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from unalike import draws
+from unalike.config.public import make_public
 from unalike.config.tables import EXTRAS, MODEL, MODELS_TABLE, SPLIT, data_parts
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
@@ -72,6 +73,8 @@ def joined(parts: dict[str, Federation]) -> Federation:
 
 def _data(options: dict[str, Any], raw: bool) -> Federation:
     name = options.pop("name", None)
+    if isinstance(options.get("public"), str):
+        options["public"] = make_public(options["public"], name, options, options.get("seed", 0))
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
         seed, extras = options.get("seed", 0), _extras(options)

@@ -236,6 +236,7 @@ class Calls(Protocol):
 
     layout: Layout
     classes: int
+    has_statistics: bool
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor: ...
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]: ...
@@ -324,6 +325,12 @@ class Batch:
         """Call the model where that was left until somebody asks."""
         if self._output is None and self._compute is not None:
             self._output, self._features = self._compute()
+
+    def learn_statistics(self) -> None:
+        """Let BatchNorm learn its statistics from these samples at the current vector, where the model has any: for a
+        loss that has taken the place of the run's (`own=0.0`) and calls the model on other inputs only."""
+        if self._calls.has_statistics:
+            self._at_vector()
 
     def with_output(self, output: Tensor) -> Batch:
         """Return this batch with another output."""

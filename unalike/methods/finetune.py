@@ -34,5 +34,7 @@ class FineTune(FedAvg):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         if not self.epochs:
             return m.w
-        rate = {} if self.slower == 1 else {"lr": me.lr / self.slower}
-        return me.train(m.w, epochs=self.epochs, part=None if self.part == "all" else self.part, **rate)
+        part = None if self.part == "all" else self.part
+        if self.slower == 1:
+            return me.train(m.w, epochs=self.epochs, part=part)
+        return me.train(m.w, epochs=self.epochs, part=part, lr=me.lr / self.slower)

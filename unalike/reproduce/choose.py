@@ -1,15 +1,20 @@
-"""Settings chosen by cross-validation inside the federation: every client holds a fold of its own samples out.
+"""Settings chosen by validation inside the federation: every client holds a fold of its own samples out.
 
 A paper's [choose] has folds, rounds, and steps. A step tries the `values` of a setting with one method, the settings
 of `off` added, and gives the value with the best mean validation accuracy over the folds to all methods of `give`.
 Steps follow one another, so that a regulariser is chosen at the rate that an earlier step found; regularisers are
 chosen one at a time, the others off. The seed is not one of those reported.
+
+`tried = 1` tries only the first of the folds. With `every = 2` and `last = 5` a trial is scored by the mean of its last
+5 evaluations, of every second round, in place of its last round alone. Every trial is kept as a file of its own
+(`trial-...`) when it ends, and the choice (`choice-...`) when all have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +24,7 @@ from unalike.data.federation import Federation
 from unalike.errors import Diverged
 from unalike.reproduce.define import Job, Paper, Row, Tables, plain
 from unalike.reproduce.jobs import Queue
-from unalike.reproduce.results import Results
+from unalike.reproduce.results import Results, commit
 from unalike.results import stats
 
 SEED = 1000
@@ -69,46 +74,101 @@ def _put(tables: Tables, places: list[str], values: list[Any]) -> None:
         tables[table][setting] = value
 
 
+def ranking(choice: dict[str, Any]) -> list[str]:
+    """Return the methods that were tried, the best by its best score first; without those that always diverged."""
+    best: dict[str, float] = {}
+    for step in choice["steps"]:
+        scores = [score for score in step["scores"] if score is not None]
+        if "method" in step and scores:
+            best[step["method"]] = max(scores)
+    return sorted(best, key=lambda method: -best[method])
+
+
 def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
-    """What cross-validation prefers for this row; found once, and kept among the results."""
+    """What validation prefers for this row; found once, and kept among the results."""
     if (there := known(paper, row, queue.results)) is not None:
         return there
-    folds, rounds = paper.choices["folds"], paper.choices["rounds"]
     choice: dict[str, Any] = {"key": identity(paper, row), "paper": paper.id, "choice": row.id, "steps": []}
-    parts: dict[int, Federation] = {}
-
-    def data(job: Job) -> Federation:
-        assert job.fold is not None
-        if job.fold not in parts:
-            parts[job.fold] = fold(queue.data(job), job.fold, folds, SEED)
-        return parts[job.fold]
-
-    for step in paper.choices["steps"]:
-        places = step["set"] if isinstance(step["set"], list) else [step["set"]]
-        tried: list[list[Job]] = []
-        for given in step["values"]:
-            values = given if isinstance(step["set"], list) else [given]
-            tables = settings(paper, row, step["method"], choice)
-            for table, off in step.get("off", {}).items():
-                tables[table] |= off
-            _put(tables, places, values)
-            tables["run"] |= {"rounds": rounds, "evaluate_every": rounds, "checkpoint_every": rounds}
-            tables["run"]["evaluate_clients"] = "all"  # it is their validation samples that count
-            tried.append([paper.job(row, step["method"], SEED, tables, k) for k in range(folds)])
-        queue.data(tried[0][0])  # before anything is run: without data there is no choice
-        jobs = [job for same in tried for job in same]
-        found = queue.runs(jobs, data, lambda job: f"choosing for {row.id}: {job.method}", _score)
-        scores = [_mean([found[job.key] for job in same]) for same in tried]
-        best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)  # the first of equals
-        chosen = step["values"][best] if isinstance(step["set"], list) else [step["values"][best]]
-        trial = {"set": places, "give": step["give"], "values": step["values"], "scores": scores, "chosen": chosen}
-        choice["steps"].append(trial)
+    data = _Folds(queue, paper.choices["folds"])
+    for steps in _waves(paper.choices["steps"]):
+        tried = [_trials(paper, row, step, choice) for step in steps]
+        jobs = [job for trials in tried for folds in trials for job in folds]
+        queue.data(jobs[0])  # before anything is run: without data there is no choice
+        queue.runs(
+            jobs,
+            data,
+            lambda job: f"choosing for {row.id}: {job.method}",
+            lambda job, run: queue.results.add(f"trial-{job.name}", _trial(paper, job, run)),
+            lambda job: queue.results.found.get(job.key),
+        )
+        choice["steps"] += [_chosen(step, trials, queue.results) for step, trials in zip(steps, tried, strict=True)]
     queue.results.add(f"choice-{row.id}-{choice['key']}", choice)
     return choice
 
 
-def _score(job: Job, run: Any) -> float | None:
-    return None if isinstance(run, Diverged) else run.history[-1]["validation_accuracy"]
+class _Folds:
+    """The data of trials, of which the last ones are kept."""
+
+    def __init__(self, queue: Queue, folds: int):
+        self.queue, self.folds = queue, folds
+        self.whole: Federation | None = None
+        self.parts: dict[int, Federation] = {}
+
+    def __call__(self, job: Job) -> Federation:
+        assert job.fold is not None
+        whole = self.queue.data(job)
+        if whole is not self.whole:
+            self.whole, self.parts = whole, {}
+        if job.fold not in self.parts:
+            self.parts[job.fold] = fold(whole, job.fold, self.folds, SEED)
+        return self.parts[job.fold]
+
+
+def _waves(steps: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the steps in groups whose trials may be made in any order: none waits for what another one gives."""
+    out: list[list[dict[str, Any]]] = []
+    for step in steps:
+        if not out or any(step["method"] in before["give"] for before in out[-1]):
+            out.append([])
+        out[-1].append(step)
+    return out
+
+
+def _trials(paper: Paper, row: Row, step: dict[str, Any], choice: dict[str, Any]) -> list[list[Job]]:
+    """Return the runs of each of a step's values, a run a fold."""
+    rounds, folds = paper.choices["rounds"], paper.choices.get("tried", paper.choices["folds"])
+    every, out = paper.choices.get("every", rounds), []
+    for value in step["values"]:
+        tables = settings(paper, row, step["method"], choice)
+        for table, off in step.get("off", {}).items():
+            tables[table] |= off
+        _put(tables, _list(step["set"]), value if isinstance(step["set"], list) else [value])
+        tables["run"] |= {"rounds": rounds, "evaluate_every": every, "checkpoint_every": rounds}
+        tables["run"]["evaluate_clients"] = "all"  # it is their validation samples that count
+        out.append([paper.job(row, step["method"], SEED, tables, k) for k in range(folds)])
+    return out
+
+
+def _list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
+def _trial(paper: Paper, job: Job, run: Any) -> dict[str, Any]:
+    """Return what is kept of a trial: its settings and its score, None where it diverged."""
+    lost = isinstance(run, Diverged)
+    seen = [] if lost else [line["validation_accuracy"] for line in run.history if "validation_accuracy" in line]
+    score = None if lost else stats.mean(seen[-paper.choices.get("last", 1) :])
+    head = {name: getattr(job, name) for name in ("key", "paper", "row", "method", "seed", "fold")}
+    return {**head, "settings": plain(job.tables), "commit": commit(), "trial": True, "score": score}
+
+
+def _chosen(step: dict[str, Any], trials: list[list[Job]], results: Results) -> dict[str, Any]:
+    """Return a step with its scores and the value with the best one, the first of equals."""
+    scores = [_mean([results.found[job.key]["score"] for job in folds]) for folds in trials]
+    best = step["values"][max(range(len(scores)), key=lambda k: scores[k] or 0.0)]
+    chosen = best if isinstance(step["set"], list) else [best]
+    given = {"set": _list(step["set"]), "method": step["method"], "give": step["give"], "values": step["values"]}
+    return {**given, "scores": scores, "chosen": chosen}
 
 
 def _mean(scores: list[float | None]) -> float | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -67,7 +68,9 @@ def main(args: argparse.Namespace) -> int:
     paper = define.paper(args.paper)
     if args.quick and (args.table or args.rows):
         raise UnalikeError("unalike reproduce: --quick has a table of its own: leave TABLE and ROWS out.")
-    wanted = [(paper.quick, paper.quick.rows)] if args.quick else define.chosen(paper, args.table, args.rows)
+    wanted = (
+        [(table, table.rows) for table in paper.quick] if args.quick else define.chosen(paper, args.table, args.rows)
+    )
     if not args.quick and not args.full:
         return _show(args, paper, wanted)
     return _work(args, paper, wanted)
@@ -93,7 +96,19 @@ def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
 
 
 def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
-    return parse_seeds(args.seeds, "unalike reproduce") if args.seeds else [*range(table.seeds)]
+    """Return the seeds that were asked for, of all methods; or the table's, of which some methods have fewer."""
+    return parse_seeds(args.seeds, "unalike reproduce") if args.seeds else [*table.all_seeds]
+
+
+def _found(
+    args: argparse.Namespace,
+    paper: Paper,
+    table: Table,
+    rows: list[Row],
+    results: Results,
+    timed: Results | None = None,
+) -> pages.Found:
+    return pages.Found(paper, table, rows, _seeds(args, table), results, timed, everywhere=bool(args.seeds))
 
 
 # ---------------------------------------------------------------- running
@@ -106,7 +121,8 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     results = _results(args, paper.id, args.quick)
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    replace(folder / LAST, json.dumps({name: getattr(args, name) for name in KEPT}).encode())
+    last = json.dumps({name: getattr(args, name) for name in KEPT})
+    replace(folder / LAST, last.encode(), mark=str(os.getpid()))  # several processes may have one folder
     quiet = args.quiet or args.json
     watched = paper.local_models, paper.tree.get("centroids", False)
     queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched)
@@ -122,7 +138,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     finally:
         queue.close()
     stopped += f" --folder {args.folder}" if stopped and args.folder != "runs/reproduce" else ""
-    found = [pages.Found(paper, table, rows, _seeds(args, table), results) for table, rows in wanted]
+    found = [_found(args, paper, table, rows, results) for table, rows in wanted]
     seconds = time.monotonic() - began
     if queue.without and not any(one.shown() for one in found):
         raise next(iter(queue.without.values()))
@@ -146,11 +162,12 @@ def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row]
     jobs: list[Job] = []
     for row in rows:
         try:
-            choice = choose.choose(paper, row, queue) if table.choose else None
+            if table.choose:
+                choose.choose(paper, row, queue)
         except NoData:
             continue
-        settings = {method: choose.settings(paper, row, method, choice) for method in table.methods}
-        jobs += [paper.job(row, m, seed, tables) for seed in _seeds(args, table) for m, tables in settings.items()]
+        found = _found(args, paper, table, [row], queue.results)
+        jobs += [job for seed in found.seeds for m in table.methods if (job := found.job(row, m, seed))]
     queue.make([*{job.key: job for job in jobs}.values()], table.timed)
 
 
@@ -187,7 +204,7 @@ def _print(found: list[pages.Found]) -> None:
 def _show(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list[Row]]]) -> int:
     results = _results(args, paper.id, quick=False)
     timed = _results(args, paper.id, quick=True)
-    found = [pages.Found(paper, table, rows, _seeds(args, table), results, timed) for table, rows in wanted]
+    found = [_found(args, paper, table, rows, results, timed) for table, rows in wanted]
     if args.json:
         print(json.dumps({"paper": paper.id, "tables": [pages.summary(one) for one in found]}))
     else:
@@ -199,11 +216,11 @@ def _list(args: argparse.Namespace) -> int:
     out: dict[str, Any] = {}
     for name in [args.paper] if args.paper else define.names():
         paper = define.paper(name)
-        results = _results(args, name, quick=False)
+        results = _results(args, paper.id, quick=False)
         out[name] = {"title": paper.title, "tables": {}}
         for table, rows in define.chosen(paper, args.table, ()):
-            found = pages.Found(paper, table, rows, _seeds(args, table), results)
-            runs = len(rows) * len(table.methods) * len(found.seeds)
+            found = _found(args, paper, table, rows, results)
+            runs = sum(len(found.wanted(row, method)) for row in rows for method in table.methods)
             facts = {"title": table.title, "methods": table.methods, "rows": [row.id for row in rows]}
             out[name]["tables"][table.id] = {**facts, "runs": runs, "done": runs - found.missing()[0]}
     if args.json:

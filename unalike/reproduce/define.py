@@ -3,12 +3,15 @@
     [base]                     settings of every run: tables as in a config file
     [method.feddc]             a method of the paper: label, and tables that it brings along
     [part.mnist]               a piece of a row: label, target, tables; `only.feddc` are tables for that method alone
-    [[table]]                  id, title, methods, measures, rows, seeds; wide: a column a measure
+    [[table]]                  id, title, methods, measures, rows, seeds; wide: a column a measure; best, further: so
+                               many methods, the best by validation, have so many seeds more
     [numbers.table3."a-b"]     what the paper prints in row a-b: a value a measure for each method, and their origin
-    [quick]                    a table of minutes, with claims that can fail
+    [quick]                    a table of minutes, with claims that can fail; several as [[quick]], each with an id
 
 A table's rows are grids: lists of axes, an axis a list of parts or {set = "method.lam", values = [...]}. Every
 combination is a row, called by its parts. Later settings win: base, parts, method, what parts say for the method alone.
+`models` are the networks of a row whose clients have different ones. A target may be the name of a method: its last
+number in the same seed.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Row:
     id: str
     label: str
     parts: tuple[dict[str, Any], ...]
-    target: float | None
+    target: float | str | None  # or the method whose last number it is
     numbers: dict[str, Any]
 
     def paper(self, method: str, measure: int) -> float | None:
@@ -67,8 +70,15 @@ class Table:
     notes: str = ""
     claims: tuple[dict[str, Any], ...] = ()
     choose: bool = False
+    best: int = 0  # how many methods, the best by validation when settings were chosen, ...
+    further: int = 0  # ... have so many seeds more, and with them `against`
     against: str | None = None  # the method that the others are tested against, over the seeds
     wide: bool = False  # a line a method and a column a measure, where a paper prints nothing to compare with
+
+    @property
+    def all_seeds(self) -> range:
+        """Those of every method, and the further ones of some."""
+        return range(self.seeds + self.further)
 
     @property
     def timed(self) -> bool:
@@ -122,13 +132,19 @@ class Paper:
         self.local_models: bool = tree.get("local_models", False)
         self.choices: dict[str, Any] = tree.get("choose", {})
         self.tables = {table["id"]: self._table(table) for table in tree["table"]}
-        self.quick = self._table({"id": "quick", **tree["quick"]})
+        quick = tree["quick"] if isinstance(tree["quick"], list) else [tree["quick"]]
+        self.quick = [self._table({"id": "quick", **table}) for table in quick]
 
     def _table(self, table: dict[str, Any]) -> Table:
         for method in table["methods"]:
             if method not in self.methods:
                 raise unknown(f"method of {self.id}", method, self.methods)
         rows = [row for grid in table["rows"] for row in self._rows(table["id"], grid)]
+        for row in rows:
+            if isinstance(row.target, str) and row.target not in table["methods"]:
+                raise unknown(
+                    f"method of {self.id} {table['id']}, the target of {row.id},", row.target, table["methods"]
+                )
         known = {f.name for f in dc.fields(Table)}
         more = {k: v for k, v in table.items() if k in known and k != "rows"}
         return Table(**{"seeds": 1, **more, "rows": rows, "claims": tuple(table.get("claims", ()))})
@@ -166,6 +182,8 @@ class Paper:
                 tables["model"] = {}  # another model: the settings are those of the one before
             for name in config.TABLES:
                 tables[name] |= layer.get(name, {})
+            if config.MODELS_TABLE in layer:
+                tables[config.MODELS_TABLE] = dict(layer[config.MODELS_TABLE])
         for table, setting, value in (change for part in row.parts for change in part.get("sweep", ())):
             if setting in config.SETTINGS[table](tables[table]):  # FedAvg has no λ: its run is the same in every row
                 tables[table][setting] = value

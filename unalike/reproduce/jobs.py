@@ -3,7 +3,8 @@
 A run that has left its result is never made again; one that was killed goes on from its checkpoint. A resumed run is
 bit-identical on a CPU, so an interrupted queue ends with the same numbers. Runs of a tiny model that differ in seed,
 fold, rate or the scale of the start alone go through one stack of clients (unalike.engines.together): every one has its
-own folder and result still, with the numbers that it has alone, to rounding.
+own folder and result still, with the numbers that it has alone, to rounding. Several processes with the same folder of
+results share the runs out among themselves.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from unalike.files import Company
 from unalike.metrics.names import score_in
 from unalike.reproduce import centroids, local_models
 from unalike.reproduce.define import Job, plain
+from unalike.reproduce.groups import of_groups
 from unalike.reproduce.results import Result, Results, collect, diverged
+from unalike.reproduce.shared import Shared
 from unalike.run import folder
 from unalike.run.callbacks import Callback
 
 SAY_EVERY = 10.0  # seconds between lines of progress
+WAIT = 1.0  # seconds between looks at what other processes have done
 BESIDE = "beside.jsonl"  # in a run's folder: rounds in which other queues were at work
 LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}  # what runs of one stack may differ in
 STACK_BYTES = 1 << 30  # of all data of a stack
@@ -109,7 +113,9 @@ class Queue:
         self.made = self._ended = 0
         self.without: dict[str, NoData] = {}  # data sets that could not be had
         self._company = Company("queues")
+        self._shared = Shared(results.folder)
         self._again: set[str] = set()  # runs made once more, for their time
+        self._said = 0.0  # when it was said that this process waits
 
     def close(self) -> None:
         self._company.leave()
@@ -123,7 +129,7 @@ class Queue:
                 if self._beside(self.place(job)):  # an earlier attempt that was not alone either
                     shutil.rmtree(self.place(job))
         titles = {job.key: f"[{n}/{len(jobs)}] {job.row} {job.method}" for n, job in enumerate(jobs, 1)}
-        self.runs(missing, self.data, lambda job: titles[job.key], self._keep)
+        self.runs(missing, self.data, lambda job: titles[job.key], self._keep, lambda job: self.results.of(job, timed))
         return [there for job in jobs if (there := self.results.of(job)) is not None]
 
     def runs(
@@ -131,52 +137,93 @@ class Queue:
         jobs: Sequence[Job],
         data: Callable[[Job], Federation],
         title: Callable[[Job], str],
-        then: Callable[[Job, Any], Any],
-    ) -> dict[str, Any]:
-        """What `then` makes of each finished run (or `Diverged`), by the job's key; jobs that have no data are left
-        out. Those that fit go in one stack, and a run's `then` does not wait for the others."""
-        out: dict[str, Any] = {}
-
-        def one(job: Job, fed: Federation, title: str, member: Member | None = None) -> None:
-            out[job.key] = then(job, self.go(job, fed, title, member))
-
+        then: Callable[[Job, Any], None],
+        known: Callable[[Job], Any],
+    ) -> None:
+        """Make runs until all are `known` (their results are there) but those that have no data: another process may
+        make some of them, and is waited for. `then` keeps the result of a finished run (or `Diverged`). Runs that fit
+        go in one stack, and a run's `then` does not wait for the others."""
         waiting, kinds = [*jobs], {job.key: _kind(job) for job in jobs}
         while waiting:
-            job = waiting[0]
+            job = next((job for job in waiting if self._take(job, known)), None)
+            waiting = [other for other in waiting if known(other) is None]
+            if job is None and waiting:
+                self._wait(len(waiting))
+            if job is None:
+                continue
+            group = [job]
             try:
                 fed = data(job)
+                group += self._beside_it(job, fed, [o for o in waiting if kinds[o.key] == kinds[job.key]], known)
+                self._make(group, fed, data, title, then)
             except NoData:
-                waiting = waiting[1:]
-                continue
-            group = [other for other in waiting if kinds[other.key] == kinds[job.key]]
-            a_run = 2 * fed.train.x.nbytes + 1  # bytes that a stack takes for a run: its data, and once more in it
-            group = group[: max(1, STACK_BYTES // a_run)]
-            if len(group) > 1 and not self._stacks(job, fed):
-                group = [job]
-            made = {job.key for job in group}
+                pass
+            finally:
+                for one in group:
+                    self._shared.leave(one.key)
+            made = {one.key for one in group}
             waiting = [other for other in waiting if other.key not in made]
-            if len(group) == 1:
-                one(job, fed, f"{title(job)} {_which([job])}")
-            else:
-                words = f"{title(job)} {_which(group)}"  # one of them speaks for all
-                starts = [functools.partial(one, j, data(j), words if j is job else "") for j in group]
-                settings = self.placed(job)["run"]
-                try:
-                    together(starts, settings.get("precision", "highest"), settings.get("deterministic", False))
-                except EngineRefused:  # a model of one's own that cannot be stacked: `auto` finds another engine
-                    for j in group:
-                        one(j, data(j), f"{title(j)} {_which([j])}")
             gc.collect()  # a run holds itself in circles, and its tensors are large
             self._ended += 1
             if self._ended % 8 == 0 and "torch._dynamo" in sys.modules:
                 torch._dynamo.reset()  # compiled steps of engines that have ended: it gives up when it has many
-        return out
+
+    def _take(self, job: Job, known: Callable[[Job], Any]) -> bool:
+        """Take a run that no process has made, or is at work on."""
+        if not self._shared.take(job.key):
+            return False
+        self.results.look(job.key)
+        if known(job) is None:
+            return True
+        self._shared.leave(job.key)
+        return False
+
+    def _wait(self, runs: int) -> None:
+        """Wait a little for other processes, which are at work on all that is missing."""
+        if self.clock.over:
+            raise OutOfTime
+        if not self.quiet and time.monotonic() - self._said > SAY_EVERY:
+            self._said = time.monotonic()
+            print(f"waiting for {runs} runs of other processes", file=sys.stderr, flush=True)
+        time.sleep(WAIT)
+
+    def _beside_it(self, job: Job, fed: Federation, alike: list[Job], known: Callable[[Job], Any]) -> list[Job]:
+        """Take the runs that go in one stack with this one."""
+        a_run = 2 * fed.train.x.nbytes + 1  # bytes that a stack takes for a run: its data, and once more in it
+        others = [other for other in alike if other is not job][: max(1, STACK_BYTES // a_run) - 1]
+        return [other for other in others if self._take(other, known)] if others and self._stacks(job, fed) else []
+
+    def _make(
+        self,
+        group: list[Job],
+        fed: Federation,
+        data: Callable[[Job], Federation],
+        title: Callable[[Job], str],
+        then: Callable[[Job, Any], None],
+    ) -> None:
+        """Make runs in one stack, or one that stands alone; `fed` are the first one's data."""
+
+        def one(job: Job, fed: Federation, title: str, member: Member | None = None) -> None:
+            then(job, self.go(job, fed, title, member))
+
+        job = group[0]
+        if len(group) == 1:
+            return one(job, fed, f"{title(job)} {_which([job])}")
+        words = f"{title(job)} {_which(group)}"  # one of them speaks for all
+        starts = [functools.partial(one, j, data(j), words if j is job else "") for j in group]
+        settings = self.placed(job)["run"]
+        try:
+            together(starts, settings.get("precision", "highest"), settings.get("deterministic", False))
+        except EngineRefused:  # a model of one's own that cannot be stacked: `auto` finds another engine
+            for j in group:
+                one(j, data(j), f"{title(j)} {_which([j])}")
+        return None
 
     def _stacks(self, job: Job, fed: Federation) -> bool:
         """Whether a stack of several runs gains: the model is tiny, and of a kind that is fast in stacks."""
         tables, sizes = self.placed(job), fed.train.sizes
         skewed = sizes.max() > SKEWED * sizes.mean()  # for most of the steps only the largest clients are at work
-        if skewed or tables["run"].get("engine", "auto") not in ("auto", "batched"):
+        if skewed or config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
             return False
         model = config.make_model(config.check(tables)["model"], fed, 0)
         return not any(heavy(model)) and sum(p.numel() for p in model.parameters()) <= TINY
@@ -221,7 +268,7 @@ class Queue:
             result = diverged(job, folder.read_rounds(place / "rounds.jsonl"), run.round)
         else:
             more = [line for file in (local_models.FILE, centroids.FILE) for line in folder.read_rounds(place / file)]
-            result = collect(job, run, more)
+            result = collect(job, run, [*more, of_groups(run)])
         self.results.add(job.name, {**result, "beside": self._beside(place)})
         self.made += 1
 

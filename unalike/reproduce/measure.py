@@ -151,11 +151,23 @@ def cells(
             diverged = tuple(result["diverged"] for result in found.values() if result.get("diverged"))
             for k, text in enumerate(table.measures):
                 one = measure(text)
-                numbers = {seed: one.of(result, row.target) for seed, result in found.items()}
+                targets = _targets(row, one.key, found, finder, results)
+                numbers = {seed: one.of(result, targets[seed]) for seed, result in found.items()}
                 values = {seed: value for seed, value in numbers.items() if value is not None}
                 missed = [seed for seed, value in numbers.items() if value is None]
                 out.append(Cell(row, method, one, row.paper(method, k), values, missed, len(found), diverged))
     return out
+
+
+def _targets(row: Row, key: str, seeds: Iterable[int], finder: Any, results: Results) -> dict[int, float | None]:
+    """Return the row's target in each seed: a number, or what a method has in its last round."""
+    if not isinstance(row.target, str):
+        return {seed: row.target for seed in seeds}
+    jobs = {seed: finder(row, row.target, seed) for seed in seeds}
+    found = {seed: results.of(job) if job else None for seed, job in jobs.items()}
+    return {
+        s: result["final"].get(key) if result and not result.get("diverged") else None for s, result in found.items()
+    }
 
 
 # ---------------------------------------------------------------- claims
@@ -196,7 +208,8 @@ class Claim:
 def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
     """Return the table's claims, each about its first row, or about each of `rows`, which are patterns:
 
-    {higher, lower, by}            a method is ahead of another by more than so many points in every seed
+    {higher, lower, by}            a method is ahead of another by more than so many points in every seed; a pair
+                                   ["a", "b"] in the place of a method is by how much a is ahead of b
     {best, chosen_by, lower, by}   so is, of several methods, the one that another measure chooses in that seed
     {none, lower, by}              none of several methods is ahead of another by more than so many points
     {near, within}                 two methods are no further apart
@@ -218,18 +231,18 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
         own = [cell for cell in cells if cell.measure == one and cell.method == claim["of"]]
         return _bounded(claim, table, row, own, one.unit)
     first, second = claim["near"] if "near" in claim else (claim.get("higher"), claim["lower"])
-    base = _values(cells, one).get(second, {})
-    ahead = _leaders(claim, cells, one) if first is None else {seed: first for seed in base}
     values = _values(cells, one)
-    leaders = {s: m for s, m in sorted(ahead.items()) if s in base and s in values.get(m, {})}
-    margins = {seed: values[method][seed] - base[seed] for seed, method in leaders.items()}
+    base, ahead = _numbers(values, second), _numbers(values, first)
+    leaders = _leaders(claim, cells, one) if first is None else {}
+    ahead |= {seed: values[method][seed] for seed, method in leaders.items() if seed in values.get(method, {})}
+    margins = {seed: ahead[seed] - base[seed] for seed in sorted(ahead.keys() & base.keys())}
     limit = claim["within"] if "near" in claim else claim.get("by", 0.0)
     if "near" in claim or "none" in claim:
         held = sum((abs(m) if "near" in claim else m) <= limit for m in margins.values())
     else:
         held = sum(m > limit for m in margins.values())
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
-    names = ", ".join(leaders.values()) if first is None else ""
+    names = ", ".join(leaders[seed] for seed in margins) if first is None else ""
     return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names)
 
 
@@ -249,6 +262,14 @@ def _bounded(claim: dict[str, Any], table: Table, row: Row, own: Sequence[Cell],
 
 def _values(cells: Sequence[Cell], one: Measure) -> dict[str, dict[int, float]]:
     return {cell.method: cell.values for cell in cells if cell.measure == one}
+
+
+def _numbers(values: dict[str, dict[int, float]], who: str | list[str] | None) -> dict[int, float]:
+    """Return a method's numbers by seed, or by how much the first of two is ahead of the second."""
+    if not isinstance(who, list):
+        return dict(values.get(who or "", {}))
+    first, second = (values.get(method, {}) for method in who)
+    return {seed: first[seed] - second[seed] for seed in first.keys() & second.keys()}
 
 
 def _leaders(claim: dict[str, Any], cells: Sequence[Cell], one: Measure) -> dict[int, str]:

@@ -36,19 +36,31 @@ class Found:
         seeds: Sequence[int],
         results: Results,
         timed: Results | None = None,
+        everywhere: bool = False,
     ):
         self.timed = [*results.found.values(), *(timed.found.values() if timed else ())]
         self.paper, self.table, self.rows, self.seeds, self.results = paper, table, [*rows], [*seeds], results
+        self.everywhere = everywhere or not table.further  # all methods have all seeds
         self.cells = measure.cells(paper, table, rows, seeds, results, self.job)
 
     def job(self, row: Row, method: str, seed: int) -> Job | None:
-        """The run; None as long as its settings have not been chosen."""
+        """The run; None as long as its settings have not been chosen, and where the method does not have this seed."""
         if not self.table.choose:
             return self.paper.job(row, method, seed)
         choice = choose.known(self.paper, row, self.results)
-        if choice is None:
+        if choice is None or seed not in self.wanted(row, method):
             return None
         return self.paper.job(row, method, seed, choose.settings(self.paper, row, method, choice))
+
+    def wanted(self, row: Row, method: str) -> list[int]:
+        """Return the seeds that a method is run with: all of them, or without the further ones, which are for the best
+        by validation and for the method that all are compared with."""
+        if self.everywhere:
+            return self.seeds
+        choice = choose.known(self.paper, row, self.results)
+        tried = [m for m in choose.ranking(choice) if m in self.table.methods] if choice else []
+        further = method in (*tried[: self.table.best], self.table.against)
+        return [seed for seed in self.seeds if further or seed < self.table.seeds]
 
     def jobs(self, row: Row, method: str) -> list[Job | None]:
         """Return the runs of all seeds."""
@@ -69,7 +81,7 @@ class Found:
         count: int = 0
         times: dict[str, tuple[int, float]] = {}
         for row, method in itertools.product(self.rows, self.table.methods):
-            lacking = len(self.seeds) - len(self.results_of(row, method))
+            lacking = len(self.wanted(row, method)) - len(self.results_of(row, method))
             count += lacking
             one = measure.estimate(self.paper.settings(row, method), self.timed) if lacking else None
             if one:
@@ -156,7 +168,8 @@ def _gains(found: Found, row: Row, cells: Sequence[Cell]) -> dict[str, measure.G
     """Return the gains over the method to compare with, of those that have its network."""
     base = found.table.against
     assert base is not None
-    network = {method: found.paper.settings(row, method)["model"] for method in found.table.methods}
+    tables = {method: found.paper.settings(row, method) for method in found.table.methods}
+    network = {method: (own["model"], own.get("models")) for method, own in tables.items()}
     alike = [cell for cell in cells if network[cell.method] == network[base]]
     return measure.gains(alike, row.id, measure.measure(found.table.measures[0]), base)
 
@@ -188,12 +201,11 @@ def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
     sections = [_head(paper)]
     rows = [["table", "row", "method", "measure", "paper", "ours", "deviation", "difference", "verdict", "seeds"]]
     for table in paper.tables.values():
-        found = Found(paper, table, table.rows, range(table.seeds), results, quick)
+        found = Found(paper, table, table.rows, table.all_seeds, results, quick)
         sections.append(_section(found, docs))
         rows += [_csv(found, cell) for cell in found.shown()]
-    check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
-    if check.shown():
-        sections.append(_section(check, docs))
+    checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
+    sections += [_section(check, docs) for check in checks if check.shown()]
     page = docs / f"{paper.id}.md"
     _write(page, "\n\n".join(sections) + "\n")
     _write(docs / f"{paper.id}.csv", csv_text(rows))
@@ -264,7 +276,7 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
     for paper, results, quick in papers:
         section = [f"## {paper.name}", paper.cite + ".", came_out(results.folder.parent / "notes.md")]
         for table in paper.tables.values():
-            found = Found(paper, table, table.rows, range(table.seeds), results)
+            found = Found(paper, table, table.rows, table.all_seeds, results)
             words = Counter(cell.verdict for cell in found.shown() if cell.done)
             if not words:
                 waiting.append(f"{paper.name} {table.id}")
@@ -272,13 +284,14 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
             counts = [words[w] for w in ("reproduces", "close", "does not", measure.NOT_AT_HAND)]
             link = f"[{table.id}]({paper.id}.md)"
             rows.append([paper.name, link, table.title, str(sum(words.values())), *map(str, counts)])
-            section.append(_claims(found, f"Claims of {link}, tested on our runs:"))
+            section.append(_claims(found.claims, f"Claims of {link}, tested on our runs:"))
             row, plots = found.shown()[0].row, [part for part in section if part.startswith("![")]
             image = f"images/{paper.id}-{table.id}-{row.id}.svg"
             if not plots and (docs / image).is_file():
                 section.append(f"![{row.label}]({image})")
-        check = Found(paper, paper.quick, paper.quick.rows, range(paper.quick.seeds), quick)
-        section.append(_claims(check, f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"))
+        checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
+        title = f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"
+        section.append(_claims([claim for check in checks for claim in check.claims], title))
         sections.append("\n\n".join(filter(None, section)))
     body = [
         "# Do the papers hold?",
@@ -293,8 +306,8 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
     return docs / "index.md"
 
 
-def _claims(found: Found, title: str) -> str:
-    words = [f"- {claim.words}" for claim in found.claims if claim.margins]
+def _claims(found: Sequence[Claim], title: str) -> str:
+    words = [f"- {claim.words}" for claim in found if claim.margins]
     return "\n".join([title, "", *words]) if words else ""
 
 
@@ -358,7 +371,7 @@ def _curves(found: Found, row: Row) -> str:
         if printed is not None and one.unit == "%":
             x, y = place(rounds, printed)
             out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {open_mark}/>')
-        if printed is not None and one.unit == "rounds" and row.target is not None and printed <= rounds:
+        if printed is not None and one.unit == "rounds" and isinstance(row.target, float) and printed <= rounds:
             x, y = place(printed, 100 * row.target)
             out.append(f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {open_mark}/>')
     what = escape(of(key).words)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import statistics
 from collections.abc import Sequence
@@ -43,11 +44,19 @@ class Results:
         self.folder = folder
         self.found: dict[str, Result] = {}
         for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            try:
-                result = json.loads(file.read_text(encoding="utf-8"))
-                self.found[result["key"]] = result
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise UnalikeError(f"{file} is no result of a run ({error}): delete it and run it again.") from error
+            self._read(file)
+
+    def _read(self, file: Path) -> None:
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+            self.found[result["key"]] = result
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnalikeError(f"{file} is no result of a run ({error}): delete it and run it again.") from error
+
+    def look(self, key: str) -> None:
+        """Read what other processes may have left of this run meanwhile."""
+        for file in self.folder.glob(f"*-{key}.json"):
+            self._read(file)
 
     def of(self, job: Job, timed: bool = False) -> Result | None:
         """Its result; where times are what is asked for, only of a run that had its device to itself."""
@@ -56,9 +65,10 @@ class Results:
 
     def add(self, name: str, result: Result) -> None:
         """Written under a new name and renamed: it is there as a whole or not at all."""
+        content = (json.dumps(result, indent=1) + "\n").encode()
         with complaining(f"Cannot write to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            replace(self.folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
+            replace(self.folder / f"{name}.json", content, mark=str(os.getpid()))  # others may write the same choice
         self.found[result["key"]] = result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import hashlib
+import typing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 import unalike
-from unalike.contract.method import settings
+from unalike.contract.method import Method, settings
 from unalike.data.federation import Federation
 from unalike.engines.families import Families
 from unalike.metrics.names import lower_ones
 from unalike.nn.task import Task
 from unalike.settings.knobs import knobs
+from unalike.settings.typed import Known, hints
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -50,6 +52,13 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_public(run.data),
         },
     }
+
+
+def usual_settings(method: Method) -> dict[str, Any]:
+    """Return the options of a method at their defaults, as a config holds them, but those that may be None: a config
+    without such a one is of a run that had said so."""
+    known: Known = hints(type(method)) if dc.is_dataclass(method) else {}
+    return {"method": {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}}
 
 
 def _newcomers(run: Run) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from unalike.messages.sealed import peer_payload
 
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
-    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average."""
+    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
+    whether the server's noise comes from its operating system."""
 
     def __init__(
         self,
@@ -36,12 +37,14 @@ class Round:
         channel: Channel | None = None,
         kept: Kept | None = None,
         expected: float | None = None,
+        secret: bool = False,
     ):
-        self.channel, self.kept, self.expected = channel, kept, expected
+        self.channel, self.kept, self.expected, self.secret = channel, kept, expected, secret
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
+        self.bytes_saved = 0  # by the channel, of what went up
         self.batches = 0  # read by all clients in training
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
@@ -107,6 +110,7 @@ class Round:
                 listener(outcome)
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
+            self.bytes_saved += passage.channel.saved(sums.names) * len(sums.ids)
             passage.close(sums)
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
@@ -123,7 +127,7 @@ class Round:
         job, when = self.engine.job, (self.round, self.exchange)
         expected = self.expected if self.expected is not None and called < self.population else float(called)
         draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
-        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected)
+        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
 
     def _taken(self, outcome: Outcome, passage: Passage | None) -> int:
         """Take an outcome through the channel, where there is one; return the bytes of its numbers."""

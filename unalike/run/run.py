@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.channel import Channel, parse
+from unalike.channel import Channel, Sight, parse, who_sees
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
 from unalike.client.state_on_disk import ChannelStates
@@ -22,6 +22,7 @@ from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
 from unalike.data import Federation
 from unalike.data.drifting import Present
+from unalike.draws import new_secret
 from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
@@ -36,7 +37,7 @@ from unalike.run.callbacks import Callback
 from unalike.run.clusters import cluster_line, clusters
 from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
-from unalike.run.facts import facts
+from unalike.run.facts import facts, usual_settings
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
@@ -48,6 +49,7 @@ from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
 SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down, up and between clients before round 1
+SECRET = "_secret"  # among the server's values, in its checkpoint and nowhere else: what cohorts are drawn from
 WAYS = ("down", "up", "peer")  # of bytes
 
 
@@ -115,7 +117,7 @@ class Run:
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = facts(self, fingerprint, engine_options)
             try:
-                self.folder = RunFolder(where, config, settings.resume, recipe)
+                self.folder = RunFolder(where, config, settings.resume, recipe, usual_settings(method))
             except BaseException:
                 self.close()
                 raise
@@ -161,6 +163,7 @@ class Run:
             value = getattr(self.local, name)
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        self.method.check_clients(self.population)
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
@@ -205,10 +208,41 @@ class Run:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
         return Channel(stages, self.method, self.task) if stages else None
 
+    def who_sees(self, real: bool | None = None) -> list[Sight]:
+        """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
+        it is between machines, where it only stands in for one that is."""
+        stages = () if self.channel is None else self.channel.stages
+        return who_sees(
+            self.method,
+            stages,
+            real=self.data.remote if real is None else real,
+            common=bool(self.vectors()),
+            statistics=any(task.averages_buffers for task in self.tasks.values()),
+            reply=self._reply_bytes(),
+        )
+
+    def _reply_bytes(self) -> tuple[int, int] | None:
+        """The bytes of a reply with all of the method's fields, without the channel and with it."""
+        if self.channel is None:
+            return None
+        whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
+        return whole, whole - self.channel.saved([*self.channel.sizes])
+
     @property
     def private(self) -> bool:
         """Whether the channel's noise bounds what can be learnt of a client."""
         return self.channel is not None and self.channel.private
+
+    @property
+    def secretive(self) -> bool:
+        """Whether cohorts and the server's noise must be unknown to clients, which all have the run's seed: in a real
+        federation whose channel protects."""
+        return self.private and self.data.remote
+
+    def cohort(self, t: int) -> np.ndarray:
+        """Return the clients of round t (from 0), in ascending order."""
+        seed = bytes.fromhex(self.server.values[SECRET]) if self.secretive else self.seed
+        return draw(self.sampling, seed, t, self._training.train.sizes)
 
     def _assemble(self, options: dict[str, Any], where: Path | None) -> None:
         task, method = self.task, self.method
@@ -336,7 +370,9 @@ class Run:
             callback.on_end(self)
 
     def _setup(self) -> None:
-        exchanges = Round(self.engine, self.server, -1, (), self.channel, self._channel_store)
+        if self.secretive:
+            self.server.values[SECRET] = new_secret().hex()
+        exchanges = Round(self.engine, self.server, -1, (), self.channel, self._channel_store, secret=self.secretive)
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
@@ -349,10 +385,11 @@ class Run:
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         self._enter(t + 1)
-        ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
+        ids = self.cohort(t)
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
-        exchanges = Round(self.engine, self.server, t, self._listeners, self.channel, self._channel_store, expected)
+        through = self.channel, self._channel_store, expected, self.secretive
+        exchanges = Round(self.engine, self.server, t, self._listeners, *through)
         self.server_work.buffers = exchanges.statistics
         self.method.round(self.server, Cohort(exchanges, ids))
         exchanges.finish()
@@ -369,6 +406,8 @@ class Run:
             "bytes_up": exchanges.bytes_up,
             "batches": exchanges.batches,
         }
+        if self.channel is not None:
+            line["bytes_up_plain"] = exchanges.bytes_up + exchanges.bytes_saved
         if exchanges.bytes_peer:
             line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
@@ -523,6 +562,12 @@ class Run:
         read."""
         return save(predictor(self, client, architecture), path, source)
 
+    def _without_channel(self) -> dict[str, int]:
+        """What would have gone up without the channel, where there is one."""
+        if self.channel is None:
+            return {}
+        return {"bytes_up_plain": sum(line.get("bytes_up_plain", 0) for line in self.history)}
+
     def to_pandas(self) -> Any:
         """Return the history as a pandas data frame, a row a round."""
         try:
@@ -559,6 +604,7 @@ class Run:
             "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
             **{f"bytes_{way}": count for way, count in sent.items() if count or way != "peer"},
+            **self._without_channel(),
             "seconds": self.seconds_total,
             "engine": self.reason,
         }

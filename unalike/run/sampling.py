@@ -149,8 +149,8 @@ def sampling(value: Any) -> Sampling:
     )
 
 
-def draw(how: Sampling, seed: int, round: int, sizes: np.ndarray) -> np.ndarray:
-    """The clients of a round, in ascending order."""
+def draw(how: Sampling, seed: int | bytes, round: int, sizes: np.ndarray) -> np.ndarray:
+    """The clients of a round, in ascending order; seed: the run's, or the server's secret."""
     if type(how) is Uniform and how.size(len(sizes)) == len(sizes):  # everybody: nothing to draw
         return np.arange(len(sizes))
     ids = how.draw(draws.generator(seed, "sampling", round), round, len(sizes), sizes)

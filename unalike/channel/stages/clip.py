@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-from unalike.channel.stage import Stage, Way, norms
+from unalike.channel.stage import Sees, Stage, Way, norms
 from unalike.settings.knobs import knob
 
 
@@ -17,6 +17,10 @@ class Clip(Stage):
     wide = floats = True
 
     norm: float = knob(1.0, "the largest norm of a reply", above=0)
+
+    @property
+    def sees(self) -> Sees:
+        return Sees(server=f"no reply longer than {self.norm:g}: that bounds one client's influence and hides nothing")
 
     def client(self, way: Way) -> None:
         # a shade below the bound, so that rounding cannot lift a norm above it

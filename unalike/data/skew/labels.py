@@ -32,19 +32,24 @@ class Permute(Change):
     of the classes (at least two, where it is above 0). So P(y|x) differs, and no one model can be right for all: the
     setting of clustered federated learning (CFL, arXiv:1910.01991). The global test set keeps its labels: expect a
     global model to be wrong there too, as it learns the names of all groups.
+
+    Groups are equally large, unless `share` says how many of the clients are not in group 0: permute:2:0.2 is one
+    client in five with wrong labels among honest ones, a poisoned one, and what it sends is wrong in every class.
     """
 
     name: ClassVar[str] = "permute"
     of_features: ClassVar[bool] = False
     groups: int = 2
+    share: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         tools.count("Permute's groups", self.groups, least=2)
+        tools.number("Permute's share", self.share, 0, 1, 0.2)
 
     def change(self, fed: Any, seed: int) -> Any:
         classes = _classes(self.name, fed)
-        groups = drawn_groups(self.name, len(fed), self.groups, seed)
+        groups = drawn_groups(self.name, len(fed), self.groups, seed, self.share)
         names = torch.from_numpy(self.names(classes, seed).reshape(-1))
 
         def renamed(columns: Columns) -> Columns:

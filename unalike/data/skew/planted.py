@@ -11,11 +11,21 @@ from unalike.data.partition import tools
 from unalike.errors import UnalikeError
 
 
-def drawn_groups(name: str, clients: int, groups: int, seed: int) -> np.ndarray:
-    """Return the group of every client, int64 [N]: as even as can be, drawn at random. Group 0 is not changed."""
+def drawn_groups(name: str, clients: int, groups: int, seed: int, share: float = 0.0) -> np.ndarray:
+    """Return the group of every client, int64 [N]: as even as can be, drawn at random. Group 0 is not changed; with a
+    `share` above 0, only so many of the clients are in the other groups."""
     if groups > clients:
         raise UnalikeError(f"{name} must make {groups} groups of {clients} clients: ask for at most {clients}.")
-    return draws.generator(draws.check_seed(seed), "groups", name).permutation(np.arange(clients) % groups)
+    of = np.arange(clients) % groups
+    if share:
+        others = int(share * clients + 0.5)
+        if others < groups - 1:
+            raise UnalikeError(
+                f"{name} with share={share:g} has {others} of {clients} clients for {groups - 1} groups beside the "
+                "first: ask for a larger share."
+            )
+        of = np.where(np.arange(clients) < others, np.arange(clients) % (groups - 1) + 1, 0)
+    return draws.generator(draws.check_seed(seed), "groups", name).permutation(of)
 
 
 def levels(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

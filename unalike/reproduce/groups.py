@@ -1,0 +1,56 @@
+"""Numbers of groups of clients in the last round: clients with the same network, and groups that a skew planted.
+
+    own_small_accuracy      clients with the network "small", each one's own model on its own test samples: the mean
+    own_permute0_accuracy   the same of the clients in group 0 of "permute"
+    common_small_accuracy   clients with the network "small", each one's own model on the common test set: the mean
+
+Of networks alone the last: it takes a pass over the test set for every client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from unalike.nn.task import picker
+from unalike.run.predict import predictor
+from unalike.run.run import Run
+
+ROWS = 1000  # of the test set at a time
+
+
+def of_groups(run: Run) -> dict[str, Any]:
+    """Return a line of the last round with these numbers; without groups there is nothing in it."""
+    line: dict[str, Any] = {"round": run.rounds_done}
+    values = run.client_values
+    for name, clients in {**_networks(run), **_planted(run)}.items():
+        there = np.isin(values.get("client", ()), clients)
+        if "accuracy" in values and there.any():
+            line[f"own_{name}_accuracy"] = float(values["accuracy"][there].mean())
+    for name, clients in _networks(run).items():
+        test = run.parts[name].global_test
+        if test is not None and run.data.classes is not None:
+            line[f"common_{name}_accuracy"] = float(np.mean([_common(run, int(k), *test) for k in clients]))
+    return line
+
+
+def _networks(run: Run) -> dict[str, np.ndarray]:
+    several = run.architectures
+    return {} if several is None else {name: several.clients(name) for name in several.names}
+
+
+def _planted(run: Run) -> dict[str, np.ndarray]:
+    groups = {change: of for change, of in run.data.planted.items() if of.dtype.kind in "iu"}
+    return {f"{change}{g}": np.flatnonzero(of == g) for change, of in groups.items() for g in np.unique(of[of >= 0])}
+
+
+def _common(run: Run, client: int, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the accuracy of a client's own model on the common test set."""
+    own = predictor(run, client=client)
+    module, pick, right = own.module.eval(), picker(own.output), 0
+    with torch.no_grad():
+        for some, labels in zip(x.cpu().split(ROWS), y.cpu().split(ROWS), strict=True):
+            right += int((pick(module(some)).argmax(-1) == labels).sum())
+    return right / len(y)
