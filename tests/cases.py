@@ -85,6 +85,7 @@ CASES = {
     "fedasam": (ua.FedASAM(0.3), ua.FedASAM(0.0), ua.FedAvg(), {}),
     "fedexp": (ua.FedExP(1e-4), ua.FedExP(1e12, judged="last"), ua.FedAvg(), {}),
     "ccvr": (ua.CCVR(virtual=3, epochs=2, batch=4), ua.CCVR(epochs=0), ua.FedAvg(), {}),
+    "powersgd": (ua.PowerSGD(1), ua.PowerSGD(10**6), ua.FedAvg(), {}),  # so many columns make no matrix smaller
     "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
     "local-only": (ua.LocalOnly(), None, None, {}),
 }  # fmt: skip

@@ -32,11 +32,11 @@ MAY = {
     "data": BASE | {"settings"},
     "contract": BASE | {"settings", "training", "nn"},
     "methods": BASE | {"settings", "contract"},
-    "channel": BASE | {"contract", "training"},
+    "channel": BASE | {"settings", "contract", "training", "nn"},
     "messages": BASE | {"contract", "nn"},
     "metrics": BASE | {"nn", "data"},
-    "client": BASE | {"contract", "messages", "nn", "training", "data"},
-    "engines": BASE | {"settings", "client", "contract", "messages", "nn", "training", "data"},
+    "client": BASE | {"contract", "channel", "messages", "nn", "training", "data"},
+    "engines": BASE | {"settings", "client", "channel", "contract", "messages", "nn", "training", "data"},
     "run": BASE
     | {
         "settings",
@@ -52,8 +52,9 @@ MAY = {
         "data",
     },
     "config": BASE
-    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "contract", "nn", "training", "data"},
-    "network": BASE | {"config", "run", "client", "messages", "methods", "nn", "data"},
+    | {"settings", "run", "engines", "client", "metrics", "methods", "models", "channel", "contract", "nn"}
+    | {"training", "data"},
+    "network": BASE | {"channel", "config", "run", "client", "messages", "methods", "nn", "data"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},
     "comparison": BASE | {"settings", "methods", "report", "results", "metrics", "config", "run", "nn", "data"},
@@ -65,6 +66,7 @@ MAY = {
 }
 MAY["cli"] = set(MAY) - {"core", "__main__"} | BASE
 MAY["unalike"] = {
+    "channel",
     "settings",
     "contract",
     "data",

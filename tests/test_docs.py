@@ -28,6 +28,12 @@ def test_method_pages_are_what_the_generator_gives_now():
     assert not stale, f"{', '.join(stale)} in docs/methods/ are not what the methods say now: run `make docs`"
 
 
+def test_the_page_of_stages_is_what_the_generator_gives_now():
+    pytest.importorskip("rich")
+    there = (ROOT / "docs" / "stages.md").read_text(encoding="utf-8")
+    assert generator().stages() == there, "docs/stages.md is not what the stages say now: run `make docs`"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_relative_links_lead_to_a_file(page):
     text = FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.func import vmap
 
+import unalike as ua
 from unalike import draws
 
 KEYS = torch.from_numpy(draws.client_keys(0, 0, "test", np.arange(50)))
@@ -100,3 +101,85 @@ def test_a_folded_key_is_a_new_one():
     children = torch.stack([draws.fold(KEYS, k) for k in range(20)])
     assert len(torch.unique(torch.cat([children.flatten(), KEYS]))) == 20 * 50 + 50
     assert torch.equal(draws.fold(KEYS, 3), draws.fold(KEYS, torch.tensor(3)))
+
+
+# ---------------------------------------------------------------- what clients draw from
+
+
+def keyed(keys, dtype=torch.float64):
+    return draws.KeyedDraws(keys, dtype)
+
+
+def test_a_client_of_a_stack_draws_what_it_draws_alone():
+    kinds = (
+        lambda d: d.uniform("a", (3, 4)),
+        lambda d: d.normal("a", (5,)),
+        lambda d: d.integers("a", (2, 3), 1000),
+        lambda d: d.normal("a", ()),
+        lambda d: d.at(7).uniform("a", (2,)),
+        lambda d: d.key(),
+    )
+    for kind in kinds:
+        together = kind(keyed(KEYS[:6]))
+        for k in range(6):
+            assert torch.equal(together[k], kind(keyed(KEYS[k])))
+            assert torch.equal(together[k], kind(keyed(KEYS[k : k + 1]))[0])
+        assert torch.equal(together, vmap(lambda key, kind=kind: kind(keyed(key)))(KEYS[:6]))
+        assert len(together.reshape(6, -1)[:, 0].unique()) == 6
+
+
+def test_purposes_and_numbers_draw_apart():
+    one = keyed(KEYS[0])
+    seen = [one.uniform("a", (4,)), one.uniform("b", (4,)), one.at(0).uniform("a", (4,)), one.at(1).uniform("a", (4,))]
+    assert len(torch.cat(seen).unique()) == 16
+    assert torch.equal(one.uniform("a", (4,)), seen[0])  # and come again: a simulation can be repeated
+
+
+@pytest.mark.parametrize("count, shape", [(None, (3, 4)), (2, (5,)), (2, ()), (None, ()), (3, (0,))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_secret_draws_have_the_shape_and_never_come_again(count, shape, dtype):
+    secret = draws.SecretDraws(count, "cpu", dtype)
+    want = (*(() if count is None else (count,)), *shape)
+    for kind in (secret.uniform, secret.normal, secret.at(3).normal):
+        a, b = kind("same", shape), kind("same", shape)
+        assert a.shape == b.shape == want and a.dtype == dtype
+        assert not a.numel() or not torch.equal(a, b)
+    assert secret.integers("x", shape, 10).shape == want and secret.key().shape == want[: len(want) - len(shape)]
+
+
+def test_secret_draws_have_the_right_law():
+    secret = draws.SecretDraws(2, "cpu", torch.float64)
+    u, z, k = secret.uniform("u", (50_000,)), secret.normal("z", (50_001,)), secret.integers("k", (50_000,), 7)
+    assert float(u.mean()) == pytest.approx(1 / 2, abs=6 * (1 / 12 / u.numel()) ** 0.5)
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert float((z**power).mean()) == pytest.approx(mean, abs=6 * (variance / z.numel()) ** 0.5)
+    flat = z.flatten()
+    half = len(flat) // 2  # the two numbers of a pair know nothing of each other
+    assert abs(float((flat[:half] * flat[half : 2 * half]).mean())) < 6 / half**0.5
+    assert (torch.bincount(k.flatten(), minlength=7) - 100_000 / 7).abs().max() < 6 * (100_000 / 7) ** 0.5
+
+
+def from_system(monkeypatch, word):
+    """Let the operating system give this word of 64 bits, again and again."""
+    monkeypatch.setattr(draws.os, "urandom", lambda n: word.to_bytes(8, "little") * (n // 8))
+
+
+@pytest.mark.parametrize("dtype, digits", [(torch.float32, 24), (torch.float64, 53)])
+def test_secret_uniforms_use_the_bits_that_the_dtype_holds(dtype, digits, monkeypatch):
+    secret = draws.SecretDraws(None, "cpu", dtype)
+    from_system(monkeypatch, (1 << 64) - 1)
+    assert float(secret.uniform("u", ())) == 1 - 2.0**-digits  # not 1
+    from_system(monkeypatch, 1 << (64 - digits))
+    assert float(secret.uniform("u", ())) == 2.0**-digits
+
+
+@pytest.mark.parametrize("word, wanted", [(0, (2 * 53 * np.log(2)) ** 0.5), ((1 << 64) - 1, 0.0)])
+def test_secret_normals_at_the_ends(word, wanted, monkeypatch):
+    from_system(monkeypatch, word)
+    assert draws.SecretDraws(None, "cpu", torch.float64).normal("z", ()).item() == pytest.approx(wanted, abs=1e-7)
+
+
+def test_no_whole_numbers_beyond_what_a_simulation_draws():
+    for some in (keyed(KEYS[0]), draws.SecretDraws(None)):
+        with pytest.raises(ua.UnalikeError, match="it must be from 1 to 2\\^24"):
+            some.integers("k", (), (1 << 24) + 1)

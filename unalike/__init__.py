@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 from typing import Any
 
-from unalike import data, draws, methods, metrics, models
+from unalike import channel, data, draws, methods, metrics, models
 from unalike import draws as random
 from unalike import training as local
 from unalike.contract import Batch, Cohort, Field, Fields, Me, Method, PerClient, Replies, Request, Server, Vectors
@@ -30,9 +30,9 @@ from unalike.training import LocalTraining
 __all__ = [
     "JSONL", "METHODS", "Batch", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation", "Field",
     "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress", "Replies",
-    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "data", "draws",
-    "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition", "random",
-    "sampling", "simulate", "skew", "synthetic", *CLASSES,
+    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "channel", "data",
+    "draws", "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition",
+    "random", "sampling", "simulate", "skew", "synthetic", *CLASSES,
 ]  # fmt: skip
 
 

@@ -3,6 +3,9 @@
 A key is a 64-bit number; value number i of a key is a hash of both (the finaliser of SplitMix64, Steele, Lea & Flood
 2014). The hash is written in plain int64 tensor arithmetic, so it gives the same bits for one client, under `vmap`
 for a whole cohort, compiled, and on a GPU. Batch orders, sampling, dropout and simulated noise all come from here.
+
+The hash can be undone, and a key is short: who knows three of the numbers finds the key, and with it all others. So the
+noise of a real client comes from no key: `SecretDraws` asks the operating system.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,8 +42,12 @@ def _signed(z: int) -> int:
 
 def key(seed: int, *parts: int | str) -> int:
     """One signed 64-bit key for a seed and any names and numbers."""
-    text = "\0".join(f"str:{p}" if isinstance(p, str) else f"int:{int(p)}" for p in (int(seed), *parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(_named((int(seed), *parts)), digest_size=8).digest(), "little", signed=True)
+
+
+def _named(parts: Sequence[int | str]) -> bytes:
+    """Names and numbers as bytes that no others have."""
+    return "\0".join(f"str:{p}" if isinstance(p, str) else f"int:{int(p)}" for p in parts).encode()
 
 
 def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndarray:
@@ -50,9 +59,18 @@ def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndar
     return (z ^ (z >> _LAST64)).view(np.int64)
 
 
-def generator(seed: int, *parts: int | str) -> np.random.Generator:
-    """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round."""
+def generator(seed: int | bytes, *parts: int | str) -> np.random.Generator:
+    """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round. A seed of bytes is a
+    secret of 16 to 64: the generator's key, of 128 bits, is a hash that only who has the secret can compute."""
+    if isinstance(seed, bytes):
+        own = hashlib.blake2b(_named(parts), key=seed, digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(own, "little")))
     return np.random.Generator(np.random.Philox(key=key(seed, *parts) & _MASK))
+
+
+def new_secret() -> bytes:
+    """Return 32 bytes from the operating system, for `generator`."""
+    return os.urandom(32)
 
 
 @contextlib.contextmanager
@@ -91,20 +109,146 @@ def whole(key: Tensor, counter: Tensor) -> Tensor:
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
     counter = torch.arange(math.prod(shape), device=key.device)
-    return (whole(key, counter).to(dtype) / (1 << 24)).reshape(shape)
+    return (whole(_each(key), counter).to(dtype) / (1 << 24)).reshape((*key.shape, *shape))
 
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
     """Whole numbers from 0 to high - 1, high up to 2**24."""
+    _check_high(high)
+    counter = torch.arange(math.prod(shape), device=key.device)
+    return (whole(_each(key), counter) * high >> 24).reshape((*key.shape, *shape))
+
+
+def _check_high(high: int) -> None:
     if not 1 <= high <= 1 << 24:
         raise UnalikeError(f"Whole numbers below {high} were asked for: it must be from 1 to 2^24.")
-    counter = torch.arange(math.prod(shape), device=key.device)
-    return (whole(key, counter) * high >> 24).reshape(shape)
 
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal numbers (Box-Muller)."""
-    z = bits(key, torch.arange(math.prod(shape), device=key.device))
+    z = bits(_each(key), torch.arange(math.prod(shape), device=key.device))
     radius = (((z >> 40) & 0xFFFFFF).to(dtype) + 1) / (1 << 24)
     angle = ((z >> 8) & 0xFFFFFF).to(dtype) * (2 * math.pi / (1 << 24))
-    return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).reshape(shape)
+    return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).reshape((*key.shape, *shape))
+
+
+def _each(key: Tensor) -> Tensor:
+    """Return the keys of a stack with a dimension for what each of them gives; one key as it is."""
+    return key[..., None] if key.dim() else key
+
+
+# ---------------------------------------------------------------- what clients draw from
+
+
+class Draws(Protocol):
+    """What one client draws from, or a stack of clients: then a dimension for the clients comes before the shape."""
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Uniform numbers in [0, 1)."""
+        ...
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Standard normal numbers."""
+        ...
+
+    def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
+        """Whole numbers from 0 to high - 1, high up to 2**24."""
+        ...
+
+    def at(self, number: int) -> Draws:
+        """Return what is drawn from at this number (of a training, of a step)."""
+        ...
+
+    def key(self) -> Tensor:
+        """Return a key, for what needs no secret (dropout)."""
+        ...
+
+
+class KeyedDraws:
+    """Draws of simulated clients: value i of a client is a function of its key, the purpose and i alone.
+
+    keys: int64, a client's key [] or those of a stack [c]; what is drawn is [*shape] or [c, *shape], on their device.
+    """
+
+    def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
+        self.keys, self.dtype = keys, dtype
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        return uniform(self._key(purpose), shape, self.dtype)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        return normal(self._key(purpose), shape, self.dtype)
+
+    def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
+        return integers(self._key(purpose), shape, high)
+
+    def at(self, number: int) -> KeyedDraws:
+        return KeyedDraws(fold(self.keys, number), self.dtype)
+
+    def key(self) -> Tensor:
+        return self.keys
+
+    def _key(self, purpose: str) -> Tensor:
+        return fold(self.keys, key(0, purpose))
+
+
+class SecretDraws:
+    """Draws of a real client, from the operating system's cryptographic generator: nobody else can know them, and they
+    never come again, whatever the purpose is called.
+
+    count: of clients, for [count, *shape]; None: one client's own, [*shape].
+    """
+
+    def __init__(
+        self,
+        count: int | None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        key: Tensor | None = None,
+    ):
+        """key: of what needs no secret; None: drawn when it is first asked for."""
+        self.count, self.device, self.dtype, self._key = count, device, dtype, key
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        digits = 1 - round(math.log2(torch.finfo(self.dtype).eps))  # that the dtype holds: more might be rounded to 1
+        return self._shaped(_secret_shares(self._numbers(shape), digits), shape)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        count = self._numbers(shape)
+        radius, angle = _secret_shares(2 * ((count + 1) // 2)).reshape(2, -1)
+        radius, angle = np.sqrt(-2 * np.log(radius + 2.0**-53)), 2 * np.pi * angle  # never the logarithm of 0
+        pairs = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+        return self._shaped(pairs[:count], shape)
+
+    def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
+        _check_high(high)
+        values = _secret_bits(self._numbers(shape)) % np.uint64(high)  # none likelier than another by 2^-40
+        return torch.from_numpy(values.astype(np.int64)).reshape(self._shape(shape)).to(self.device)
+
+    def at(self, number: int) -> SecretDraws:
+        return SecretDraws(self.count, self.device, self.dtype, fold(self.key(), number))
+
+    def key(self) -> Tensor:
+        if self._key is None:
+            own = _secret_bits(self._numbers(())).view(np.int64)
+            self._key = torch.from_numpy(own).reshape(self._shape(())).to(self.device)
+        return self._key
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(shape) if self.count is None else (self.count, *shape)
+
+    def _numbers(self, shape: tuple[int, ...]) -> int:
+        return math.prod(self._shape(shape))
+
+    def _shaped(self, values: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+        return torch.from_numpy(values).reshape(self._shape(shape)).to(self.device, self.dtype)
+
+
+def _secret_bits(count: int) -> np.ndarray:
+    """Return uint64 [count] from the operating system."""
+    return np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
+
+
+def _secret_shares(count: int, digits: int = 53) -> np.ndarray:
+    """Return float64 [count], uniform in [0, 1), with so many random bits each."""
+    return (_secret_bits(count) >> np.uint64(64 - digits)).astype(np.float64) * 2.0**-digits

@@ -549,3 +549,30 @@ def test_clients_own_data_by_network(here, capsys):
     assert float(row["own_small"]) == pytest.approx(np.mean([values[k] for k in range(4)]))
     assert float(row["own_large"]) == pytest.approx(np.mean([values[k] for k in (4, 5)]))
     assert float(row["own"]) == pytest.approx(np.mean(list(values.values())), abs=1e-6)
+
+
+def test_every_cluster_has_a_client_where_methods_are_tried(here, capsys):
+    """Methods are tried on a few clients first: as many as there are clusters."""
+    line = f"compare fedavg ifca --no-references {SMALL} --method.clusters 5 --rounds 1 --seeds 1 --quiet"
+    assert do(capsys, f"{line} --folder out")[0] in (0, 3)
+    code, _, error = do(capsys, f"{line.replace('clusters 5', 'clusters 7')} --folder more")
+    assert code == 2 and "IFCA clusters=7 of 6 clients" in error and not (here / "more").exists()
+
+
+def test_no_trial_has_more_clusters_than_clients(here, monkeypatch):
+    tables = {"data": {"name": "digits"}, "model": {}, "method": {"name": "ifca"}, "local": {}, "run": {"rounds": 1}}
+    made = []
+
+    def noted(some, *watch, **rest):
+        made.extend(job.tables["method"] for job in some)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, "make", noted)
+    watch = type("Watch", (), {"begin": lambda *given: None})()
+    for clients in (5, 6):
+        made.clear()
+        arm = jobs.Arm("ifca", "ifca", "", tables, clients=clients)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.tuned([arm], 12, 1, 0, here / "out", watch)
+        asked = [method.get("clusters", 2) for method in made]
+        assert len(asked) == 12 and (6 in asked) == (clients == 6)  # the same draws

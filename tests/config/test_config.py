@@ -107,7 +107,7 @@ def test_no_such_file(capsys):
 def valid(value, schema):
     """Whether a value satisfies a JSON Schema, for the words that ours uses; any other word is a failure."""
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
-    is_object, is_list = isinstance(value, dict), isinstance(value, list)
+    is_object, is_list, is_number = (isinstance(value, kind) for kind in (dict, list, int | float))
 
     def others(allowed):
         rest = [v for k, v in value.items() if k not in schema.get("properties", {})]
@@ -117,7 +117,7 @@ def valid(value, schema):
         "type": lambda t: isinstance(value, kinds[t]) and (t == "boolean" or not isinstance(value, bool)),
         "enum": lambda options: value in options,
         "const": lambda one: value == one,
-        "minimum": lambda least: not isinstance(value, int | float) or value >= least,
+        "minimum": lambda least: not is_number or value >= least,
         "properties": lambda p: not is_object or all(valid(value[k], s) for k, s in p.items() if k in value),
         "required": lambda names: not is_object or set(names) <= set(value),
         "additionalProperties": lambda allowed: not is_object or others(allowed),
@@ -125,6 +125,10 @@ def valid(value, schema):
         "items": lambda s: not is_list or all(valid(v, s) for v in value),
         "prefixItems": lambda parts: not is_list or all(valid(v, s) for v, s in zip(value, parts, strict=False)),
         "minProperties": lambda n: not is_object or len(value) >= n,
+        "pattern": lambda p: not isinstance(value, str) or bool(re.search(p, value)),
+        "exclusiveMinimum": lambda n: not is_number or value > n,
+        "maximum": lambda n: not is_number or value <= n,
+        "exclusiveMaximum": lambda n: not is_number or value < n,
         "minItems": lambda n: not is_list or len(value) >= n,
         "maxItems": lambda n: not is_list or len(value) <= n,
         "allOf": lambda parts: all(valid(value, s) for s in parts),

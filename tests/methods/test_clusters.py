@@ -6,10 +6,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from small import refused
 from torch import nn
 
 import unalike as ua
-from unalike import testing
+from unalike import config, testing
 from unalike.methods.flhc import bipartition, cosines
 from unalike.metrics.clusters import adjusted_rand
 from unalike.run.predict import predictor
@@ -73,6 +74,23 @@ def test_clients_with_different_networks_are_refused(method):
     nets = {"small": nn.Linear(5, 3), "large": nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))}
     with pytest.raises(ua.UnalikeError, match="needs one network for all clients"):
         ua.simulate(nets, planted(1)[0], method, architecture=["small", "large"] * 6, rounds=1, engine="sequential")
+
+
+def test_so_are_other_methods_that_need_one_network_and_nothing_is_written(tmp_path):
+    """Each says why."""
+    nets = {"small": nn.Linear(5, 3), "large": nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))}
+    given = {"architecture": ["small", "large"] * 6, "rounds": 1, "allow_samples": True, "folder": tmp_path / "run"}
+    why = {
+        ua.Mocha(): "relates clients by their weights",
+        ua.CCVR(): "pools features of one body",
+        ua.Astraea(): "passes a model from client to client",
+        ua.HybridFL(): "trains one more model",
+        ua.HypCluster(): "compares clients' models",
+    }
+    for method, reason in why.items():
+        with refused(f"{type(method).__name__} {reason}.*: it needs one network for all clients"):
+            ua.simulate(nets, planted(1)[0], method, **given)
+        assert not (tmp_path / "run").exists()
 
 
 # ---- IFCA, HypCluster
@@ -352,3 +370,17 @@ def test_fedfmc_merges_by_the_samples_of_the_last_round_of_a_fork():
     done = run(ua.FedFMC(2, fork=2, consolidate=1), "linear", rounds=2, clients_per_round=cohorts)
     assert sorted(done.server.hits.tolist()) == [0.0, float(done.data.train.sizes[3])]
     assert torch.allclose(done.server.w, done.server.centres[done.server.hits.argmax()])
+
+
+# ---- more clusters than clients
+
+
+@pytest.mark.parametrize("kind", [ua.IFCA, ua.HypCluster, ua.FeSEM, ua.FLHC, ua.FedFMC])
+def test_more_clusters_than_clients_are_refused_before_anything_is_written(kind, tmp_path):
+    with refused(f"{kind.__name__} clusters=7 of 6 clients: give at most as many"):
+        run(kind(7), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert len(run(kind(6), rounds=1).history) == 1
+    tables = {"data": {"name": "mnist", "clients": 3}, "method": {"name": kind.name, "clusters": 4}}
+    with refused("clusters=4 of 3 clients"):
+        config.check({**tables, "run": {"rounds": 1}})  # before any data are there

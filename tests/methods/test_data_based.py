@@ -236,6 +236,22 @@ def test_partners_are_a_permutation_of_the_batch():
     assert len({str(order) for order in seen}) > 4
 
 
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize(
+    "method", [ua.LocalMixup(), ua.FedMix(0.3, 3), ua.NaiveMix(0.3, 3), ua.Astraea(1.0, 1)], ids=lambda m: m.name
+)
+def test_losses_on_other_inputs_learn_statistics_of_the_samples(method, engine):
+    """With a rate of nearly zero all models are the same, and so are BatchNorm's statistics."""
+    setting = {"rounds": 1, "local": ua.LocalTraining(epochs=1, batch_size=None, lr=1e-12), "engine": engine, **ALL}
+    done, plain = run(method, "norm", **setting), run(ua.FedAvg(), "norm", **setting)
+    fresh = torch.cat([torch.zeros(4), torch.ones(4)])
+    assert (plain.buffers - fresh).abs().max() > 1e-2
+    if isinstance(method, ua.Astraea):  # rare samples come several times
+        assert (done.buffers - fresh).abs().max() > 1e-2
+    else:
+        assert (done.buffers - plain.buffers).abs().max() < 1e-9
+
+
 def test_mixup_needs_numbers():
     with refused("it needs numbers"):
         run(ua.LocalMixup(), "lstm")

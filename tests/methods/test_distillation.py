@@ -11,6 +11,7 @@ from torch import nn
 
 import unalike as ua
 from unalike import testing
+from unalike.client.evaluation import predicts
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 COLD = {"warm_public": 0, "warm_own": 0}
@@ -38,7 +39,9 @@ def farthest(a, b):
 @pytest.mark.parametrize("off", [ua.FedMD(digest_epochs=0, **COLD), ua.FedProto(lam=0.0)], ids=lambda m: m.name)
 def test_off_is_training_alone(off):
     alone = run(ua.LocalOnly())
-    assert apart(run(off), alone, "theta", "model") < 1e-12
+    done = run(off)
+    assert apart(done, alone, "theta", "model") < 1e-12
+    assert np.allclose(done.client_values["loss"], alone.client_values["loss"])  # judged by what they learned
     on = dc.replace(off, digest_epochs=1) if isinstance(off, ua.FedMD) else dc.replace(off, lam=1.0)
     assert apart(run(on), alone, "theta", "model") > 1e-6
 
@@ -100,6 +103,18 @@ def test_fedmd_sends_predictions_and_nothing_else():
     assert "setup_bytes_down" not in whole.history[0]
 
 
+def test_the_order_of_public_samples_does_not_matter_to_a_whole_digest():
+    module, fed = testing.task("mlp")
+    order = torch.randperm(len(fed.public[0]), generator=torch.Generator().manual_seed(0))
+    other = fed.with_public(*(part[order] for part in fed.public))
+    method = ua.FedMD(batch=1000, digest_epochs=3, lr=0.01, **COLD)
+    setting = {**EXACT, "rounds": 2, "local": ORDERED}
+    one, two = (ua.simulate(module, data, method, **setting) for data in (fed, other))
+    assert apart(one, two) < 1e-11
+    few = dc.replace(method, batch=4)
+    assert apart(*(ua.simulate(module, data, few, **setting) for data in (fed, other))) > 1e-6
+
+
 def test_an_optimizer_of_the_digest_that_lives_on_is_another_run():
     fresh, kept = (run(ua.FedMD(keep_optimizer=keep, **COLD), rounds=1, **ALL) for keep in (False, True))
     assert apart(fresh, kept) == 0.0
@@ -128,6 +143,100 @@ def test_feddf_targets():
         assert np.allclose(ua.FedDF(targets=targets).target(teachers), [[mean, 1 - mean]])
     warm = 1 / (1 + np.e**-0.5)
     assert np.allclose(ua.FedDF(temperature=2.0).target(teachers), [[warm, 1 - warm]])
+    shares = np.array([0.75, 0.25])  # logits (1, 1.5)
+    even = 1 / (1 + np.e**0.5)
+    assert np.allclose(ua.FedDF().target(teachers, shares), [[even, 1 - even]])
+    mean = 0.75 * first + 0.25 * second
+    assert np.allclose(ua.FedDF(targets="probabilities").target(teachers, shares), [[mean, 1 - mean]])
+
+
+def seen_by(method, several, **changes):
+    """What `target` was given in the last round, [(teachers, shares)], and the run."""
+    seen, module, fed = [], *testing.task("mlp")
+
+    class Noted(type(method)):
+        def target(self, teachers, shares=None):
+            seen.append((teachers, shares))
+            return super().target(teachers, shares)
+
+    names = {"architecture": ["left", "right", "right", "left", "right", "left"]} if several else {}
+    modules = {"left": module, "right": module} if several else module
+    setting = {**testing.settings(), **EXACT, "rounds": 1, "clients_per_round": [[0, 1, 2, 4]], **names, **changes}
+    noted = Noted(**{f.name: getattr(method, f.name) for f in dc.fields(method)})
+    return seen, ua.simulate(modules, fed, noted, **setting)
+
+
+def test_feddf_weighs_teachers_by_their_samples():
+    """Sizes are 7, 4, 12 and 1 of clients 0, 1, 2 and 4; with two networks teachers come one after another's."""
+    method = ua.FedDF(steps=2, teachers="samples")
+    (one,), (two,) = (seen_by(method, several)[0] for several in (False, True))
+    assert np.allclose(one[1], np.array([7, 4, 12, 1]) / 24)
+    assert np.allclose(two[1], np.array([7, 4, 12, 1]) / 24)  # the left ones, client 0, then the right ones
+    assert (one[0] - two[0]).abs().max() < 1e-12
+    setting = {"clients_per_round": [[1, 2, 3]]}  # right, right, left: another order than the clients'
+    ((models, mixed),), _ = seen_by(method, True, **setting)
+    assert np.allclose(mixed, np.array([9, 4, 12]) / 25)
+    ((plain, _),), _ = seen_by(method, False, **setting)
+    assert (models - plain[[2, 0, 1]]).abs().max() < 1e-12
+    assert seen_by(ua.FedDF(steps=2), True)[0][0][1] is None
+
+
+def test_feddf_may_begin_at_the_last_student():
+    """With a rate of nearly zero the student stays where it began: at the first model, whatever clients learned."""
+    tiny = {"steps": 1, "lr": 1e-15}
+    last, mean = (run(ua.FedDF(start=start, **tiny), rounds=2) for start in ("last", "mean"))
+    assert (last.server.w - last.task.start).abs().max() < 1e-12
+    assert farthest(mean, run(ua.FedAvg(), rounds=2)) < 1e-12
+
+
+def test_feddf_takes_the_best_student_on_held_out_samples():
+    """Of students of 0, 2, 4, 6 and 7 steps the one with the most held-out public samples right."""
+    setting = {"rounds": 1, "local": ORDERED}
+    chosen = run(ua.FedDF(steps=7, batch=3, lr=0.3, validation=0.4, every=2), **setting)
+    held, rest = chosen.server.held, chosen.server.rest
+    assert sorted([*held.tolist(), *rest.tolist()]) == [*range(testing.PUBLIC)] and len(held) == 4
+    x, y = (part[held] for part in chosen.data.public)
+
+    def right(vector):
+        module = testing.task("mlp")[0].double()
+        nn.utils.vector_to_parameters(vector, module.parameters())
+        return int((module(x).argmax(-1) == y).sum())
+
+    ways = []
+
+    class Noted(ua.FedDF):
+        def gap(self, batch):
+            ways.append(batch.vector.detach().clone())
+            return super().gap(batch)
+
+    again = run(Noted(steps=7, batch=3, lr=0.3, validation=0.4, every=2), **setting)
+    assert torch.equal(again.server.w, chosen.server.w) and len(ways) == 7
+    looked = [ways[0], ways[2], ways[4], ways[6]]  # the one after the last step is not seen here
+    assert right(chosen.server.w) >= max(map(right, looked))
+    assert len({right(vector) for vector in looked}) > 1
+    short = []
+
+    class Patient(Noted):
+        def gap(self, batch):
+            short.append(0)
+            return super().gap(batch)
+
+    run(Patient(steps=50, batch=3, lr=1e-12, validation=0.4, every=2, patience=6), **setting)
+    assert len(short) == 6  # nothing is gained: it stops
+
+
+def test_feddf_needs_labels_to_choose_a_student():
+    module, fed = testing.task("mlp")
+    with refused("FedDF validation=0.4 chooses students by labels of public samples, and these have none"):
+        ua.simulate(module, fed.with_public(fed.public[0]), ua.FedDF(validation=0.4), rounds=1, **EXACT)
+    with refused("validation=0.01 of 11 public samples is 0: leave some on either side"):
+        run(ua.FedDF(validation=0.01))
+
+
+def test_a_choosing_feddf_goes_on_after_a_stop(tmp_path):
+    method = ua.FedDF(steps=4, batch=3, lr=0.1, validation=0.4, every=2, teachers="samples", start="last")
+    run(method, rounds=1, folder=tmp_path)
+    assert torch.equal(run(method, rounds=2, folder=tmp_path, resume=True).server.w, run(method, rounds=2).server.w)
 
 
 # ---- FedMix
@@ -157,6 +266,23 @@ def test_fedmix_means():
     assert (done.server.y - shares).abs().max() < 1e-12
     first = done.history[0]
     assert first["setup_bytes_up"] == len(wanted) * (6 + 3) * 8
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_fedmix_with_nothing_in_the_mean_is_training_on_smaller_samples(engine):
+    """x̄ = 0 and ȳ = y: the loss is the cross-entropy at (1 − λ) x."""
+
+    class Empty(ua.FedMix):
+        def mixed(self, batch, xs, ys):
+            return super().mixed(batch, 0 * xs, 0 * ys + batch.onehot[:1])  # a client has one class
+
+    module, _ = testing.task("mlp")
+    draw = torch.Generator().manual_seed(3)
+    clients = [(torch.randn(5, 6, generator=draw, dtype=torch.float64), torch.full((5,), k)) for k in range(3)]
+    setting = {**EXACT, "engine": engine, "rounds": 2, "local": ORDERED}
+    mixed = ua.simulate(module, ua.Federation.from_arrays(clients, classes=3), Empty(0.3, 2), **setting)
+    smaller = ua.Federation.from_arrays([(0.7 * x, y) for x, y in clients], classes=3)
+    assert farthest(mixed, ua.simulate(module, smaller, ua.FedAvg(), **setting)) < 1e-12
 
 
 def test_fedmix_needs_numbers():
@@ -199,6 +325,23 @@ def test_def_kt_pairs_are_drawn():
         assert len(senders) == len(receivers) == 2 and len({*senders, *receivers}) == 4
 
 
+def test_def_kt_of_equal_models_is_plain_training():
+    """Both models are the same: the KL terms are zero, both take the same steps and stay the same."""
+    seen = []
+
+    class Noted(ua.DefKT):
+        def learned(self, me, s, m, both):
+            seen.append(both)
+            return super().learned(me, s, m, both)
+
+    still = {"rounds": 1, "clients_per_round": [[0, 2]], "local": ua.LocalTraining(epochs=1, batch_size=5, lr=1e-300)}
+    done = run(Noted(lr=0.1, epochs=2, strength=5.0), **still)  # what is sent is the start, as the receiver's own
+    assert torch.equal(seen[0][0], seen[0][1]) and (seen[0][0] - done.task.start).abs().max() > 1e-3
+    alone = run(ua.DefKT(lr=0.1, epochs=2, strength=0.0), **still)
+    receiver = next(k for k in (0, 2) if (done.clients[k]["theta"] - done.task.start).abs().max() > 1e-3)
+    assert (done.clients[receiver]["theta"] - alone.clients[receiver]["theta"]).abs().max() < 1e-12
+
+
 def test_def_kt_strength():
     weak, strong = (run(ua.DefKT(strength=strength), rounds=1, **ALL) for strength in (0.0, 1.0))
     assert apart(weak, strong) > 1e-6
@@ -221,6 +364,45 @@ def test_fedproto_keeps_prototypes_of_classes_that_nobody_brought():
     assert both.known.tolist() == [1, 1, 1, 0] == one.known.tolist()
     assert torch.equal(one.prototypes[2], both.prototypes[2]) and not one.prototypes[3].any()
     assert not torch.equal(one.prototypes[:2], both.prototypes[:2])
+
+
+def test_fedproto_does_not_depend_on_the_order_of_clients():
+    """Clients are renumbered: each has what it had, and the prototypes are the same."""
+    module, fed = testing.task("mlp")
+    order = [3, 0, 5, 1, 4, 2]
+    other = ua.Federation.from_arrays([fed.train.of(k) for k in order], classes=3)
+    setting = {**EXACT, "rounds": 2, "local": ORDERED}
+    one, two = (ua.simulate(module, data, ua.FedProto(), **setting) for data in (fed, other))
+    assert (one.server.prototypes - two.server.prototypes).abs().max() < 1e-12
+    for place, client in enumerate(order):
+        assert (one.clients[client]["theta"] - two.clients[place]["theta"]).abs().max() < 1e-12
+    assert apart(one, two) > 1e-3  # by number they are others
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_fedproto_predicts_by_the_nearest_prototype(engine):
+    setting = {"rounds": 2, "engine": engine, "local": ORDERED}
+    near, head = (run(ua.FedProto(inference=how), **setting) for how in ("prototypes", "head"))
+    assert apart(near, head) < 1e-12  # training is the same
+    module, (x, y) = testing.task("mlp")[0].double(), near.data.splits["test"].of(2)
+    nn.utils.vector_to_parameters(near.clients[2]["theta"], module.parameters())
+    features = module[:-1](x) if isinstance(module, nn.Sequential) else torch.tanh(module.fc1(x))
+    far = (features[:, None] - near.server.prototypes).square().mean(-1)
+    found = near.client_values["accuracy"][2], near.client_values["loss"][2]
+    assert found[0] == (far.argmin(-1) == y).double().mean()
+    assert abs(found[1] - float(nn.functional.cross_entropy(-far, y).detach())) < 1e-9
+    assert near.client_values["loss"][2] != head.client_values["loss"][2]
+    assert predicts(near.method) and not predicts(head.method)  # whose clients' models are vectors
+
+
+def test_fedproto_never_predicts_a_class_without_a_prototype():
+    method, me = ua.FedProto(inference="prototypes"), type("Me", (), {"own": lambda self, kept: kept})()
+    batch = type("One", (), {"forward": lambda self, vector: (torch.ones(1, 3), torch.tensor([[0.0, 2.0]]))})()
+    known, at = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([[0.0, 0.0], [4.0, 4.0], [0.0, 2.0]])
+    state = ua.Fields({"theta": torch.zeros(1)})
+    outputs = method.predict(me, state, ua.Fields({"prototypes": at, "known": known}), batch)
+    assert outputs[0, :2].tolist() == [-2.0, -10.0] and outputs[0, 2] < -1e8
+    assert method.predict(me, state, ua.Fields({}), batch).tolist() == [[1.0, 1.0, 1.0]]  # the head's
 
 
 def test_fedproto_collects_while_training_with_sgd_only():

@@ -2,27 +2,22 @@
 means of samples or a generator. Draws that a file holds are put in the place of the method's own."""
 
 import dataclasses as dc
-import json
 
 import numpy as np
 import pytest
 import torch
-from paths import GOLDEN
+from goldens import WHOLE, Ledger, everywhere, golden, watched
 from torch import nn
 
 import unalike as ua
+from unalike.contract import Vectors
 
-ENGINES = ("sequential", "batched")
-DTYPES = ("float32", "float64")
+ledger = Ledger()
+GIVEN = "architectures architecture_of_client"
 NETS = {
     "a": lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
     "b": lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
 }
-everywhere = pytest.mark.parametrize(("engine", "dtype"), [(e, d) for e in ENGINES for d in DTYPES])
-
-
-def golden(name):
-    return json.loads((GOLDEN / f"{name}.json").read_text())
 
 
 def federation(case):
@@ -92,16 +87,48 @@ def part(values, name):
     return values if torch.is_tensor(values) else values[name]
 
 
+def near_each(values, wanted, dtype, atol=1e-9):
+    assert set(values) == set(wanted)
+    for k, value in values.items():
+        near(value, wanted[k], dtype, atol)
+
+
 # ---- FedDF
 
 
+class Seen(ua.FedDF):
+    """With a server that keeps what it had in the last round: the clients' models, their mean outputs, the start."""
+
+    def round(self, server, cohort):
+        server.before = server.w
+        super().round(server, cohort)
+
+    def target(self, teachers, shares=None):
+        type(self).teacher_mean = teachers.mean(0)
+        return super().target(teachers, shares)
+
+    def distilled(self, server, students, target, replies):
+        sent = server.before + replies.each("delta")
+        parts = {n: replies.ids_of(n) for n in replies.architectures} or {"a": replies.ids}
+        models = {str(k): row for n, ids in parts.items() for k, row in zip(ids, part(sent, n), strict=True)}
+        starts = students.items() if isinstance(students, Vectors) else [("a", students)]
+        type(self).seen = {"theta": models, "start": {n: v for n, v in starts if n in parts}}
+        return super().distilled(server, students, target, replies)
+
+
+FEDDF = ("feddf_repo_one_arch", "feddf_repo_two_archs")
+for file in FEDDF:
+    ledger.replays(file, WHOLE, fields=f"public {GIVEN}")
+    ledger.replays(file, "rounds", fields="theta start_of_student teacher_mean w")
+
+
 @everywhere
-@pytest.mark.parametrize("name", ["feddf_repo_one_arch", "feddf_repo_two_archs"])
+@pytest.mark.parametrize("name", FEDDF)
 def test_feddf(name, engine, dtype):
     case = golden(name)
     hyper = case["hyper"]
     modules, more = families(case)
-    method = ua.FedDF(
+    method = Seen(
         steps=hyper["N_batches"], lr=hyper["distill_lr"], batch=hyper["public_batch_size"], clip=hyper["clip_norm"],
         weights="uniform", shuffle=False,
     )  # fmt: skip
@@ -111,23 +138,57 @@ def test_feddf(name, engine, dtype):
             modules, federation(case), method, rounds=rounds, local=local(**training), engine=engine, dtype=dtype,
             clients_per_round=[line["participants"] for line in case["rounds"]], **more,
         )  # fmt: skip
-        for kind, wanted in case["rounds"][rounds - 1]["w"].items():
-            near(part(run.server.w, kind), wanted, dtype, 2e-6 if "one" in name else 1e-9)  # float32 weights in theirs
+        line, atol = case["rounds"][rounds - 1], 2e-6 if "one" in name else 1e-9  # float32 weights in theirs
+        for kind, wanted in line["w"].items():
+            near(part(run.server.w, kind), wanted, dtype, atol)
+        near_each(method.seen["theta"], line["theta"], dtype, atol)
+        near_each(method.seen["start"], line["start_of_student"], dtype, atol)
+        rounding = 1e-5 if dtype == "float32" else atol  # outputs: sums over features, after three rounds
+        near(method.teacher_mean, line["teacher_mean"], dtype, rounding)
 
 
 # ---- FedMD
 
 
+ledger.replays("own_fedmd", WHOLE, fields=f"public w0_of_client theta_after_warm_up {GIVEN}")
+
+
 @everywhere
-def test_fedmd(engine, dtype):
+@ledger.replays("own_fedmd", "rounds", fields="public_rows logits consensus theta_after_digest theta")
+def test_fedmd(case, engine, dtype):
     case = golden("own_fedmd")
     digest, lines = case["hyper"]["digest"], case["rounds"]
 
     class Given(OwnStarts, ua.FedMD):
-        """With the file's public rows, of which there is another number in every round."""
+        """With the file's public rows, of which there is another number in every round; clients keep their models
+        after the digest too, and the server its consensus."""
 
         aligned = 0  # how many there are now
+        keeps = {"theta": ua.Field(), "digested": ua.Field()}
         sends = {"logits": ua.Field(("aligned", "classes"), weight="one")}
+
+        def revisit(self, me, s, m, theta):
+            return me.train(theta).then(self.both, digested=theta)
+
+        def both(self, me, s, m, theta, digested):
+            return {"theta": theta, "digested": digested}, {}
+
+        def round(self, server, cohort):
+            only = cohort.only
+
+            def noting(ids):
+                part = only(ids)
+                call = part.call
+
+                def noted(fn, **message):
+                    server.consensus = message["consensus"]
+                    return call(fn, **message)
+
+                part.call = noted
+                return part
+
+            cohort.only = noting if self.digest_epochs else only
+            super().round(server, cohort)
 
         def alignment(self, server, cohort):
             rows = torch.tensor(lines[cohort.round]["public_rows"])
@@ -135,9 +196,11 @@ def test_fedmd(engine, dtype):
             return {"rows": rows}
 
     Given.case, Given.dtype = case, dtype
-    method = Given(
-        digest_epochs=digest["epochs"], batch=digest["batch_size"], lr=digest["lr"], optimizer="sgd", warm_public=2,
-        warm_own=2,
+    method = watched(
+        Given(
+            digest_epochs=digest["epochs"], batch=digest["batch_size"], lr=digest["lr"], optimizer="sgd",
+            warm_public=2, warm_own=2,
+        )
     )  # fmt: skip
     modules, more = families(case)
     for rounds in range(1, len(lines) + 1):
@@ -145,8 +208,14 @@ def test_fedmd(engine, dtype):
             modules, federation(case), method, rounds=rounds, local=local(**case["hyper"]["revisit"]), engine=engine,
             dtype=dtype, clients_per_round=[line["participants"] for line in lines], **more,
         )  # fmt: skip
-        for k, wanted in enumerate(lines[rounds - 1]["theta"]):
+        line = lines[rounds - 1]
+        for k, wanted in enumerate(line["theta"]):
             near(run.clients[k]["theta"], wanted, dtype)
+        sent = {str(k): row for k, row in zip(run.server.sent_ids, run.server.sent_logits, strict=True)}
+        near_each(sent, line["logits"], dtype)
+        near(run.server.consensus, line["consensus"], dtype)
+        digested = {str(k): run.clients[k]["digested"] for k in line["participants"]}
+        near_each(digested, line["theta_after_digest"], dtype)
     run = ua.simulate(
         modules, federation(case), dc.replace(method, digest_epochs=0), rounds=1, engine=engine, dtype=dtype,
         local=local(**case["hyper"]["revisit"]), clients_per_round=[[0]], **more,
@@ -165,13 +234,19 @@ PROTO = {
 }
 
 
+ledger.replays("fedproto_repo_two_archs", WHOLE, fields=f"w0_of_client recommended {GIVEN}")
+ledger.replays("fedproto_repo_two_archs", "rounds", fields="theta local_prototypes global_prototypes")
+for reading in [*PROTO][1:]:
+    ledger.replays("fedproto_repo_two_archs", reading, fields="theta known global_prototypes")
+
+
 @everywhere
 @pytest.mark.parametrize("reading", PROTO)
 def test_fedproto(reading, engine, dtype):
     case = golden("fedproto_repo_two_archs")
     hyper, lines = case["hyper"], case[reading]
     modules, more = families(case)
-    method = begun(ua.FedProto, {"lam": hyper["lambda"], **PROTO[reading]}, case, dtype)
+    method = watched(begun(ua.FedProto, {"lam": hyper["lambda"], **PROTO[reading]}, case, dtype))
     training = {key: hyper[key] for key in ("lr", "momentum", "batch_size", "epochs")}
     for rounds in range(1, len(lines) + 1):
         run = ua.simulate(
@@ -182,6 +257,10 @@ def test_fedproto(reading, engine, dtype):
         wanted = line["global_prototypes"]
         wanted = [wanted[str(c)] for c in range(3)] if isinstance(wanted, dict) else wanted
         near(run.server.prototypes, wanted, dtype)
+        near(run.server.known, line.get("known", [1.0] * 3), dtype)
+        for k, own in line.get("local_prototypes", {}).items():
+            assert run.server.sent_share[int(k)].nonzero()[:, 0].tolist() == [*map(int, own)]
+            near_each({c: run.server.sent_total[int(k), int(c)] for c in own}, own, dtype)
         for k, vector in enumerate(line["theta"]):
             near(run.clients[k]["theta"], vector, dtype)
 
@@ -189,16 +268,28 @@ def test_fedproto(reading, engine, dtype):
 # ---- Def-KT
 
 
+ledger.replays("own_defkt", WHOLE, fields="w0_of_client")
+
+
 @everywhere
-def test_defkt(engine, dtype):
+@ledger.replays("own_defkt", "rounds", fields="pairs sent own_model_after_mutual theta")
+def test_defkt(case, engine, dtype):
     case = golden("own_defkt")
     lines = case["rounds"]
+
+    def taught(self, me, s, m, theta):
+        return {"theta": theta, "sent": theta}, {"theta": theta}
+
+    def learned(self, me, s, m, both):
+        return {"theta": both[1], "dropped": both[0]}, {}
 
     def paired(self, server, cohort):
         pairs = np.array(lines[cohort.round]["pairs"])
         return pairs[:, 0], pairs[:, 1]
 
-    method = begun(ua.DefKT, {"epochs": 2, "lr": 0.05}, case, dtype, paired=paired)
+    keeps = {name: ua.Field() for name in ("theta", "sent", "dropped")}
+    noted = {"paired": paired, "taught": taught, "learned": learned, "keeps": keeps}
+    method = begun(ua.DefKT, {"epochs": 2, "lr": 0.05}, case, dtype, **noted)
     training = local(epochs=1, lr=0.1, batch_size=case["hyper"]["batch_size"])
     participants = [sorted(np.unique(line["pairs"]).tolist()) for line in lines]
     for rounds in range(1, len(lines) + 1):
@@ -206,8 +297,12 @@ def test_defkt(engine, dtype):
             network(NETS["a"]), federation(case), method, rounds=rounds, local=training, engine=engine, dtype=dtype,
             clients_per_round=participants,
         )  # fmt: skip
-        for k, wanted in enumerate(lines[rounds - 1]["theta"]):
+        line = lines[rounds - 1]
+        for k, wanted in enumerate(line["theta"]):
             near(run.clients[k]["theta"], wanted, dtype)
+        for name, wanted in (("sent", line["sent"]), ("dropped", line["own_model_after_mutual"])):
+            near_each({k: run.clients[int(k)][name] for k in wanted}, wanted, dtype)
+        assert {*line["sent"], *line["own_model_after_mutual"]} == {str(k) for pair in line["pairs"] for k in pair}
 
 
 # ---- draws inside steps: each (round, client, step) is known by a number that its batches draw
@@ -313,6 +408,13 @@ def test_fedmix_gradient(engine, dtype):
 # ---- FedGen
 
 
+ledger.replays("fedgen_repo", WHOLE, fields="generator")
+ledger.replays("fedgen_repo", "rounds", fields="draws lr_of_client label_counts intended")
+ledger.replays(
+    "fedgen_repo", "rounds", fields="theta theta__f64 w w__f64 generator generator__f64 generator_bn_running"
+)
+
+
 @everywhere
 @pytest.mark.parametrize("weights", ["broadcast", "intended"])
 def test_fedgen(weights, engine, dtype):
@@ -370,19 +472,34 @@ def test_fedgen(weights, engine, dtype):
         lr=hyper["generator_adam"]["lr"], weight_decay=hyper["generator_adam"]["weight_decay"], weights=weights,
         counts="met", **hyper_of_generator,
     )  # fmt: skip
+    method, before = watched(method), tensor(case["w0"])
     for rounds in range(1, len(lines) + 1):
         run = ua.simulate(
             module, fed, method, rounds=rounds, local=training, engine=engine, dtype=dtype,
             clients_per_round=participants,
         )  # fmt: skip
-        line = lines[rounds - 1]
+        line, server = lines[rounds - 1], run.server
+        who, size = [*map(str, server.sent_ids)], len(case["generator"]["g0"])
+        theta = dict(zip(who, before.to(server.w) + server.sent_delta, strict=True))
+        found = {"theta": theta, "w": server.w, "generator": server.generator[:size]}
+        found["generator_bn_running"] = server.generator[size:].reshape(2, -1)
+        near_each(dict(zip(who, server.sent_counts.double(), strict=True)), line["label_counts"], "float64")
         if weights == "intended":
-            line = line["intended"]
-        else:
-            line = {n: line[n + "__f64"] for n in ("w", "generator")} | {"generator_bn_running": None}
-        near(run.server.w, line["w"], dtype)
-        size = len(line["generator"])
-        loose = 1e-4 if dtype == "float32" else 1e-9  # Adam on small gradients
-        near(run.server.generator[:size], line["generator"], dtype, loose)
-        if line["generator_bn_running"]:
-            near(run.server.generator[size:], np.ravel(line["generator_bn_running"]), dtype, loose)
+            compare(found, line["intended"], dtype, 1e-9)
+        else:  # the program's own numbers are float32
+            compare(found, {name: line[name] for name in found}, dtype, 2e-6)
+            exact = {name.removesuffix("__f64"): line[name] for name in line if name.endswith("__f64")}
+            compare({name: found[name] for name in exact}, exact, dtype, 1e-9)
+        before = tensor(line["intended"]["w"] if weights == "intended" else line["w__f64"])
+
+
+def compare(found, wanted, dtype, atol):
+    """All of a round's numbers; Adam's first steps on small gradients are loose in float32."""
+    assert set(found) == set(wanted)
+    for name, value in found.items():
+        loose = 1e-4 if dtype == "float32" and name.startswith("generator") else atol
+        near_each(value, wanted[name], dtype, loose) if name == "theta" else near(value, wanted[name], dtype, loose)
+
+
+def test_every_number_of_these_files_is_compared():
+    ledger.check()

@@ -183,7 +183,9 @@ def test_sam_by_hand():
 
 
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
-@pytest.mark.parametrize("method", [ua.FedSAM(0.0), ua.FedLC(1e-300), ua.FedRS(1.0)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [ua.FedSAM(0.0), ua.FedLC(1e-300), ua.FedRS(1.0), ua.FedMix(0.0), ua.NaiveMix(0.0)], ids=lambda m: m.name
+)
 def test_norms_learn_their_statistics(method, engine):
     """Also where the loss is the method's own: those of FedAvg's models."""
     done, plain = (run(m, "norm", engine=engine, rounds=1) for m in (method, ua.FedAvg()))

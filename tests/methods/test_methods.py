@@ -503,6 +503,7 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "hypcluster": (ua.HypCluster(2), 40, 0.68),  # 0.783
     "ifca": (ua.IFCA(2), 40, 0.67),  # 0.771
     "fedcurv": (ua.FedCurv(0.01), 40, 0.7),  # 0.805
+    "powersgd": (ua.PowerSGD(4), 60, 0.7),  # 0.799
     "moon": (ua.Moon(), 60, 0.7),  # 0.802
     "fedntd": (ua.FedNTD(), 60, 0.64),  # 0.744
     "fedlc": (ua.FedLC(), 60, 0.37),  # 0.476: clients here lack most classes, and learn nothing about them
@@ -519,6 +520,7 @@ GLOBAL = {  # those with one common model, judged on the global test set
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
     "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc", "moon", "fedntd", "fedlc", "fedrs", "fedsam", "fedasam",
     "fedexp", "ccvr", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
+    "powersgd",
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import dataclasses as dc
 
 import pytest
 import torch
+from small import refused
 
 import unalike as ua
 from unalike import testing
@@ -130,6 +131,8 @@ def test_tuning_has_its_own_passes_and_part():
     still = ua.FineTune(server_lr=0.0, epochs=3)  # tuned from the start, whatever a round does
     one, other = (run(still, local=dc.replace(PLAIN, epochs=epochs)) for epochs in (1, 2))
     assert apart(one, other) == 0.0 and apart(one, run(dc.replace(still, epochs=4))) > 1e-4
+    slower, slow = run(dc.replace(still, slower=2.0)), run(still, local=dc.replace(PLAIN, lr=PLAIN.lr / 2))
+    assert apart(slower, slow) == 0.0 and apart(slower, one) > 1e-4
     layout = one.task.layout
     tuned = run(ua.FineTune(part="head"))
     assert torch.equal(layout.body(own(tuned, 0)), layout.body(tuned.server.w))
@@ -153,3 +156,26 @@ def test_fedamp_shows_newcomers_the_mean_of_those_who_have_come():
     done = run(ua.FedAMP(), clients_per_round=[[1, 3], [3]])
     mean = (own(done, 1) + own(done, 3)) / 2
     assert torch.allclose(done.method.published(done.server)["w"], mean)
+
+
+@pytest.mark.parametrize(
+    "method, option",
+    [
+        (ua.FedPer(own="haed"), "own='haed'"),
+        (ua.LGFedAvg(shared="haed"), "shared='haed'"),
+        (ua.Virtual(private="haed"), "private='haed'"),
+        (ua.FedPer(own="fc1 + haed"), r"own='fc1 \+ haed'"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given.name,
+)
+def test_a_part_that_the_model_lacks_is_named_with_the_option(method, option, tmp_path):
+    with refused(f"{type(method).__name__} {option}: the model has no part 'haed'. Did you mean 'head'"):
+        run(method, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_parts_that_there_are_are_listed():
+    with refused(
+        "FedPer own='xyzzy': the model has no part 'xyzzy'. There are: body, fc1, fc2, first 2, head, last 2, norm"
+    ):
+        run(ua.FedPer(own="xyzzy"))

@@ -100,12 +100,16 @@ class Watched:
             yield client, answer
 
 
+CHANNELS = {"scaffold": "clip:1.0,topk:0.1,quantise:8:none:nearest", "feddc": "topk:0.3,qsgd:15"}
+
+
 def test_five_methods_compute_what_a_simulation_does():
-    """One federation for all of them, one after another: two of the five have two exchanges a round."""
+    """One federation for all of them, one after another: two of the five have two exchanges a round, two a channel."""
     fed = data()
     with one_machine.federation(fed) as (here, link):
         for method in ("fedavg", "scaffold", "rfedavg-plus", "feddc", "fedfa"):
             settings, watched, said = tables(method, run={"evaluate_every": 3}), Watched(link), []
+            settings["run"] |= {"channel": CHANNELS[method]} if method in CHANNELS else {}
             real = server.run(
                 settings, watched, here.public, wait=SECONDS, deadline=SECONDS, classes=3, test=fed.global_test,
                 say=said.append, check=here.processes.check,

@@ -253,6 +253,7 @@ WHERE = {
     "evaluate_clients": "run.evaluate_clients", "engine_options": "engine.workers",
     "callbacks": None, "folder": None, "resume": None, "state_memory": None, "recipe": None,
     "allow_samples": None, "new_clients": None, "new_steps": None,  # where there are any: tests/run/test_newcomers.py
+    "channel": None,  # where there is one, "channel.stages": see below
     "architecture": None,  # of several networks: "model.architecture_fingerprint"
 }  # fmt: skip
 
@@ -352,6 +353,17 @@ def test_another_run_in_the_folder_names_the_first_difference(tmp_path):
             with refused(rf"holds another run: there {key} is .*, here .*[Cc]hoose another folder"):
                 run(**changes, rounds=1, folder=tmp_path / "run", resume=resume)
     assert (tmp_path / "run/config.toml").read_bytes() == before
+
+
+def test_a_run_from_before_a_method_had_an_option_goes_on(tmp_path):
+    """The config lacks the option: it is at its default, which is what the method was then; nothing else will do."""
+    run(ua.FedProx(mu=0.1), rounds=1, folder=tmp_path / "run")
+    file = tmp_path / "run/config.toml"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("mu = ")))
+    with refused(r"holds another run: there method.mu is None, here 0.1"):
+        run(ua.FedProx(mu=0.1), rounds=2, folder=tmp_path / "run", resume=True)
+    default = ua.FedProx().mu
+    assert default != 0.1 and len(run(ua.FedProx(), rounds=2, folder=tmp_path / "run", resume=True).history) == 2
 
 
 # ---------------------------------------------------------------- folders that will not do

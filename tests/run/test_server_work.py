@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import unalike as ua
 from unalike import testing
-from unalike.contract import Field, Method
+from unalike.contract import Best, Field, Method
 from unalike.errors import Diverged, UnalikeError
 
 LOCAL = ua.LocalTraining(epochs=1, batch_size=5, lr=0.05, shuffle=False)
@@ -113,6 +113,54 @@ def test_the_optimizer_is_kept_by_name():
     assert not torch.equal(ends["own"][1].server.w, ends[None][1].server.w)
     state = ends["own"][1].server.values["_optimizer of own"]
     assert state.shape == (2 * 119 + 1,) and float(state[-1]) == 6  # two rounds of three steps
+
+
+@dc.dataclass(frozen=True)
+class Looks(Method):
+    """Trains on the server, and takes the vector that a judge likes best."""
+
+    judge: str = "later"
+    every: int | None = 3  # a pass over the public set
+    patience: int | None = None
+    seen = []
+
+    def round(self, server, cohort):
+        judges = {"later": lambda batch: len(self.seen), "earlier": lambda batch: -len(self.seen)}
+        best = None
+        if self.every:
+
+            def fn(batch):
+                self.seen.append(batch.vector)
+                return batch.weights.new_full((len(batch.y),), float(judges[self.judge](batch)))
+
+            best = Best(fn, torch.tensor([0, 2]), self.every, self.patience)
+        server.w = server.train(
+            server.w, steps=8, batch_size=4, lr=0.01, optimizer="adam", schedule="cosine", shuffle=False, best=best
+        )
+
+
+def test_the_best_vector_of_a_training():
+    """Parts of a training are one training: rate and optimizer go on. The best is kept, the first of equals too."""
+
+    def end(*given):
+        Looks.seen.clear()
+        return ua.simulate(*testing.task("mlp"), Looks(*given), **CHANGES)
+
+    plain = end("later", None)
+    later = end("later")
+    assert len(Looks.seen) == 1 + 3 and (plain.server.w - later.server.w).abs().max() < 1e-15
+    assert torch.equal(Looks.seen[0], plain.task.start) and torch.equal(Looks.seen[-1], later.server.w)
+    assert torch.equal(end("earlier").server.w, plain.task.start)
+    assert torch.equal(end("earlier", 3, 3).server.w, plain.task.start) and len(Looks.seen) == 2  # and there it ended
+    assert (end("later", 3, 3).server.w - plain.server.w).abs().max() < 1e-15
+    for asked in ({"keep": "own", "steps": 3}, {"epochs": 1}):
+
+        class Wrong(Method):
+            def round(self, server, cohort, asked=asked):
+                server.train(server.w, best=Best(None), **asked)
+
+        with pytest.raises(UnalikeError, match="best= looks at the vectors of one training: say steps"):
+            ua.simulate(*testing.task("mlp"), Wrong(), **CHANGES)
 
 
 def test_on_tensors_of_its_own_on_no_samples_and_never_on_clients_data():

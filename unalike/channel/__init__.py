@@ -1,11 +1,38 @@
-"""The way of a reply from a client to the server's sums. A new privacy step goes here.
+"""The way of a reply from a client to the server's sums.
 
-Today the channel only weighs, sums and lets single values be read where a field declares it (`sums.py`). Stages that
-clip, compress, noise or mask a reply stand between the client's reply and `Sums.add`, and undo on the total what must
-be undone: docs/architecture.md says where.
+`stages/` are the steps on it (clip, noise, quantise, sparsify), `stage.py` what a step is, `channel.py` several of them
+fitted to a method and a model, `passage.py` one exchange of a simulation. `sums.py` weighs, sums and lets single values
+be read where a field declares it.
 """
 
 from unalike.channel.by_architecture import SumsByArchitecture
+from unalike.channel.channel import Channel, acting, as_table, as_text, parse, registered, texts
+from unalike.channel.passage import Passage
+from unalike.channel.stage import Flight, Form, Sees, Stage, Total, Way
+from unalike.channel.stages import *  # noqa: F403
+from unalike.channel.stages import STAGES
 from unalike.channel.sums import Sums
+from unalike.channel.who_sees import Sight, who_sees
 
-__all__ = ["Sums", "SumsByArchitecture"]
+__all__ = [
+    "STAGES",
+    "Channel",
+    "Flight",
+    "Form",
+    "Passage",
+    "Sees",
+    "Sight",
+    "Stage",
+    "Sums",
+    "SumsByArchitecture",
+    "Total",
+    "Way",
+    "acting",
+    "as_table",
+    "as_text",
+    "parse",
+    "registered",
+    "texts",
+    "who_sees",
+    *(k.__name__ for k in STAGES.values()),
+]

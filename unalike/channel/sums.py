@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -77,6 +78,15 @@ class Sums:
         self._rows = {n: [torch.cat(rows)[torch.from_numpy(order)]] for n, rows in self._rows.items()}
         self._ids, self._losses = [self.ids[order]], [self.losses[order]]
 
+    def replace(self, name: str, total: Tensor) -> None:
+        """Put what a channel makes of a sum into its place."""
+        self._totals[name] = total
+        self._errors.pop(name, None)
+
+    def expect(self, count: float) -> None:
+        """Let means divide by the number of clients that come on the average, not by those that came."""
+        self.weights = dict.fromkeys(self.weights, count)
+
     # ---- what the server reads
 
     @property
@@ -102,10 +112,10 @@ class Sums:
 
 def _partial_sums(values: Tensor, weights: np.ndarray):
     """Yield sums of weight · value over parts of a stack, each small enough for the scratch memory."""
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     w = to_device(values.device, weights)[0]
     rows = max(1, MAX_SCRATCH // (8 * max(1, flat.shape[1])))
-    for a in range(0, len(flat), rows):
+    for a in range(0, max(1, len(flat)), rows):  # the sum of no rows is zeros
         part, weight = flat[a : a + rows], w[a : a + rows]
         if values.is_floating_point():
             total = weight @ part.double()

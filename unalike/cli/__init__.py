@@ -19,7 +19,7 @@ COMMANDS = {
     "report": "one page that shows a run, or compares several",
     "export": "rounds as CSV or parquet, the model as one file, safetensors or ONNX",
     "predict": "use a model on the rows of a table",
-    "list": "what there is: methods, data, models, partitions, changes, engines",
+    "list": "what there is: methods, data, models, partitions, changes, stages, engines",
     "data": "data sets: what there is, fetch them, look at their clients",
     "new": "start a method of your own, with the tests it must pass",
     "config": "check a config file, or print the JSON Schema for editors",

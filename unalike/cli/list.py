@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from unalike import config
+from unalike.channel import STAGES, who_sees
 from unalike.cli import show
 from unalike.contract import Method, privacy
 from unalike.data.partition import PARTITIONS
@@ -35,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "models": config.NAMES["model"],
     "partitions": PARTITIONS,
     "changes": CHANGES,
+    "stages": STAGES,
     "engines": ENGINES,
 }
 FOLLOWED_BY = {"partitions": ("changes",)}  # listed with it: they stand in the same text, after a |
@@ -42,6 +44,12 @@ NOTE = (
     "down, up: vectors of the model's size that a client receives and sends in a round. "
     "What the server reads is what the method needs; it sees every message: this deployment has no secure aggregation. "
     "What clients seal for each other it cannot open."
+)
+STAGES_NOTE = (
+    "--channel clip:1.0,topk:0.01 sends replies through these stages, in this order. Settings are given in their order "
+    "or by name (clip:norm=1.0); clip:1.0@delta acts on the field delta alone. In a file each stage is a [[channel]] "
+    "table. Compression hides nothing that can be relied on: only noise with a stated epsilon is a guarantee "
+    "(docs/channels.md)."
 )
 
 
@@ -73,7 +81,26 @@ def main(args: argparse.Namespace) -> int:
         facts = {name: method_facts(name) for name in METHODS}
         rows = [[n, f["down"], f["up"], f["leaves the client"]] for n, f in facts.items()]
         print("\n" + show.table(columns, rows) + "\n\n" + show.prose(NOTE))
+    if list(kinds) == ["stages"]:
+        rows = [[stage_usage(name), stage_settings(name)] for name in STAGES]
+        print("\n" + show.table(["as written", "its settings"], rows) + "\n\n" + show.prose(STAGES_NOTE))
     return 0
+
+
+def stage_usage(name: str) -> str:
+    """A stage as it is written in a channel, with the names of its settings."""
+    return ":".join([name, *(field.name for field in STAGES[name].arguments())])
+
+
+def stage_settings(name: str) -> str:
+    """A stage's settings and their defaults, in a line."""
+    empty = inspect.Parameter.empty
+    known = {n: s for n, s in typed.hints(STAGES[name]).items() if n != "fields"}
+    said = (
+        f"{n}: {s.knob.text}{'' if s.default in (empty, None) else f' [{str(s.default).lower()}]'}"
+        for n, s in known.items()
+    )
+    return "; ".join(said) or "none"
 
 
 def _lines(texts: dict[str, str]) -> list[list[str]]:
@@ -105,8 +132,10 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
         if n != "name"
     }
     facts: dict[str, str] = method_facts(name) if kind == "methods" else {}
+    seen = who_sees(METHODS[name]()) if kind == "methods" else []
     if as_json:
-        show.document({"name": name, "summary": summary(thing), "settings": settings, **facts})
+        more = {"who_sees": show.sights(seen)} if seen else {}
+        show.document({"name": name, "summary": summary(thing), "settings": settings, **facts, **more})
         return 0
     own = inspect.getdoc(thing) or ""
     knobs = [own] if kind == "methods" and not own.startswith(f"{thing.__name__}(") else []  # what dataclasses write
@@ -120,6 +149,8 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
         each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ways}
         words = facts | {k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}
         print("\n" + show.table([], [[k, str(v)] for k, v in words.items()], "in a round"))
+    if seen:
+        print("\n" + show.sight_table(seen))
     return 0
 
 
@@ -157,6 +188,7 @@ def _needs(method: Method) -> dict[str, str]:
     """What a run of the method must have, or allow."""
     needs = ["a public set ([data] public)"] if method.needs_public else []
     needs += [f"--allow-samples: clients send {method.ships}"] if method.ships else []
+    needs += ["one network for all clients"] if method.one_network else []
     return {"needs": "; ".join(needs)} if needs else {}
 
 

@@ -183,14 +183,15 @@ def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | 
     alone = {k: v for k, v in settings["run"].items() if k not in ("folder", "resume")}
     alone |= {"engine": stand_in} if stand_in else {}
     run = config.run({**settings, "run": {**alone, "rounds": 0}})
-    found = show.facts(run)
+    found, seen = show.facts(run), run.who_sees(real=stand_in is not None)
     found |= {"engine": settings["run"]["engine"], "because": "as asked"} if stand_in else {}
     if args.json:
-        show.document({"settings": settings, "found": found})
+        show.document({"settings": settings, "found": found, "who_sees": show.sights(seen)})
     else:
         from rich.console import Console
 
         Console(highlight=False, markup=False).print(show.settings_tree(settings, found))
+        print("\n" + show.sight_table(seen))
     return 0
 
 
@@ -209,6 +210,8 @@ def report(run: Run, folder: str, as_json: bool) -> None:
         rows.append([name, f"{chosen[score.key]:.4f}"])
     ways = [way for way in ("down", "up", "peer") if f"bytes_{way}" in summary]
     rows += [[f"bytes {way}", size(summary[f"bytes_{way}"])] for way in ways]
+    if "bytes_up_plain" in summary:
+        rows.append(["bytes up without the channel", size(summary["bytes_up_plain"])])
     rows.append(["time", span(summary["seconds"])])
     count = summary["rounds"]
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses as dc
 import json
 import math
 import shlex
@@ -11,6 +12,7 @@ import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 from unalike import config
+from unalike.channel import Sight
 from unalike.metrics.lines import traffic
 from unalike.metrics.names import score_in
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.text import size, span
+
+WIDEST = 26  # characters of the middle column of a table of three
 
 
 def console(quiet: bool = False) -> Console:
@@ -104,6 +109,21 @@ def prose(text: str) -> str:
     return "\n\n".join("\n".join(map(fill, lines)) for lines in blocks)
 
 
+def sights(rows: Sequence[Sight]) -> list[dict[str, str]]:
+    """Who sees what, for JSON."""
+    return [dc.asdict(row) for row in rows]
+
+
+def sight_table(rows: Sequence[Sight]) -> str:
+    """Who sees what, for a person: whoever sees several things is named once."""
+    named = [row.who if k == 0 or rows[k - 1].who != row.who else "" for k, row in enumerate(rows)]
+    cells = [[who, row.of, row.words] for who, row in zip(named, rows, strict=True)]
+    wide = max(len(row.of) for row in rows)
+    if wide > WIDEST:  # what a method sends takes a sentence: what is seen of it goes below
+        cells = [[who, f"{row.of}: {row.words}"] for who, row in zip(named, rows, strict=True)]
+    return table([], cells, "who sees what")
+
+
 # ---------------------------------------------------------------- before and during a run
 
 
@@ -130,7 +150,7 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
 
 def writable(value: Any) -> bool:
     """Whether a default can be shown as it would be written."""
-    return isinstance(value, str | int | float | tuple) and not isinstance(value, type)
+    return isinstance(value, str | int | float | tuple) and not isinstance(value, type) and value != ()
 
 
 def _pair(key: str, value: Any) -> str:
@@ -155,6 +175,7 @@ def facts(run: Run) -> dict[str, str]:
         "data": f"{run.population:,} clients, {sizes.sum():,} samples ({sizes.min():,} to {sizes.max():,} each)",
         "model": _parameters(run),
         "participants": f"{run.sampling.size(run.population):,} a round",
+        **({} if run.channel is None else {"channel": ", then ".join(map(str, run.channel.stages))}),
         "engine": f"{engine} on {run.task.device}",
         "because": why,
         "compiles": step if getattr(run.engine, "compile", False) else "nothing",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from unalike.draws import Draws, KeyedDraws
 from unalike.errors import UnalikeError, unknown
 from unalike.nn.networks import Network
 from unalike.nn.task import FunctionalModule, Task
@@ -15,8 +16,8 @@ class ModelCalls:
     """The calls of one batch.
 
     nets: the method's further networks; buffers: BatchNorm's statistics of the model; key, weight, train: as
-    `FunctionalModule` takes them; drawn: gives the key of what the batch draws; trains: the network that is trained
-    (its new statistics are left in `statistics`); labelled: whether the samples have labels.
+    `FunctionalModule` takes them; drawn: gives what the batch draws from, or the key of it; trains: the network that is
+    trained (its new statistics are left in `statistics`); labelled: whether the samples have labels.
     """
 
     def __init__(
@@ -28,11 +29,11 @@ class ModelCalls:
         weight: Tensor,
         key: Tensor | None = None,
         train: bool = True,
-        drawn: Callable[[], Tensor] | None = None,
+        drawn: Callable[[], Tensor | Draws] | None = None,
         trains: str | None = None,
         labelled: bool = True,
     ):
-        self.layout, self.classes = task.layout, task.outputs
+        self.layout, self.classes, self.has_statistics = task.layout, task.outputs, buffers.shape[-1] > 0
         self._losses, self._labelled = task.losses, labelled
         self._pure, self._nets, self._buffers, self._weight = pure, nets, buffers, weight
         self._model_key, self._train, self._drawn, self._trains = key, train, drawn, trains
@@ -65,13 +66,14 @@ class ModelCalls:
         net, weight = self._nets[name], self._weight
         if train and len(inputs[0]) != len(weight):
             weight = weight.new_full((len(inputs[0]),), 1 / len(inputs[0]))
-        out, statistics = net(vector, inputs, weight, self.key() if train and net.keyed else None, train)
+        out, statistics = net(vector, inputs, weight, self.draws().key() if train and net.keyed else None, train)
         if train and name == self._trains:
             self.statistics = statistics.detach()
         return out
 
-    def key(self) -> Tensor:
-        """The key of what this batch draws."""
+    def draws(self) -> Draws:
+        """What this batch draws from."""
         if self._drawn is None:
             raise UnalikeError("There are draws in a training's loss and step; elsewhere use me.uniform and its kin.")
-        return self._drawn()
+        found = self._drawn()
+        return KeyedDraws(found, self._weight.dtype) if isinstance(found, Tensor) else found

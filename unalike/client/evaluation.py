@@ -96,7 +96,7 @@ def mean_output(batch: Batch, vectors: Tensor) -> Tensor:
 
 def predicts(method: Method) -> bool:
     """Return whether a method's own outputs are what a client's model is judged by."""
-    return type(method).predict is not Method.predict
+    return type(method).predict is not Method.predict and method.predicts
 
 
 PARTS = ("me.", "s.", "m.")  # prefixes of arguments

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unalike import draws
+from unalike.channel import Channel
+from unalike.channel.stage import Draw
 from unalike.client.evaluation import evaluation
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
@@ -43,6 +46,7 @@ class Job:
     mean_samples: float
     max_steps: int | None = None  # a real client's own rule for what it is asked to train
     drifts: bool = False  # whether the samples of `data` are changed in place as rounds pass
+    channel: Channel | None = None  # what replies go through, where there is anything
     _samples: dict[DataName, Samples] = dc.field(default_factory=dict, init=False, repr=False)
     _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
 
@@ -116,6 +120,21 @@ class Job:
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
         """Return the keys that these clients draw from, int64 [c]."""
         return draws.client_keys(self.seed, round, purpose, ids)
+
+    def draws(self, who: int | np.ndarray, round: int, purpose: str) -> draws.Draws:
+        """Return what this client draws from, or these clients as a stack [c]; a real client's are secret."""
+        keys = torch.from_numpy(self.keys(np.atleast_1d(who), round, purpose)).to(self.task.device)
+        return draws.KeyedDraws(keys[0] if np.ndim(who) == 0 else keys, self.task.dtype)
+
+    def channel_draws(self, ids: np.ndarray, round: int, exchange: int) -> Draw:
+        """Return what the channel's stages draw from for these clients, a stack."""
+        return self.draws(ids, round, f"channel {exchange}")
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a reply says nothing of its client beside its fields: no loss, no amount of work. So it is where a
+        channel protects; both ends know it from the channel."""
+        return self.channel is not None and self.channel.hidden
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of more steps than this client does."""

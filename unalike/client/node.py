@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 import hashlib
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.channel.channel import shared_draws
+from unalike.channel.travel import packed
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient
-from unalike.client.state_on_disk import REPLY, REQUEST, ROUND, StateFolder
+from unalike.client.state_on_disk import CHANNEL, REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
-from unalike.errors import UnalikeError
+from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
-from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields
+from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields, take_told
 from unalike.messages.request import united
 from unalike.messages.sealed import Sealer, asked_wraps, bytes_of, deliveries, key_about, row_about, row_of, text_of
 
@@ -35,6 +40,8 @@ class Node:
         that came before gets the answer it got then."""
         header, tensors = united(parts)
         call = asked_call(header, self.job.method)
+        channel = None if isinstance(call.function, Evaluate) else self.job.channel
+        told = take_told(tensors, () if channel is None else channel.told({}))
         tensors = self._opened(header, call, tensors)
         check_fields(tensors, self.job.task)
         if isinstance(call.function, Evaluate):
@@ -49,13 +56,15 @@ class Node:
         if networked:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
-        kept, sent, loss = self._run(call, tensors)
+        state, first = self.state.read()
+        kept, sent, loss = self._run(call, tensors, state, first)
         # nothing leaves that is not declared, in its declared shape
         fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
         check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
+        sent, errors = self._through(dc.replace(call, told=told), sent, state)
         sent, keys = self._sealed(header, call, sent)
-        kept |= keys
-        reply = self._reply(header, sent, int(self.job.data.train.sizes[self.client]), loss, self.one_client.trained)
+        kept |= keys | errors
+        reply = self._reply(header, sent, loss)
         if kept or networked:
             kept |= {REQUEST: _as_tensor(sha.digest()), REPLY: _as_tensor(reply), ROUND: torch.tensor(call.round)}
             self.state.stage(kept)
@@ -73,6 +82,25 @@ class Node:
             out.append(text_of(self.sealer.wrap(key, row.key, about)))
         answer = {name: header[name] for name in ("run", "round", "at")}
         return wire.encode({"kind": "reply", **answer, "wrapped": out}, {})
+
+    def _through(
+        self, call: Call, sent: dict[str, Tensor], state: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Take a reply through the run's channel: (the parts that travel, what its stages keep here)."""
+        job, channel = self.job, self.job.channel
+        if channel is None:
+            return sent, {}
+        for name, value in sent.items():  # codes could not show it
+            if channel.touches(name, value) and not torch.isfinite(value).all():
+                raise Diverged(
+                    f"Round {call.round + 1}: {name!r} of client {self.client} became NaN or infinite. A smaller lr or "
+                    "clip_norm=10 usually helps.", call.round + 1, [self.client],
+                )  # fmt: skip
+        kept = {name: state[CHANNEL + name][None].to(job.task.device) for name in channel.shapes}
+        draw = job.channel_draws(np.array([self.client]), call.round, call.exchange)
+        common = shared_draws(job.seed, call.round, call.exchange)
+        way = channel.client({name: value[None] for name, value in sent.items()}, draw, common, kept, call.told)
+        return packed(way, sent), {CHANNEL + name: value[0] for name, value in way.kept.items()}
 
     def _sealed(
         self, header: dict[str, Any], call: Call, sent: dict[str, Tensor]
@@ -112,26 +140,37 @@ class Node:
         """Answer the loss and metrics of this client's own model on its own data; nothing is kept."""
         columns = self.job.split(split)
         self.state.settle(header.get("acknowledged"), commit=False)
-        _, scores, _ = self._run(call, tensors)
+        _, scores, _ = self._run(call, tensors, *self.state.read())
         defined = self.job.task.metrics_for(columns.y)
         scores = {n: v for n, v in scores.items() if n not in defined or defined[n].always or not v.isnan()}
-        return self._reply(header, scores, int(columns.sizes[self.client]), float("nan"), 0)
+        told = {"samples": int(columns.sizes[self.client]), "trained": 0, "batches": 0}
+        return _encoded({**header, **told}, scores)
 
-    def _run(self, call: Call, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+    def _run(
+        self, call: Call, tensors: dict[str, Tensor], state: dict[str, Tensor], first: bool
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
         device = self.job.task.device
-        state, first = self.state.read()
         message = Fields({k: v.to(device) for k, v in tensors.items()})
-        state = {k: v.to(device) for k, v in state.items()}
+        state = {k: v.to(device) for k, v in state.items() if not k.startswith(CHANNEL)}
         return self.one_client.run(call, self.client, state, torch.tensor(first, device=device), message)
 
-    def _reply(self, header: dict[str, Any], sent: dict[str, Tensor], samples: int, loss: float, trained: int) -> bytes:
-        """Return the reply's bytes; the training loss is one of its fields, where the client trained."""
-        answer = {**header, "kind": "reply", "samples": samples, "trained": trained}
-        answer |= {"batches": self.one_client.batches if trained else 0}
-        answer.pop("acknowledged", None)
-        if loss == loss:
-            sent = {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}
-        return wire.encode(answer, sent)
+    def _reply(self, header: dict[str, Any], sent: dict[str, Tensor], loss: float) -> bytes:
+        """Return the reply's bytes; where nothing is hidden, the training loss is one of its fields, and the header
+        tells samples and mini-batches."""
+        trained = self.one_client.trained
+        answer = {**header, "trained": trained}
+        if not self.job.hidden:
+            answer |= {"samples": int(self.job.data.train.sizes[self.client])}
+            answer |= {"batches": self.one_client.batches if trained else 0}
+            sent = sent if math.isnan(loss) else {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}
+        return _encoded(answer, sent)
+
+
+def _encoded(header: dict[str, Any], sent: dict[str, Tensor]) -> bytes:
+    """Return the bytes of a reply to the request that the header came with."""
+    answer = {**header, "kind": "reply"}
+    answer.pop("acknowledged", None)
+    return wire.encode(answer, sent)
 
 
 def _key_name(exchange: int, field: str) -> str:

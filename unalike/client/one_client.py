@@ -81,10 +81,12 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
 class OneClient:
     """One client's work, on a module of its own: what `sequential`, each worker and a real client run.
 
-    schedule: how the rate of a training goes, "constant" or "cosine" to 0.
+    schedule: how the rate of a training goes, "constant" or "cosine" to 0. span: where a training begins in a longer
+    one, and how long that is, in steps; None: it is the whole.
     """
 
     schedule = "constant"
+    span: tuple[int, int] | None = None
 
     def __init__(self, job: Job):
         self.job = job
@@ -118,11 +120,11 @@ class OneClient:
         job, task = self.job, self.job.task
         self.id, self.round, self.exchange = client, call.round, call.exchange
         ids = np.array([client])
-        numbers = {
+        numbers: dict[str, Any] = {
             k: torch.tensor(v[0], dtype=task.dtype, device=task.device) for k, v in job.numbers(ids, call.round).items()
         }
         numbers["first"], numbers["start"] = first, job.start
-        numbers["_draws"] = torch.tensor(job.keys(ids, call.round, f"draws {call.exchange}")[0], device=task.device)
+        self.drawn = numbers["_draws"] = job.draws(client, call.round, f"draws {call.exchange}")
         self.me = me = Me(numbers, call.round, job.local, task.layout, job.start_of)
         s = Fields(state)
         self.state = state
@@ -165,8 +167,9 @@ class OneClient:
             self._make_functional()
         slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
         state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
+        begin, whole = self.span or (0, steps)
         for k, parts in enumerate(course.batches()):
-            rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * k / steps)))
+            rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * (begin + k) / whole)))
             if request.step is not None:
                 theta, state = self._step(course, theta, state, parts, rate)
             elif plain:
@@ -378,7 +381,7 @@ class _Course:
         self.lr = torch.as_tensor(rate, dtype=bound.vector.dtype, device=bound.vector.device).reshape(1)
         self.mask = part_mask(job.task, request.net, request.part)
         self.place = _Place(chosen, request.only, bound.vector.device)
-        self.drawn = draws.fold(one.me.__dict__["_draws"], one.trained)
+        self.drawn = one.drawn.at(one.trained)
         self.calls: ModelCalls
 
     def batches(self) -> Iterator[list[_Part]]:
@@ -411,7 +414,7 @@ class _Course:
         one, task = self.one, self.one.job.task
         x, y, index, key, number = part
         weight = torch.full((len(y),), 1 / max(1, len(y)), dtype=task.dtype, device=y.device)
-        drawn = lambda: draws.fold(self.drawn, number)  # noqa: E731
+        drawn = lambda: self.drawn.at(number)  # noqa: E731
         self.calls = ModelCalls(
             task, lambda: one.functional, one.nets, one.bound.buffers, weight, key, train, drawn, self.request.net,
             self.plan.chosen.samples.labelled,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from unalike.files import replace
 # beside pending state: a hash of the request, what was answered, and the round it belongs to; beside kept state, the
 # round it was kept in
 REQUEST, REPLY, ROUND = "__request__", "__reply__", "__round__"
+CHANNEL = "channel."  # prefix of what a channel's stages keep for the client, beside the method's own state
 
 
 class StateFolder:
@@ -28,14 +30,15 @@ class StateFolder:
         self.path, self.shapes, self.real = path, shapes, real
 
     def read(self) -> tuple[dict[str, Tensor], bool]:
-        """Return the state, pending over kept over zeros, and whether nothing has been kept for longer than a round."""
+        """Return the state, pending over kept over zeros, and whether the method has kept nothing for longer than a
+        round."""
         values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
         kept = self._load("state")
         values.update({n: v for n, v in (kept or {}).items() if n in self.shapes})
         pending = {n: v for n, v in (self._load("pending") or {}).items() if n in self.shapes}
         values.update(pending)
         there = {n for n in kept or {} if n != ROUND} | {n for n in pending if self.shapes[n][2] == "run"}
-        return values, not there
+        return values, not methods_own(there)
 
     def stage(self, values: dict[str, Tensor]) -> None:
         """What the last answer leaves behind, together with what was staged before it in this round."""
@@ -61,17 +64,17 @@ class StateFolder:
         if pending is not None and (exchange == 0 or ROUND not in pending or int(pending[ROUND]) != round):
             self.discard()
 
-    def commit(self) -> bool:
-        """Keep what is pending; True if there was anything for longer than a round."""
+    def commit(self) -> set[str]:
+        """Keep what is pending; return the names of what is kept for longer than a round."""
         pending = self._load("pending")
         if pending is None:
-            return False
+            return set()
         keep = {n: v for n, v in pending.items() if n in self.shapes and self.shapes[n][2] == "run"}
         stamp = {ROUND: pending[ROUND]} if self.real and self._stateful else {}
         if keep or stamp:
             self._save("state", {**(self._load("state") or {}), **keep, **stamp})
         self.discard()
-        return bool(keep)
+        return {*keep}
 
     @property
     def _stateful(self) -> bool:
@@ -103,9 +106,15 @@ class StateFolder:
         (self.path / "pending.safetensors").unlink(missing_ok=True)
 
     def replace(self, values: dict[str, Tensor]) -> None:
-        """Set the kept state (from a checkpoint)."""
+        """Set the kept state (from a checkpoint): what has these names."""
         self.discard()
-        self._save("state", values)
+        self._save("state", {**(self._load("state") or {}), **values})
+
+    def names(self) -> set[str]:
+        """Return the names of what is kept."""
+        file = self.path / "state.safetensors"
+        with safetensors.safe_open(file, framework="pt") as tensors:
+            return {*tensors.keys()}
 
     def _load(self, name: str) -> dict[str, Tensor] | None:
         file = self.path / f"{name}.safetensors"
@@ -123,14 +132,29 @@ class StateFolder:
             raise UnalikeError(f"Cannot write client state to {self.path}: {error.strerror or error}.") from error
 
 
+def methods_own(names: Iterable[str]) -> set[str]:
+    """Return the names that are the method's, not the channel's."""
+    return {name for name in names if not name.startswith(CHANNEL)}
+
+
+def with_channel(shapes: Shapes, channel: Shapes) -> Shapes:
+    """Return the shapes of all that a client's folder holds: the method's state, and what a channel's stages keep."""
+    return {**shapes, **{CHANNEL + name: shape for name, shape in channel.items()}}
+
+
 class FileStates:
-    """State folders, one per client, with the same face as `ClientStore`."""
+    """State folders, one per client, with the same face as `ClientStore`. channel: shapes of what a channel's stages
+    keep in the same folders; of these, `ChannelStates` has that face."""
 
     mapped = True
 
-    def __init__(self, shapes: Shapes, folder: Path | None, device: torch.device | str = "cpu"):
+    def __init__(
+        self, shapes: Shapes, folder: Path | None, device: torch.device | str = "cpu", channel: Shapes | None = None
+    ):
         self.folder = folder or scratch_folder(self)
         self.shapes, self.device = shapes, torch.device(device)
+        self.all_shapes = with_channel(shapes, channel or {})
+        self.channel = ChannelStates(self, channel) if channel else None
         self._staged: set[int] = set()
         self._changed: set[int] = set()
 
@@ -140,7 +164,7 @@ class FileStates:
             shutil.rmtree(folder)
 
     def of(self, client: int) -> StateFolder:
-        return StateFolder(self.folder / f"client-{client:07d}", self.shapes)
+        return StateFolder(self.folder / f"client-{client:07d}", self.all_shapes)
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
         rows = [self.of(int(k)).read() for k in ids]
@@ -157,8 +181,11 @@ class FileStates:
 
     def commit(self) -> None:
         for client in self._staged:
-            if self.of(client).commit():
+            kept = self.of(client).commit()
+            if methods_own(kept):
                 self._changed.add(client)
+            if self.channel is not None and kept - methods_own(kept):
+                self.channel.touched.add(client)
         self._staged = set()
 
     def discard(self) -> None:
@@ -172,8 +199,15 @@ class FileStates:
         return ids, self.rows_of(ids)
 
     def known(self) -> np.ndarray:
-        folders = self.folder.glob("client-*/state.safetensors")
-        return np.array(sorted(int(f.parent.name.removeprefix("client-")) for f in folders), dtype=np.int64)
+        ids = self.folders()
+        if self.channel is not None:  # whose folders may hold the channel's part alone
+            ids = [client for client in ids if methods_own(self.of(client).names())]
+        return np.array(ids, dtype=np.int64)
+
+    def folders(self) -> list[int]:
+        """Return the clients of which anything is kept, in order."""
+        files = self.folder.glob("client-*/state.safetensors")
+        return sorted(int(file.parent.name.removeprefix("client-")) for file in files)
 
     def rows_of(self, ids: np.ndarray) -> dict[str, Tensor]:
         rows = [self.of(int(k)).read()[0] for k in ids]
@@ -186,4 +220,46 @@ class FileStates:
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
         values, _ = self.of(client).read()
-        return {n: v for n, v in values.items() if self.shapes[n][2] == "run"}
+        return {name: values[name] for name, (_, _, life) in self.shapes.items() if life == "run"}
+
+
+class ChannelStates:
+    """What a channel's stages keep in the clients' folders, as a store of its own, for checkpoints: so that a run goes
+    on in any engine. `FileStates` keeps and forgets it together with the clients' other state."""
+
+    mapped = True
+
+    def __init__(self, states: FileStates, shapes: Shapes):
+        self.states, self.shapes, self.touched = states, shapes, set[int]()
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
+        rows = [self.states.of(int(k)).read()[0] for k in ids]
+        values = {n: torch.stack([row[CHANNEL + n] for row in rows]).to(self.states.device) for n in self.shapes}
+        return values, torch.zeros(len(ids), dtype=torch.bool)
+
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        self.states.stage(ids, {CHANNEL + name: value for name, value in values.items()})
+
+    def commit(self) -> None:
+        """Nothing is left to do: `FileStates.commit` keeps the whole folder."""
+
+    def discard(self) -> None:
+        """Nothing is left to do: `FileStates.discard` forgets the whole folder's."""
+
+    def changed(self) -> tuple[np.ndarray, dict[str, Tensor]]:
+        ids = np.array(sorted(self.touched), dtype=np.int64)
+        self.touched = set()
+        return ids, self.rows_of(ids)
+
+    def known(self) -> np.ndarray:
+        there = [k for k in self.states.folders() if (names := self.states.of(k).names()) - methods_own(names)]
+        return np.array(there, dtype=np.int64)
+
+    def rows_of(self, ids: np.ndarray) -> dict[str, Tensor]:
+        return self.read(ids)[0] if len(ids) else {}
+
+    def restore(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
+        self.states.restore(ids, {CHANNEL + name: value for name, value in values.items()})
+
+    def __getitem__(self, client: int) -> dict[str, Tensor]:
+        return {name: rows[0] for name, rows in self.read(np.array([client]))[0].items()}

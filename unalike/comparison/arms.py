@@ -12,9 +12,20 @@ from unalike import config
 from unalike.comparison.jobs import Arm
 from unalike.config import flags
 from unalike.errors import UnalikeError, did_you_mean, unknown
+from unalike.results.evidence import REFERENCES
 
-WHOLE = ("table", "data-folder", "folder", "augment", "loss", "test", "architecture")  # texts that may hold a comma
+WHOLE = (
+    "table",
+    "data-folder",
+    "folder",
+    "augment",
+    "loss",
+    "test",
+    "architecture",
+    "channel",
+)  # texts that may hold a comma
 
+CHANNEL = ("channel", "run.channel")
 SHARED = (*config.TABLES, config.MODELS_TABLE)  # what a flag may be of, beside one of the methods
 
 
@@ -32,12 +43,12 @@ def arms_of(
     try:
         _owners(methods, given)
         for method in methods:
-            mine = _own(method, methods, given)
-            axes = _axes(method, mine, start)
+            mine, begun = _own(method, methods, given), _without_channel(method, start)
+            axes = _axes(method, mine, begun)
             for parts in itertools.product(*(values for _, values in axes.values())):
                 chosen = dict(zip(axes, parts, strict=True))
                 words = [(name, chosen.get(name, text)) for name, text in mine]
-                tables = config.absolute(config.check(flags.collect([("method", method), *words], start)))
+                tables = config.absolute(config.check(flags.collect([("method", method), *words], begun)))
                 label: list[str] = [_label(method)]
                 case: list[str] = []
                 for name, part in chosen.items():
@@ -47,6 +58,13 @@ def arms_of(
     except UnalikeError as error:
         raise UnalikeError(re.sub(r"^unalike run:", "unalike compare:", str(error))) from error
     return _named(arms)
+
+
+def _without_channel(method: str, start: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The reference lines send nothing: what replies go through is not theirs."""
+    if method not in REFERENCES or "channel" not in start.get("run", {}):
+        return start
+    return {**start, "run": {name: value for name, value in start["run"].items() if name != "channel"}}
 
 
 def _label(method: str) -> str:
@@ -83,6 +101,8 @@ def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> l
     for name, text in given:
         table, dot, setting = name.partition(".")
         bare = _bare(setting if dot else name)
+        if bare == "channel" and method in REFERENCES:
+            continue
         if dot and table not in SHARED:
             if table == _label(method):
                 out.append((f"method.{setting}", text))
@@ -123,6 +143,18 @@ def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> d
         if len(set(parts)) < len(parts):
             raise UnalikeError(f"unalike run: --{name} {','.join(parts)} has a value twice.")
         axes[name] = placed[0][0], parts
+    return axes | _channels(given)
+
+
+def _channels(given: Sequence[flags.Given]) -> dict[str, tuple[str, list[str]]]:
+    """Several channels are several flags: a channel has commas of its own."""
+    axes = {}
+    for name in CHANNEL:
+        texts = [text or "" for other, text in given if other == name]
+        if len(set(texts)) < len(texts):
+            raise UnalikeError(f"unalike run: --{name} is given twice with the same stages.")
+        if len(texts) > 1:
+            axes[name] = "run", texts
     return axes
 
 

@@ -48,7 +48,7 @@ class Arm:
     learning rate, so that --tune may; validation: how many samples of all clients choose the round; unscaled: its
     features are in units of their own; tested: how many samples the scores are of; has_global: it has a global model,
     and the data a test set for it; has_own: clients are evaluated on test samples of their own; networks: of each
-    client, where they differ.
+    client, where they differ; clients: how many train.
     """
 
     label: str
@@ -62,6 +62,7 @@ class Arm:
     has_global: bool = True
     has_own: bool = True
     networks: tuple[str, ...] = ()
+    clients: int | None = None
 
     @property
     def method(self) -> str:
@@ -163,7 +164,8 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
         tried = _try(arm, fed, seed)
         has_global = tried is None or any(key.startswith("test_") for key in tried)
         names = config.network_names(tables, len(training)) if several_networks([arm]) else []
-        settled.append(dc.replace(arm, has_global=has_global, has_own=has_own, networks=tuple(names)))
+        arm = dc.replace(arm, has_global=has_global, networks=tuple(names), clients=len(training))
+        settled.append(dc.replace(arm, has_own=has_own))
     return settled
 
 
@@ -226,9 +228,9 @@ def _try(arm: Arm, fed: Federation, seed: int) -> Line | None:
         one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
         one |= {"new_clients": 1} if run.get("new_clients") else {}
         names = [*tables.get(config.MODELS_TABLE, {})]
-        tasted = taste(
-            fed.at(1), max(3, len(names)) + one.get("new_clients", 0)
-        )  # drifting data are declared for all clients
+        clusters = getattr(config.make_method(tables["method"]), "clusters", 1)  # there must be a client for each
+        clients = max(3, len(names), clusters) + one.get("new_clients", 0)
+        tasted = taste(fed.at(1), clients)  # drifting data are declared for all clients
         if len(names) > 1:  # each network has one of the few clients
             one["architecture"] = [names[k % len(names)] for k in range(len(tasted))]
         return config.run({**tables, "local": few, "run": one}, federation=tasted).history[-1]
@@ -400,7 +402,10 @@ def tuned(
         for k, change in enumerate(changes[arm.name]):
             where = folder / "tune" / f"{arm.name}-{k:03d}"
             tables = with_seed(_changed(arm.tables, change), seed)
-            config.make_method(tables["method"])  # a drawn value that is refused is said before anything is run
+            method = config.make_method(tables["method"])  # a drawn value that is refused is said before anything runs
+            if not _fits(method, arm.clients):
+                change["method"] = {}
+                tables = with_seed(_changed(arm.tables, change), seed)
             run = {**tables["run"], "rounds": rounds, "folder": str(where)}
             jobs.append(Job(dc.replace(arm, name=f"{arm.name} {k}"), seed, where, {**tables, "run": run}))
     check_folders(jobs)
@@ -413,6 +418,15 @@ def tuned(
         found[arm.name] = Tuned(changes[arm.name], scores, chosen)
         out.append(dc.replace(arm, tables=_changed(arm.tables, changes[arm.name][chosen])))
     return out, found
+
+
+def _fits(method: Any, clients: int | None) -> bool:
+    """Whether a method can be with so many clients: six clusters of five clients are not tried."""
+    try:
+        method.check_clients(1 << 40 if clients is None else clients)
+    except UnalikeError:
+        return False
+    return True
 
 
 def _changed(tables: Tables, change: Tables) -> Tables:

@@ -29,6 +29,12 @@ keeps loss and metrics, and [run] architecture = "small:10, large:40" (or a list
 Where their samples differ too, [data.pictures] and [data.signals] take the place of [data], each with all that [data]
 may have; the networks are [models.pictures] and [models.signals], and architecture is left out: clients are numbered
 table after table.
+
+What replies go through on their way to the server: [run] channel = "clip:1.0,topk:0.01", or a table for each stage,
+
+    [[channel]]
+    kind = "clip"              # or "path/to/file.py:Class"
+    norm = 1.0
 """
 
 from unalike.config.build import (
@@ -42,6 +48,7 @@ from unalike.config.build import (
     make_sampling,
     network_names,
 )
+from unalike.config.channels import channel_text, find_stage, make_channel
 from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
@@ -65,8 +72,42 @@ from unalike.config.tables import (
 from unalike.config.user_files import from_file, is_file, own_method
 
 __all__ = [
-    "ENGINE", "FACTS", "IN_COMMON", "MODELS_TABLE", "NAMES", "SETTINGS", "TABLES", "absolute", "as_stored", "check",
-    "data_parts", "data_settings", "described", "every", "from_file", "is_file", "joined", "load_toml", "make_data",
-    "make_local", "make_loss", "make_method", "make_model", "make_sampling", "method_settings", "model_settings",
-    "network_names", "network_settings", "own_method", "population", "read", "read_tables", "run", "schema", "uses",
+    "ENGINE",
+    "FACTS",
+    "IN_COMMON",
+    "MODELS_TABLE",
+    "NAMES",
+    "SETTINGS",
+    "TABLES",
+    "absolute",
+    "as_stored",
+    "channel_text",
+    "check",
+    "data_parts",
+    "data_settings",
+    "described",
+    "every",
+    "find_stage",
+    "from_file",
+    "is_file",
+    "joined",
+    "load_toml",
+    "make_channel",
+    "make_data",
+    "make_local",
+    "make_loss",
+    "make_method",
+    "make_model",
+    "make_sampling",
+    "method_settings",
+    "model_settings",
+    "network_names",
+    "network_settings",
+    "own_method",
+    "population",
+    "read",
+    "read_tables",
+    "run",
+    "schema",
+    "uses",
 ]  # fmt: skip

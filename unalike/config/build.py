@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from unalike import draws
+from unalike.config.public import make_public
 from unalike.config.tables import EXTRAS, MODEL, MODELS_TABLE, SPLIT, data_parts
 from unalike.config.user_files import is_file, own_function, own_method, own_model
 from unalike.contract import Method
@@ -29,6 +30,7 @@ from unalike.settings.typed import short
 from unalike.training.settings import LocalTraining
 
 SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
+EMPTY = ":empty"  # behind bernoulli:0.15: rounds in which nobody comes are rounds
 
 
 def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
@@ -72,6 +74,8 @@ def joined(parts: dict[str, Federation]) -> Federation:
 
 def _data(options: dict[str, Any], raw: bool) -> Federation:
     name = options.pop("name", None)
+    if isinstance(options.get("public"), str):
+        options["public"] = make_public(options["public"], name, options, options.get("seed", 0))
     if name in FEDERATIONS:
         share, dealt = options.pop("validation", 0.0), options.pop("partition", "natural")
         seed, extras = options.get("seed", 0), _extras(options)
@@ -210,14 +214,17 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
 
 
 def make_sampling(value: Any) -> Any:
-    """A number or lists, as in Python, or "bernoulli:0.15" or "by-size:10"."""
+    """A number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty" or "by-size:10"."""
     if not isinstance(value, str):
         return value
     name, _, argument = value.partition(":")
     if name not in SAMPLINGS:
         raise unknown("sampling", name, SAMPLINGS)
     kind, number = SAMPLINGS[name]
+    options = {}
+    if kind is Bernoulli and argument.endswith(EMPTY):
+        argument, options = argument.removesuffix(EMPTY), {"empty": True}
     try:
-        return kind(number(argument))
+        return kind(number(argument), **options)
     except (ValueError, OverflowError):
         raise UnalikeError(f"clients_per_round={value!r}: after the colon there must be a number.") from None

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from unalike.config.build import make_local, make_loss, make_method, make_sampling
+from unalike.config.channels import CHANNEL, absolute_channel, check_channel, taken_in
+from unalike.config.public import absolute_public, check_public
 from unalike.config.tables import (
     FACTS,
     IN_COMMON,
@@ -23,7 +25,6 @@ from unalike.config.tables import (
 )
 from unalike.config.user_files import absolute_file
 from unalike.data.dataset import CLIENTS
-from unalike.data.extras import parse_public
 from unalike.data.federation import check_shares
 from unalike.data.partition import Composed, Natural, composed
 from unalike.data.partition import parse as parse_partition
@@ -60,8 +61,11 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 
 
 def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
-    """The tables, all of them, if there are no others."""
+    """The tables, all of them, if there are no others; those of a channel are [run]'s."""
+    stages = taken_in(config, where)
     for name, table in config.items():
+        if name == CHANNEL:
+            continue
         if name not in (*TABLES, MODELS_TABLE, FACTS):
             home = next((t for t in TABLES if name in SETTINGS[t]({})), None)
             if home and not isinstance(table, dict):
@@ -73,7 +77,10 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
         if not isinstance(table, dict):
             raise UnalikeError(f"{where}: {name} must be a table, [{name}]; got {typed.short(table)}.")
     networks = {MODELS_TABLE: dict(config[MODELS_TABLE])} if MODELS_TABLE in config else {}
-    return {name: dict(config.get(name, {})) for name in TABLES} | networks
+    tables = {name: dict(config.get(name, {})) for name in TABLES} | networks
+    if stages is not None:
+        tables["run"][CHANNEL] = stages
+    return tables
 
 
 def _check_networks(tables: dict[str, dict[str, Any]]) -> None:
@@ -185,7 +192,8 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
         raise UnalikeError(f'[run] evaluate_clients must be "auto", "all", "none" or a whole number; got {whom!r}.')
     if run.get("resume") and "folder" not in run:
         raise UnalikeError("[run] resume needs the folder of the run to continue.")
-    make_method(tables["method"])
+    method = make_method(tables["method"])
+    check_channel(run.get(CHANNEL, ()), method, len(tables.get(MODELS_TABLE, {})))
     make_local(local)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
@@ -194,6 +202,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     clients = population(tables["data"])
     if clients is not None:
         participants.check(clients)
+        method.check_clients(clients)
 
 
 def _check_partition(data: dict[str, Any]) -> None:
@@ -220,7 +229,7 @@ def _check_extras(where: str, data: dict[str, Any]) -> None:
     public, splits = data.get("public", 0), data.get("splits", {})
     try:
         if isinstance(public, str):
-            parse_public(public)
+            check_public(public, data.get("name"))
         elif isinstance(public, float) and not public < 1:
             raise UnalikeError(f"public={public!r} must be a share in [0, 1) or a whole number of samples.")
         check_shares(splits)
@@ -256,10 +265,12 @@ def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name in values.keys() & {*section.files}:
             given = values[name]
             values[name] = [*map(absolute_file, given)] if isinstance(given, list) else absolute_file(given)
+    if CHANNEL in out["run"]:
+        out["run"][CHANNEL] = absolute_channel(out["run"][CHANNEL])
     for table in data:
         if "table" in table and isinstance(table.get("test"), str) and table["test"] != "same":
             table["test"] = str(Path(table["test"]).resolve())
         public = table.get("public")
-        if isinstance(public, str) and isinstance(path := parse_public(public), Path):
-            table["public"] = str(path.resolve())
+        if isinstance(public, str):
+            table["public"] = absolute_public(public)
     return out

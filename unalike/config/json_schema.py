@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from unalike.channel import STAGES
+from unalike.config.channels import CHANNEL
 from unalike.config.tables import (
     FACTS,
     IN_COMMON,
@@ -19,6 +21,7 @@ from unalike.config.tables import (
 )
 from unalike.settings import typed
 from unalike.settings.knobs import Knob
+from unalike.settings.typed import hints
 
 
 def schema() -> dict[str, Any]:
@@ -33,10 +36,10 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "unalike run",
         "type": "object",
-        "properties": {**tables, FACTS: {"type": "object"}},
+        "properties": {**tables, CHANNEL: _channel(), FACTS: {"type": "object"}},
         "required": ["data", "run"],
         "additionalProperties": False,
-        "allOf": [_common_only(), _needs_networks()],
+        "allOf": [_common_only(), _needs_networks(), _one_channel()],
     }
 
 
@@ -51,6 +54,28 @@ def _needs_networks() -> dict[str, Any]:
         "if": {"properties": {"run": {"required": ["architecture"]}}, "required": ["run"]},
         "then": {"required": [MODELS_TABLE]},
     }
+
+
+def _one_channel() -> dict[str, Any]:
+    then = {"properties": {"run": {"not": {"required": [CHANNEL]}}}}
+    return {"if": {"required": [CHANNEL]}, "then": then}
+
+
+def _channel() -> dict[str, Any]:
+    """[[channel]]: a kind, by name or of a file, and the settings of that kind."""
+    words = {"description": "a stage by name (unalike list stages), or path/to/file.py:Class", "type": "string"}
+    kind = {**words, "anyOf": [{"enum": list(STAGES)}, {"pattern": r"\.py:\w+$"}]}
+    rules = []
+    for name, stage in STAGES.items():
+        known = hints(stage)
+        own = {
+            n: typed.schema(s.hint) | _bounds(s.knob) | ({"description": s.knob.words} if s.knob.words else {})
+            for n, s in known.items()
+        }
+        then = {"propertyNames": {"enum": ["kind", *known]}, "properties": own}
+        rules.append({"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": then})
+    table = {"type": "object", "properties": {"kind": kind}, "required": ["kind"], "allOf": rules}
+    return {"type": "array", "items": table}
 
 
 def _network() -> dict[str, Any]:
@@ -95,6 +120,17 @@ def _limits(knob: Knob) -> dict[str, Any]:
     if knob.choices:
         return {"enum": list(knob.choices)}
     return {} if knob.least is None else {"minimum": knob.least}
+
+
+def _bounds(knob: Knob) -> dict[str, Any]:
+    """The choices of a setting, or all bounds of a number."""
+    words = {
+        "minimum": knob.least,
+        "exclusiveMinimum": knob.above,
+        "maximum": knob.most,
+        "exclusiveMaximum": knob.below,
+    }
+    return _limits(knob) | {word: bound for word, bound in words.items() if bound is not None}
 
 
 def _only(table: str, chosen: dict[str, str], when: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from unalike.client.preparing import by_messages
 from unalike.config.build import as_stored, make_data, make_local, make_loss_of, make_method, make_models, make_sampling
+from unalike.config.channels import make_channel
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
 from unalike.data.joined import JoinedFederation
@@ -28,6 +29,7 @@ def run(
     tables = absolute(check(config if federation is None else {**config, "data": _stand_in(config, federation)}))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
+    settings["channel"] = make_channel(settings.get("channel", ()))
     settings["resume"] = resume or settings.get("resume", False)
     if federation is None:
         # loopback prepares features by messages too, to the same bits; changes of features come after preparing

@@ -81,6 +81,8 @@ class Architectures:
     def check(self, method: Any) -> None:
         """Refuse what cannot be with several architectures: sums of fields whose sizes differ, and tables of rows of
         the model's shape."""
+        if method.one_network:
+            raise UnalikeError(f"{type(method).__name__} {method.one_network}: it needs one network for all clients.")
         for name, field in method.sends.items():
             if not self.is_own(name, field, method):
                 self._check_sizes(f"sends {name!r}", field, method)

@@ -31,7 +31,8 @@ class Call:
     """One exchange: which client function, the message to all, the rows that differ, and when.
 
     function: the name of a function of the method, or `Evaluate(split)`; trained: how many trainings the earlier
-    exchanges of the round had (batch orders are drawn from it); parcels: what of the rows is sealed from other clients.
+    exchanges of the round had (batch orders are drawn from it); parcels: what of the rows is sealed from other clients;
+    told: what the run's channel tells all clients, by name.
     """
 
     function: str | Evaluate
@@ -41,6 +42,7 @@ class Call:
     exchange: int
     trained: int = 0
     parcels: dict[str, Parcels] = dc.field(default_factory=dict)
+    told: dict[str, float] = dc.field(default_factory=dict)
 
     def message(self, position: int) -> Fields:
         """Return the message to the client at this position of the cohort."""
@@ -59,6 +61,9 @@ class Outcome:
     finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
     sealed: dict[str, Tensor] | None = None  # fields whose bytes only another client can open
     batches: np.ndarray | int = 0  # mini-batches that each client read in training
+    # of replies that went through the run's channel at the client: bytes that travelled, and its stages' own numbers
+    sent: int | None = None
+    extra: dict[str, Tensor] | None = None
 
 
 class LazyOutcome(Outcome):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Never, Protocol
+from typing import Any, Never, Protocol
 
 import torch
 from torch import Tensor
 
-from unalike import draws
 from unalike.contract.requests import (
     PUBLIC,
     Average,
@@ -26,6 +25,7 @@ from unalike.contract.requests import (
     checked_args,
     checked_rows,
 )
+from unalike.draws import Draws, KeyedDraws
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.nn.layout import Layout
 from unalike.training.settings import LocalTraining
@@ -60,7 +60,7 @@ class Me:
 
     def __init__(
         self,
-        numbers: dict[str, Tensor],
+        numbers: dict[str, Any],
         round: int,
         local: LocalTraining,
         layout: Layout,
@@ -202,18 +202,21 @@ class Me:
         """The gradient of the mean loss over all my samples, or those that `data` and `only` name."""
         return Gradient(at, data, only)
 
-    # ---- draws: functions of (seed, round, exchange, client, purpose)
+    # ---- draws: in a simulation functions of (seed, round, exchange, client, purpose); at a real client secret, and
+    # others whenever they are asked for: ask for a purpose once
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Standard normal numbers."""
-        return draws.normal(self._key(purpose), shape, self.n.dtype)
+        return self._source.normal(purpose, shape)
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Uniform numbers in [0, 1)."""
-        return draws.uniform(self._key(purpose), shape, self.n.dtype)
+        return self._source.uniform(purpose, shape)
 
-    def _key(self, purpose: str) -> Tensor:
-        return draws.fold(self.__dict__["_draws"], draws.key(0, purpose))
+    @property
+    def _source(self) -> Draws:
+        found = self.__dict__["_draws"]
+        return KeyedDraws(found, self.n.dtype) if isinstance(found, Tensor) else found
 
 
 def _losses(batch: Batch) -> Tensor:
@@ -233,12 +236,13 @@ class Calls(Protocol):
 
     layout: Layout
     classes: int
+    has_statistics: bool
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor: ...
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]: ...
     def head(self, vector: Tensor, features: Tensor) -> Tensor: ...
     def net(self, name: str, vector: Tensor, inputs: tuple[Tensor, ...], train: bool) -> Tensor: ...
-    def key(self) -> Tensor: ...
+    def draws(self) -> Draws: ...
 
 
 class Rows:
@@ -322,6 +326,12 @@ class Batch:
         if self._output is None and self._compute is not None:
             self._output, self._features = self._compute()
 
+    def learn_statistics(self) -> None:
+        """Let BatchNorm learn its statistics from these samples at the current vector, where the model has any: for a
+        loss that has taken the place of the run's (`own=0.0`) and calls the model on other inputs only."""
+        if self._calls.has_statistics:
+            self._at_vector()
+
     def with_output(self, output: Tensor) -> Batch:
         """Return this batch with another output."""
         batch = copy.copy(self)
@@ -399,19 +409,16 @@ class Batch:
 
         return torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(vector, self.x, self.y)
 
-    # ---- draws: functions of (seed, round, client, training, step, purpose)
+    # ---- draws: functions of (seed, round, client, training, step, purpose); at a real client secret
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Uniform numbers in [0, 1), others in every step."""
-        return draws.uniform(self._key(purpose), shape, self.weights.dtype)
+        return self._calls.draws().uniform(purpose, shape)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Standard normal numbers, others in every step."""
-        return draws.normal(self._key(purpose), shape, self.weights.dtype)
+        return self._calls.draws().normal(purpose, shape)
 
     def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
         """Whole numbers from 0 to high - 1, others in every step."""
-        return draws.integers(self._key(purpose), shape, high)
-
-    def _key(self, purpose: str) -> Tensor:
-        return draws.fold(self._calls.key(), draws.key(0, purpose))
+        return self._calls.draws().integers(purpose, shape, high)

@@ -24,7 +24,8 @@ class Field:
       `Layout.chosen`), the name of one of the method's `nets`, "optimizer" (an optimizer's state: see `Me.train`) or
       "optimizer NAME" (of one of `nets`), "features", "pairs" (the upper triangle of features × features), "classes",
       "input" (numbers in a sample), "public" (rows of the public set), "scalar", or a tuple of numbers and names (a
-      name that is none of these is an attribute of the method: `("clusters", "model")`). What a client keeps may have
+      name that is none of these is an attribute of the method: `("clusters", "model")`; a number, or a function of the
+      model's layout that gives one: `PowerSGD.left_size`). What a client keeps may have
       the shape "samples", one for each of its training samples: in a simulation with zeros behind, as many as the
       largest client has.
     read: who may see a single client's value. "sum": nobody, the server gets the weighted sum; "each": the server;
@@ -86,12 +87,30 @@ class Field:
                 out.append(getattr(method, name))
             elif name in sizes:  # a part of the model, perhaps a layer that is called so
                 out.append(sizes[name])
+            elif callable(size := getattr(method, name, None)) and (layout := getattr(sizes, "layout", None)):
+                out.append(size(layout))
             else:
+                _check_part(sizes, name, method)
                 raise UnalikeError(
                     f"{type(method).__name__} declares the shape {self.shape!r}, and {name!r} is neither a size of "
                     f"the model nor an attribute of the method.{did_you_mean(name, ['scalar', *sizes])}"
                 )
         return tuple(out)
+
+
+def _check_part(sizes: dict[str, int], name: str, method: object) -> None:
+    """Raise if this is the name of a part that an option of the method gives, and that the model does not have."""
+    given = name.removeprefix("all but ")
+    options = dc.fields(method) if dc.is_dataclass(method) else ()
+    option = next((f.name for f in options if getattr(method, f.name) == given), None)
+    if option is not None:
+        try:
+            sizes[name]
+        except UnalikeError as error:
+            said = str(error)
+            raise UnalikeError(f"{type(method).__name__} {option}={given!r}: {said[:1].lower()}{said[1:]}") from None
+        except KeyError:  # no model's sizes
+            return
 
 
 class Fields(dict[str, Tensor]):

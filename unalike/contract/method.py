@@ -18,7 +18,14 @@ from unalike.contract.server import Cohort, Message, Server
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import check_fields
 
-NOT_CALLED = ("setup", "round", "published", "models", "predict")  # functions that no server has a client run
+NOT_CALLED = (
+    "check_clients",
+    "setup",
+    "round",
+    "published",
+    "models",
+    "predict",
+)  # functions that no server has a client run
 
 
 class Method:
@@ -37,8 +44,10 @@ class Method:
     buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
     needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
+    predicts: ClassVar[bool] = True  # False: clients' models are vectors, although there is a `predict` (an option's)
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
     ships: ClassVar[str] = ""  # samples that clients send, in words ("samples"): everybody concerned must allow it
+    one_network: ClassVar[str] = ""  # why clients cannot have different networks ("compares clients' models")
     serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients
 
     def __init_subclass__(cls) -> None:
@@ -55,6 +64,9 @@ class Method:
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__} ")
+
+    def check_clients(self, clients: int) -> None:
+        """Raise `UnalikeError` where the method cannot be with so many clients; asked before anything is written."""
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""

@@ -34,13 +34,13 @@ def privacy(method: Method) -> str:
         return POOLED
     parts = []
     for read, reader in READERS.items():
-        words = dict.fromkeys(_what(name, field) for name, field in method.sends.items() if field.read == read)
+        words = dict.fromkeys(words_of(name, field) for name, field in method.sends.items() if field.read == read)
         if words:
             parts.append(f"{listed([*words])} ({reader})")
     return "; ".join(parts) or NOTHING
 
 
-def _what(name: str, field: Field) -> str:
+def words_of(name: str, field: Field) -> str:
     """Return what a field holds: in the method's words, as a change of the model, or else its name and shape."""
     if field.what:
         return field.what

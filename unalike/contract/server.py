@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -19,6 +20,18 @@ from unalike.errors import NoSuchField, UnalikeError, did_you_mean, unknown
 from unalike.nn.layout import Layout
 
 Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or a row to each
+
+
+@dc.dataclass(frozen=True)
+class Best:
+    """Which vector of a training on the server is taken: the one of the largest mean of `fn(batch)`, a number a sample,
+    over the rows `only` of the public set (all, if not given), which is looked at every so many steps, at the start
+    too. `patience`: the training ends after so many steps without a gain (None: it does not)."""
+
+    fn: Callable[..., Tensor]
+    only: Tensor | None = None
+    every: int = 100
+    patience: int | None = None
 
 
 class Server:
@@ -107,6 +120,7 @@ class Server:
         schedule: str = "constant",
         keep: str | None = None,
         architectures: list[str] | None = None,
+        best: Best | None = None,
         **asked: object,
     ) -> Tensor:
         """Train a vector here and now, and return it; of `Vectors`, each architecture's part.
@@ -114,7 +128,8 @@ class Server:
         data: "public", {"x": …, "y": …}, or None, where a loss works on draws alone. The other arguments are those of
         `me.train`, but settings of `LocalTraining` that are not given are its defaults, not the run's. net: one of
         the method's `nets`. schedule: "cosine" lets the rate fall to 0. keep: a name under which the server keeps the
-        optimizer's state for the next time. architectures: only these are trained, the others stay as they are.
+        optimizer's state for the next time. architectures: only these are trained, the others stay as they are. best:
+        not the last vector is returned but the best on the way (`Best`); say `steps` then, the most that are made.
         BatchNorm's statistics of the model stay what the clients' samples made them.
         """
         slots, kept = None, f"_optimizer of {keep}"
@@ -126,7 +141,9 @@ class Server:
             fresh = lambda vector: vector.new_zeros(2 * vector.shape[-1] + 1)  # noqa: E731
             fresh_slots = at.map(fresh) if isinstance(at, Vectors) else fresh(at)
             slots = self.values.get(kept, fresh_slots)
-        vector, slots = self._worker.train(at, data, architectures, schedule, slots, {"net": net, **asked})
+        if best is not None and (keep is not None or not isinstance(asked.get("steps"), int)):
+            raise UnalikeError("best= looks at the vectors of one training: say steps=..., and leave out keep.")
+        vector, slots = self._worker.train(at, data, architectures, schedule, slots, {"net": net, **asked}, best)
         if keep is not None:
             self.values[kept] = slots
         return vector
@@ -193,7 +210,9 @@ class Server:
 class Work(Protocol):
     """What the server computes itself (`unalike.run.server_work.ServerWork`)."""
 
-    def train(self, at: Any, data: Any, architectures: Any, schedule: str, slots: Any, asked: Any) -> Any: ...
+    def train(
+        self, at: Any, data: Any, architectures: Any, schedule: str, slots: Any, asked: Any, best: Best | None
+    ) -> Any: ...
     def outputs(self, at: Any, data: Any, only: Any, fn: Any, args: Any) -> Tensor: ...
     def average(self, fn: Any, at: Any, data: Any, only: Any, rows: Any, args: Any) -> Any: ...
 

@@ -106,7 +106,9 @@ class Vectors:
 
 
 def by_network(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call a function for each architecture where there are several (`each`), else as it is."""
+    """Call a function for each architecture where there are several (`each`), else as it is. `server.layout` may be
+    among the arguments."""
+    args = tuple(Vectors(dict(arg.items())) if isinstance(arg, Layouts) else arg for arg in args)
     return each(fn, *args) if any(isinstance(arg, Vectors) for arg in args) else fn(*args)
 
 

@@ -10,7 +10,8 @@ CLIENTS = Knob("how many clients; of data that come with their clients, the larg
 TEST = Knob('share of every client\'s samples held out for its own test; "same": the test set, dealt alike', least=0)
 
 PUBLIC = Knob(
-    "samples that everybody has: a share or a number set aside, an .npz or .safetensors file, or noise:1000",
+    "samples that everybody has: a share or a number set aside, an .npz or .safetensors file, another set without its "
+    "labels (cifar100:5000), noise:1000, or what file.py:make:1000 gives",
     least=0,
     written=float | str,
 )

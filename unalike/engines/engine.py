@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from unalike.channel.channel import shared_draws
+from unalike.channel.travel import received
 from unalike.client.job import Job
+from unalike.client.rehearsal import Rehearsal
 from unalike.contract.architectures import Architectures
-from unalike.contract.call import Call, Outcome
+from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.settings.typed import Known, hints
 
 
@@ -32,12 +38,26 @@ class Engine:
         """Run a call on these clients and yield their outcomes."""
         raise NotImplementedError
 
+    def read(self, call: Call, sent: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the fields of one client's reply as a stack of one, and what an `Outcome` says of the channel that it
+        went through at the client; refuse one that is not packed as the run's channel packs it."""
+        channel, device = self.job.channel, self.job.task.device
+        if channel is None or isinstance(call.function, Evaluate):
+            return {name: value[None].to(device) for name, value in sent.items()}, {}
+        found = received(channel, sent, shared_draws(self.job.seed, call.round, call.exchange), device)
+        return found.up, {"sent": found.sent, "extra": found.extra}
+
     def renew(self) -> None:
         """Hear that the clients' samples were changed in place (data that drift), between two calls."""
         self.job.renew()
 
     def leave_out(self, client: int, reason: str) -> None:
         """Hear that a client is not called, and why; in a simulation this does not happen."""
+
+    @functools.cached_property
+    def rehearsal(self) -> Rehearsal:
+        """What tells, without a client, which fields a function sends."""
+        return Rehearsal(self.job)
 
     @property
     def sizes(self) -> np.ndarray:

@@ -11,6 +11,7 @@ that their sender has wrapped for the receiver: the server cannot open them.
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from unalike.engines.engine import Engine
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_evaluation, check_reply, received_outcome, reply_fields
-from unalike.messages.request import request_header
+from unalike.messages.request import request_header, told_parts
 from unalike.messages.sealed import take_sealed, unsealed, wrapped_keys
 
 # What the server keeps of each client: the last of its rounds that counted, plus 2 (0: none; 1: the setting-up, -1).
@@ -100,7 +101,7 @@ class Flower(Engine):
     ) -> dict[int, tuple[bytes, bytes]]:
         """Return what is sent to each of these clients: what all of them get, and what is its own; sealed: what each is
         told of sealed parts."""
-        shared = wire.encode(request_header(self.job.method, call), call.shared)
+        shared = wire.encode(request_header(self.job.method, call), {**call.shared, **told_parts(call)})
         counted = self._counted(ids).tolist()
         requests = {}
         for position, client in enumerate(ids):
@@ -122,7 +123,9 @@ class Flower(Engine):
             sends = self.rehearsal.sends(unsealed(call, self.fields, job.task, job.method))
 
         def outcome(client: int, answer: bytes) -> Outcome:
-            found = received_outcome(client, answer, asked, int(sizes[client]), job.task)
+            read = functools.partial(self.read, call)
+            hidden = job.hidden and isinstance(call.function, str)
+            found = received_outcome(client, answer, asked, int(sizes[client]), job.task, read, hidden)
             names = found.up.keys() | ()
             if isinstance(call.function, str):
                 found.sealed = take_sealed(found.up, self.fields, job.task, job.method)

@@ -16,7 +16,7 @@ from unalike.engines.sequential import one
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import sent_loss
-from unalike.messages.request import request_header
+from unalike.messages.request import request_header, told_parts
 
 
 class Loopback(Engine):
@@ -39,11 +39,14 @@ class Loopback(Engine):
         return one(self.job, self.one_client, call, position, client)
 
     def _exchange(self, call: Call, position: int, client: int) -> Outcome:
-        request = wire.encode(request_header(self.job.method, call), call.message(position))
+        message = {**call.message(position), **told_parts(call)}
+        request = wire.encode(request_header(self.job.method, call), message)
         self.states.touched(client)
         node = Node(self.job, client, self.states.of(client), self.one_client)
         answer, sent = wire.decode(node.handle(request))
         loss = sent_loss(sent)
-        up = {k: v[None].to(self.job.task.device) for k, v in sent.items()}
-        samples, batches = np.array([answer["samples"]]), np.array([answer["batches"]])
-        return Outcome(np.array([client]), up, samples, np.array([loss]), answer["trained"], batches=batches)
+        up, carried = self.read(call, sent)
+        samples = np.array([answer.get("samples", self.sizes[client])])
+        batches = np.array([answer.get("batches", 0)])
+        one = np.array([client]), up, samples, np.array([loss]), answer["trained"]
+        return Outcome(*one, batches=batches, **carried)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike.contract import BUFFERS, LOSS, Call, Evaluate, Field, Method, Outcome, client_functions
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.messages import wire
-from unalike.messages.request import identity
+from unalike.messages.request import TOLD, identity
 from unalike.nn.metrics import MEANS, statistics
 from unalike.nn.task import Task
 
@@ -87,6 +87,23 @@ def check_fields(tensors: dict[str, Tensor], task: Task) -> None:
             raise UnalikeError(f"The request's {name!r} has a value that is NaN or infinite.")
 
 
+def take_told(tensors: dict[str, Tensor], wanted: Iterable[str]) -> dict[str, float]:
+    """Take out of a request's fields what the server tells of the run's channel: these numbers, each above 0."""
+    told = {name.removeprefix(TOLD): tensors.pop(name) for name in [*tensors] if name.startswith(TOLD)}
+    if told.keys() != {*wanted}:
+        raise UnalikeError(
+            f"The request tells of the channel {_named(told)}; this client's channel is told {_named(wanted)}."
+        )
+    for name, value in told.items():
+        if value.dtype != torch.float64 or value.dim() or not 0 < float(value) < math.inf:
+            raise UnalikeError(f"The request's {name!r}, of the channel, must be a number above 0, and finite.")
+    return {name: float(value) for name, value in told.items()}
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
 # ---------------------------------------------------------------- at the server: replies
 
 
@@ -122,9 +139,18 @@ def check_reply(up: Mapping[str, Tensor], fields: Mapping[str, Field], task: Tas
             raise UnalikeError(f"{kind}.{name} sends {key!r} as {value.dtype}: a sealed field is {task.dtype}.")
 
 
-def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples: int, task: Task) -> Outcome:
+def received_outcome(
+    client: int,
+    answer: bytes,
+    asked: dict[str, Any],
+    samples: int,
+    task: Task,
+    read: Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Any]]],
+    hidden: bool = False,
+) -> Outcome:
     """Return a client's reply as an outcome: it answers this request, is of this client's size, and all its numbers
-    are finite and of the task's dtype."""
+    are finite and of the task's dtype. read: makes of what was sent a stack of one, and more to say of it. hidden: it
+    says neither its size nor its work nor its loss."""
     header, sent = wire.decode(answer)
     if header.get("kind") == "error":
         raise UnalikeError(str(header.get("reason"))[:500])
@@ -133,7 +159,10 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
             raise UnalikeError(f"its reply is to another request: {key} is not {value!r}.")
     if header.get("kind") != "reply":
         raise UnalikeError("its answer is no reply.")
-    if type(header.get("samples")) is not int or header["samples"] != samples:
+    told = [name for name in ("samples", "batches") if name in header] + [LOSS] * (LOSS in sent)
+    if hidden and told:
+        raise UnalikeError(f"its reply tells {told[0]!r}, which the run's channel hides.")
+    if not hidden and (type(header.get("samples")) is not int or header["samples"] != samples):
         raise UnalikeError(f"it has {header.get('samples')!r} samples now and had {samples} at the beginning.")
     trained = header.get("trained")
     if type(trained) is not int or not 0 <= trained < 1000:
@@ -144,7 +173,7 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
     loss = sent_loss(sent)
     if math.isinf(loss):
         raise UnalikeError("its loss became infinite.")
-    up = {name: value[None].to(task.device) for name, value in sent.items()}
+    up, more = read(sent)
     # metrics are computed in double precision
     kinds = (task.dtype, torch.float64) if asked.get("kind") == "evaluate" else (task.dtype,)
     for name, value in up.items():
@@ -153,7 +182,7 @@ def received_outcome(client: int, answer: bytes, asked: dict[str, Any], samples:
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise UnalikeError(f"its {name!r} has a value that is NaN or infinite.")
     one = np.array([client]), up, np.array([samples]), np.array([loss]), trained
-    return Outcome(*one, finite=np.array([True]), batches=np.array([batches]))
+    return Outcome(*one, finite=np.array([True]), batches=np.array([batches]), **more)
 
 
 def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:

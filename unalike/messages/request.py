@@ -14,6 +14,8 @@ from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.nn.task import Task
 
+TOLD = ":"  # prefix of the parts of a message that are the channel's: no field of a method has it
+
 
 def message_parts(
     message: Mapping[str, Any], count: int, values: Mapping[str, Any], task: Task
@@ -69,6 +71,11 @@ def request_header(method: Method, call: Call) -> dict[str, Any]:
     if isinstance(call.function, Evaluate):
         kind = {"kind": "evaluate", "function": "personal", "split": call.function.split}
     return {**kind, **identity(method), "round": call.round, "exchange": call.exchange, "trained": call.trained}
+
+
+def told_parts(call: Call) -> dict[str, Tensor]:
+    """Return what the run's channel tells all clients, as parts of a request."""
+    return {TOLD + name: torch.tensor(value, dtype=torch.float64) for name, value in call.told.items()}
 
 
 def united(parts: Iterable[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:

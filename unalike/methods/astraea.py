@@ -30,7 +30,6 @@ from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, PerClient, Server, knob
 from unalike.errors import UnalikeError
-from unalike.methods.flhc import check_one_network
 
 
 @dc.dataclass(frozen=True)
@@ -42,13 +41,13 @@ class Astraea(Method):
     most: int = knob(10, "copies of a sample at most", least=1)
 
     name = "astraea"
+    one_network = "passes a model from client to client"
     sends = {
         "delta": Field(read="peers", weight="one"),  # the next client of a group begins with it
         "counts": Field("classes", read="each", weight="one", what="its class counts"),
     }
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        check_one_network(self, server)
         replies = everyone.call(self.look)
         counts = torch.zeros(everyone.population, replies.each("counts").shape[1]).to(server.w)
         counts[torch.from_numpy(replies.ids).to(counts.device)] = replies.each("counts")
@@ -99,6 +98,7 @@ class Astraea(Method):
     def loss(self, batch: Batch) -> Tensor:
         if not batch.x.is_floating_point():
             raise UnalikeError("Astraea augments numbers (pictures, tables), no tokens: leave alpha out.")
+        batch.learn_statistics()
         return batch.mean(batch.with_output(batch.forward(batch.vector, self.moved(batch))[0]).losses)
 
     # ---- mediators

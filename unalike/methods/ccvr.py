@@ -28,8 +28,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Replies, Server, Vectors, knob
-from unalike.errors import UnalikeError
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Replies, Server, knob
 from unalike.methods.fedavg import FedAvg
 from unalike.methods.fedlc import label
 
@@ -45,6 +44,7 @@ class CCVR(FedAvg):
     asked: str = knob("all", "for their statistics: all clients, or this round's", choices=("all", "round"))
 
     name = "ccvr"
+    one_network = "pools features of one body"
     sends = {
         "delta": Field(weight="weights"),
         "count": Field("classes", weight="one", what="its class counts"),
@@ -53,8 +53,6 @@ class CCVR(FedAvg):
     }
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        if isinstance(server.w, Vectors):
-            raise UnalikeError("CCVR pools features of one body: it needs one network for all clients.")
         server.trained = server.w
 
     def round(self, server: Server, cohort: Cohort) -> None:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Request, Server, knob
-from unalike.methods.flhc import bipartition, check_one_network
+from unalike.methods.flhc import bipartition
 
 RIGHT = Field("scalar", read="each", weight="one", what="which half fits it better")
 LINKAGE = {"complete": "complete", "optimal": "single"}
@@ -49,6 +49,7 @@ class CFL(Method):
     level: int | None = knob(None, "judge models at most so many splits below the root; None: the leaves", least=0)
 
     name = "cfl"
+    one_network = "compares clients' models"
     sends = {"delta": Field(read="each", weight="one"), "right": RIGHT}
 
     def down(self, me: Me, s: Fields, m: Fields) -> Answer:
@@ -73,7 +74,6 @@ class CFL(Method):
         return at @ m.models
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        check_one_network(self, server)
         server.models, server.cluster = server.w[None], torch.zeros(everyone.population, dtype=torch.int64)
         server.samples = torch.from_numpy(np.asarray(everyone.samples, dtype=np.float64))
         server.tree, server.criteria, server.largest = [], [], 0.0

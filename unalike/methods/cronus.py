@@ -28,20 +28,19 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Server, knob
+from unalike.methods.reference import OwnModel
 
 
 @dc.dataclass(frozen=True)
-class Cronus(Method):
+class Cronus(OwnModel):
     aggregate: str = knob("filter", "the mean of predictions", choices=("filter", "median", "mean"))
     epsilon: float = knob(0.1, "ε, share of clients that may lie", values="0.1", least=0, below=0.5)
     tolerance: float = knob(1e-3, "a variance that needs no filter", least=0)
     warm_epochs: int = knob(20, "passes over its own data before round 1", least=0)
 
     name = "cronus"
-    buffers = "local"
     needs_public = True
-    keeps = {"theta": Field()}
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
@@ -59,9 +58,6 @@ class Cronus(Method):
 
     def warm(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(me.own(s.theta), epochs=self.warm_epochs).then(self.kept)
-
-    def kept(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        return {"theta": theta}, {}
 
     def score(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.outputs(me.own(s.theta), data="public").then(self.scored)
@@ -104,12 +100,3 @@ class Cronus(Method):
             kept = kept * (1 - drop)
         mean = (kept[:, :, None] * points).sum(1) / kept.sum(1)[:, None]
         return mean.to(odds.dtype), kept > 0
-
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return me.own(s.theta)
-
-    def published(self, server: Server) -> Message:
-        return {}
-
-    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        return {}

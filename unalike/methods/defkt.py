@@ -26,11 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Server, knob
+from unalike.methods.reference import OwnModel
 
 
 @dc.dataclass(frozen=True)
-class DefKT(Method):
+class DefKT(OwnModel):
     epochs: int = knob(1, "E₂, passes over b's data in which both models learn", least=0)
     lr: float | None = knob(None, "rate of the training in pairs (not said: the run's)", above=0)
     strength: float = knob(1.0, "of the two KL terms", least=0, tune=(0.1, 10.0))
@@ -38,8 +39,6 @@ class DefKT(Method):
 
     name = "def-kt"
     serverless = True
-    buffers = "local"
-    keeps = {"theta": Field()}
     sends = {"theta": Field(read="sealed", what="its model")}
 
     def teach(self, me: Me, s: Fields, m: Fields) -> Answer:
@@ -79,6 +78,3 @@ class DefKT(Method):
             return
         sent = cohort.only(senders).call(self.teach)
         cohort.only(receivers).call(self.learn, theirs=sent.pass_on("theta", to=receivers))
-
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return me.own(s.theta)

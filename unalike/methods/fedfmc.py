@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Request, Server, knob
-from unalike.methods.flhc import agglomerate, check_one_network
+from unalike.methods.flhc import agglomerate, check_clusters
 
 NUMBERS = 1 << 26  # of gradients, a sample each, that are held at once
 
@@ -41,6 +41,8 @@ class FedFMC(Method):
     warmup: int = knob(0, "rounds of FedAvg before the first fork", least=0)
 
     name = "fedfmc"
+    check_clients = check_clusters
+    one_network = "compares clients' models"
     sends = {
         "delta": Field(),
         "own": Field(read="each", what="its change of the model in a fork's first round"),
@@ -94,7 +96,6 @@ class FedFMC(Method):
         return self.nearest(losses) @ m.centres
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        check_one_network(self, server)
         server.centres, server.hits = server.w.expand(self.clusters, -1).clone(), torch.ones(self.clusters).to(server.w)
         server.stiff, server.rest = torch.zeros_like(server.w), torch.zeros_like(server.w)
         server.merged = True

@@ -28,11 +28,12 @@ from typing import Any
 
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, PerClient, Server, Vectors, knob
+from unalike.methods.reference import OwnModel
 
 
 @dc.dataclass(frozen=True)
-class FedMD(Method):
+class FedMD(OwnModel):
     rows: int | None = knob(None, "A, public samples a round (not said: all)", values="5000", least=1)
     digest_epochs: int = knob(1, "passes over these rows a round", least=0)
     batch: int = knob(256, "public samples a step", least=1)
@@ -46,7 +47,6 @@ class FedMD(Method):
     warm_own: int = knob(25, "passes over its own data after that", values="up to 25", least=0)
 
     name = "fedmd"
-    buffers = "local"
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]
@@ -83,9 +83,6 @@ class FedMD(Method):
         if not self.warm_own:
             return self.kept(me, s, m, theta)
         return me.train(theta, epochs=self.warm_own).then(self.kept)
-
-    def kept(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        return {"theta": theta}, {}
 
     def score(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.outputs(me.own(s.theta), data="public", only=m.get("rows")).then(self.scored)
@@ -125,12 +122,3 @@ class FedMD(Method):
         rows = self.alignment(server, cohort)
         replies = cohort.call(self.score, **rows)
         cohort.only(replies.ids).call(self.digest, **rows, consensus=replies.mean("logits"))
-
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return me.own(s.theta)
-
-    def published(self, server: Server) -> Message:
-        return {}
-
-    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        return {}

@@ -15,7 +15,8 @@ takes part only where its owner has named the method (`join --methods fedmix`). 
 G (d + C) numbers, as large as the clients' data over `group`.
 
 Practical truth: λ is small (0.05 to 0.2), for f sees (1−λ)x only. The third term is a derivative by x that
-is derived once more: a step costs about three. It needs inputs that can be averaged: pictures and tables, no tokens.
+is derived once more: a step costs about three, and one more forward pass where there is BatchNorm, whose statistics are
+those of samples as they are. It needs inputs that can be averaged: pictures and tables, no tokens.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class FedMix(Method):
         return batch.integers("mean", (1,), count)
 
     def mixed(self, batch: Batch, xs: Tensor, ys: Tensor) -> Tensor:
+        batch.learn_statistics()  # of samples as they are, for so they are predicted
         one = self.chosen(batch, len(xs))
         x, y = xs[one].reshape(1, *batch.x.shape[1:]), ys[one]
         scaled, vector = (1 - self.lam) * batch.x, batch.vector

@@ -12,8 +12,8 @@ by the number of clients too, which is no mean; the program takes the plain mean
 program's: features are collected while training, in the last pass, each batch before its own step; it knows plain SGD
 with momentum. The program's λ acts as λ/d on the squared distance, as here.
 
-The program drops a short last batch (`LocalTraining(drop_last=True)`) and predicts with the nearest prototype too; here
-a client predicts with its head.
+The program drops a short last batch (`LocalTraining(drop_last=True)`). It reports predictions by the head and by the
+nearest prototype: `inference="prototypes"` is the latter, with −mean_d (h(x) − G_c)² as outputs.
 
 Practical truth: nothing but prototypes is shared, so a client learns from others only what its features are drawn to:
 compare with `local-only` (which it is with λ = 0), not with FedAvg. What a client sends tells which classes it has
@@ -27,27 +27,29 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, Server, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Server, knob
 from unalike.errors import UnalikeError
+from unalike.methods.reference import OwnModel
+
+FAR = -1e9  # the output of a class without a prototype
 
 
 @dc.dataclass(frozen=True)
-class FedProto(Method):
+class FedProto(OwnModel):
     lam: float = knob(
         1.0, "λ, strength of the pull", values="1 MNIST and FEMNIST, 0.1 CIFAR-10", least=0, tune=(0.01, 10.0)
     )
     weights: str = knob(
-        "uniform",
-        "of clients in a class's prototype (equal, or by their samples of it)",
-        choices=("uniform", "samples"),
+        "uniform", "of clients in a class's prototype: equal, or their samples of it", choices=("uniform", "samples")
     )
     collect: str = knob(
         "after", "features of the trained model, or as met while training", choices=("after", "training")
     )
+    inference: str = knob(
+        "head", "a client predicts with its head, or the class of the nearest prototype", choices=("head", "prototypes")
+    )
 
     name = "fedproto"
-    buffers = "local"
-    keeps = {"theta": Field()}
     sends = {
         "total": Field(("classes", "features"), weight="one", what="sums of its features by class"),
         "share": Field("classes", weight="one", what="its class counts"),
@@ -115,22 +117,32 @@ class FedProto(Method):
     ) -> Answer:
         return self.sent(theta, total, count)
 
+    def there(self, server: Server) -> dict[str, Tensor]:
+        """Return the prototypes and which are known; nothing before round 1."""
+        return {name: server.values[name] for name in ("prototypes", "known") if name in server.values}
+
     def round(self, server: Server, cohort: Cohort) -> None:
-        before = {name: server.values[name] for name in ("prototypes", "known") if name in server.values}
+        before = self.there(server)
         replies = cohort.call(self.client, **before)
         total, share = replies.sum("total"), replies.sum("share")
         old = before.get("prototypes", torch.zeros_like(total))
         server.prototypes = torch.where((share > 0)[:, None], total / share.clamp(min=1e-12)[:, None], old)
         server.known = torch.maximum((share > 0).to(share.dtype), before.get("known", torch.zeros_like(share)))
 
+    @property
+    def predicts(self) -> bool:  # type: ignore[override]
+        return self.inference == "prototypes"
+
     def published(self, server: Server) -> Message:
-        return {}
+        return {**self.there(server)} if self.predicts else {}
 
-    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
-        return me.own(s.theta)
-
-    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        return {}
+    def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:
+        """Minus the squared distances of features from prototypes; the head's outputs before there are any."""
+        output, features = batch.forward(me.own(s.theta))
+        if "known" not in m:
+            return output
+        far = (features[:, None] - m.prototypes).square().mean(-1)
+        return torch.where(m.known > 0, -far, FAR)
 
 
 def of_classes(batch: Batch) -> dict[str, Tensor]:

@@ -9,9 +9,9 @@ FedAvg whose clients look for flat minima: every step uses the gradient of a poi
 Norms are those of the whole vector; "weights" are the tensors with that word in their name. Weight decay, momentum,
 clipping and the optimizer are the run's, at θ. Nothing more travels than with FedAvg, and nothing is kept.
 
-Practical truth: ρ = 0 is FedAvg. A step costs two gradients, and one more forward pass, from which BatchNorm's
-statistics are. ρ is a distance in weights: what suits one network and rate need not suit another; too large a ρ stalls.
-The paper's averaging of stochastic weights on the server (SWA) is not here.
+Practical truth: ρ = 0 is FedAvg. A step costs two gradients and, where there is BatchNorm, one more forward pass, from
+which its statistics are. ρ is a distance in weights: what suits one network and rate need not suit another; too large a
+ρ stalls. The paper's averaging of stochastic weights on the server (SWA) is not here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FedSAM(Method):
 
     def sharp(self, batch: Batch) -> Tensor:
         """The loss at θ + ε, whose gradient is taken as if ε stood still."""
-        _ = batch.output  # BatchNorm's statistics are those of θ
+        batch.learn_statistics()  # those of θ
         theta = batch.vector
         return batch.loss(theta + self.uphill(batch, theta.detach()).detach())
 

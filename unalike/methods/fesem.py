@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, PerClient, Request, Server, knob
+from unalike.methods.flhc import check_clusters
 
 
 @dc.dataclass(frozen=True)
@@ -42,6 +43,7 @@ class FeSEM(Method):
     )  # fmt: skip
 
     name = "fesem"
+    check_clients = check_clusters
     tables = {"models": Field()}
     sends = {
         "model": Field(read="each", weight="one", what="its model"),
@@ -49,9 +51,6 @@ class FeSEM(Method):
     }
 
     # ---- the client
-
-    def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.train(m.w).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
         return {}, {"model": theta}

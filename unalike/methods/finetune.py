@@ -5,7 +5,8 @@
 Nothing is kept and nothing more travels: the tuning is done when a model is asked for, with the run's local settings.
 
 Practical truth: the first thing to try, and hard to beat: a client that has samples enough gains, one that has few
-overfits (`part="head"` then). It needs no change of a running federation. `epochs=0` is FedAvg.
+overfits (`part="head"` then, or `slower=10`: on 100 speakers of Shakespeare the rate of training itself made 92 of them
+worse). It needs no change of a running federation. `epochs=0` is FedAvg.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from unalike.methods.fedavg import FedAvg
 class FineTune(FedAvg):
     epochs: int = knob(1, "passes over a client's own data before it predicts (0: none)", values="1 to 5", least=0)
     part: str = knob("all", "what moves then: all, head, body, last 2, …")
+    slower: float = knob(1.0, "what the run's rate is divided by then", values="1 to 100", above=0, tune=(1.0, 100.0))
 
     name = "finetune"
 
@@ -32,4 +34,7 @@ class FineTune(FedAvg):
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         if not self.epochs:
             return m.w
-        return me.train(m.w, epochs=self.epochs, part=None if self.part == "all" else self.part)
+        part = None if self.part == "all" else self.part
+        if self.slower == 1:
+            return me.train(m.w, epochs=self.epochs, part=part)
+        return me.train(m.w, epochs=self.epochs, part=part, lr=me.lr / self.slower)

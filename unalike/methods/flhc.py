@@ -36,6 +36,13 @@ LINKAGES: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
+def check_clusters(method: Any, clients: int) -> None:
+    """Refuse more clusters than there are clients: some would be nobody's."""
+    if method.clusters > clients:
+        given = f"{type(method).__name__} clusters={method.clusters} of {clients} clients"
+        raise UnalikeError(f"{given}: give at most as many as there are clients.")
+
+
 @dc.dataclass(frozen=True)
 class FLHC(Method):
     clusters: int = knob(2, "how many clusters are left", least=1, tune=[2, 3, 4, 6])
@@ -44,6 +51,8 @@ class FLHC(Method):
     metric: str = knob("l2", "distance of two updates (ward needs l2)", choices=METRICS)
 
     name = "flhc"
+    check_clients = check_clusters
+    one_network = "compares clients' models"
     sends = {
         "delta": Field(),
         "own": Field(read="each", weight="one", what="its change of the model in the clustering round"),
@@ -54,7 +63,6 @@ class FLHC(Method):
             raise UnalikeError(f"FLHC linkage='ward' needs metric='l2'; got {self.metric!r}.")
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        check_one_network(self, server)
         server.models = server.w[None].repeat(self.clusters, 1)
         server.cluster = torch.zeros(everyone.population, dtype=torch.int64)
         server.samples = torch.zeros(self.clusters).double()
@@ -106,12 +114,6 @@ class FLHC(Method):
     def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
         weights = (server.samples / server.samples.sum()).tolist()
         return {f"cluster{k}": (w, weights[k]) for k, w in enumerate(server.models)}
-
-
-def check_one_network(method: Method, server: Server) -> None:
-    """Refuse clients with different networks: their models cannot be compared."""
-    if not isinstance(server.w, Tensor):
-        raise UnalikeError(f"{type(method).__name__} compares clients' models: it needs one network for all clients.")
 
 
 def agglomerate(rows: np.ndarray, clusters: int, linkage: str, metric: str) -> tuple[list[list[int]], list[Any]]:

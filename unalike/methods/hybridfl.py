@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Method, Server, knob
-from unalike.methods.flhc import check_one_network
 
 
 @dc.dataclass(frozen=True)
@@ -37,6 +36,7 @@ class HybridFL(Method):
     lr: float = knob(0.1, "the server's rate", above=0, tune=(1e-3, 1.0))
 
     name = "hybrid-fl"
+    one_network = "trains one more model, on samples of all"
     ships = "samples as they are"
     sends = {
         "delta": Field(),
@@ -50,7 +50,6 @@ class HybridFL(Method):
         return self.samples
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        check_one_network(self, server)
         count = min(len(everyone), max(1, round(self.volunteers * len(everyone)))) if self.volunteers else 0
         if not count:
             return

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, Replies, Request, Server, knob
-from unalike.methods.flhc import check_one_network
+from unalike.methods.flhc import check_clusters
 
 
 @dc.dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Centres(Method):
     )  # fmt: skip
     weights: str = knob("samples", "of clients in a cluster's mean", choices=("samples", "uniform"))
 
+    one_network = "compares clients' models"
+    check_clients = check_clusters
     keeps = {"cluster": Field("scalar")}
     sends = {
         "delta": Field(("clusters", "model"), weight="weights", what="its change of its cluster's model"),
@@ -96,7 +98,6 @@ class Centres(Method):
     # ---- the server
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        check_one_network(self, server)
         sets = self.drawn(server).reshape(self.starts, self.clusters, -1)
         server.centres, server.hits = sets[0], torch.ones_like(sets[0, :, 0])
         server.sets = sets if self.starts > 1 else sets[:0]

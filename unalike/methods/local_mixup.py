@@ -36,6 +36,7 @@ class LocalMixup(Method):
     def mixed(self, batch: Batch) -> Tensor:
         if not batch.x.is_floating_point():
             raise UnalikeError("Local mixup mixes inputs: it needs numbers (pictures, tables), no tokens.")
+        batch.learn_statistics()  # of samples as they are, for so they are predicted
         lam, partner = self.lam(batch), self.partners(batch)
         x = lam * batch.x + (1 - lam) * batch.x[partner]
         y = lam * batch.onehot + (1 - lam) * batch.onehot[partner]

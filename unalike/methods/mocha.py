@@ -28,7 +28,7 @@ import dataclasses as dc
 import torch
 from torch import Tensor
 
-from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, Vectors, knob
+from unalike.contract import Answer, Batch, Cohort, Field, Fields, Me, Message, Method, PerClient, Server, knob
 from unalike.errors import UnalikeError
 
 GAIN = Field("head", read="each", weight="one", what="its change of its own linear model")
@@ -45,6 +45,7 @@ class Mocha(Method):
     certificate: bool = knob(False, "measure server.primal and server.dual every round: one more exchange, with all")
 
     name = "mocha"
+    one_network = "relates clients by their weights"
     adapts = "head"
     keeps = {"alpha": Field(("samples", "classes"))}
     sends = {"gain": GAIN, "hinge": VALUE, "dual": VALUE}
@@ -103,8 +104,6 @@ class Mocha(Method):
         return {}, {**values}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        if isinstance(server.w, Vectors):
-            raise UnalikeError("Mocha relates clients by their weights: it needs one network for all clients.")
         tasks, shapes = everyone.population, server.layout.head_shapes
         if len(shapes[0]) != 2 or any(shape != shapes[0][:1] for shape in shapes[1:]):
             raise UnalikeError(f"Mocha learns the model's last layer, which must be linear; its tensors are {shapes}.")

@@ -12,7 +12,7 @@ import dataclasses as dc
 
 from torch import Tensor
 
-from unalike.contract import Answer, Cohort, Field, Fields, Me, Method, Server
+from unalike.contract import Answer, Cohort, Field, Fields, Me, Message, Method, Server
 
 
 @dc.dataclass(frozen=True)
@@ -23,12 +23,30 @@ class Centralized(Method):
     pooled = True
 
 
+class OwnModel(Method):
+    """Every client keeps a model of its own, `theta`, and BatchNorm's statistics; there is no global model."""
+
+    buffers = "local"
+    keeps = {"theta": Field()}
+
+    def kept(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
+        return {"theta": theta}, {}
+
+    def published(self, server: Server) -> Message:
+        return {}
+
+    def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
+        return me.own(s.theta)
+
+    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
+        return {}
+
+
 @dc.dataclass(frozen=True)
-class LocalOnly(Method):
+class LocalOnly(OwnModel):
     """Each client by itself; a client that never takes part keeps the initial model."""
 
     name = "local-only"
-    buffers = "local"  # BatchNorm's statistics stay with the client too
     keeps = {"model": Field()}
     sends = {}
 
@@ -43,6 +61,3 @@ class LocalOnly(Method):
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor:
         return me.own(s.model)
-
-    def models(self, server: Server) -> dict[str, tuple[Tensor, float]]:
-        return {}

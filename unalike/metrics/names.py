@@ -158,12 +158,15 @@ def _others() -> Iterator[Number]:
     agree = "Agreement of clusters with planted groups (adjusted Rand)"
     yield Number("cluster_ari", agree, better="higher", words="adjusted Rand index", summary="ARI")
     yield Number("batches", "Mini-batches read in training", "count", source="bookkeeping")
+    yield Number("epsilon", "ε spent", better="lower", source="training", words="ε", summary="ε")
+    yield Number("delta", "δ of ε", source="bookkeeping")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
     yield Number("rounds", "Rounds", "count", source="bookkeeping", summary="rounds")
     yield Number("clients", "Clients", "count", source="bookkeeping")
     yield Number("bytes", "Bytes", "bytes", source="bookkeeping", summary="bytes")
     yield Number("seconds", "Seconds", "seconds", source="bookkeeping", summary="time")
+    yield Number("bytes_up_plain", "bytes up without the channel", "bytes", source="bookkeeping")
     for name in (f"{when}bytes_{way}" for when in ("", "setup_") for way in ("down", "up", "peer")):
         yield Number(name, name.replace("_", " "), "bytes", source="bookkeeping")
     yield Number("seconds_evaluation", "Seconds of evaluation", "seconds", source="bookkeeping")

@@ -12,11 +12,10 @@ import hashlib
 import json
 import re
 import reprlib
-import secrets
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,16 @@ from torch import Tensor, nn
 
 import unalike
 from unalike import config
+from unalike.channel import STAGES, Channel, parse
+from unalike.channel.stage import Stage
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.preparing import sums_for
+from unalike.client.state_on_disk import with_channel
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.public import Public
 from unalike.data.remote import alone
+from unalike.draws import Draws, SecretDraws
 from unalike.errors import UnalikeError
 from unalike.files import hold, release, replace
 from unalike.messages import wire
@@ -45,7 +48,7 @@ from unalike.nn.task import Task, default_loss
 
 # what a plan may say
 PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), config.MODELS_TABLE)
-PLANNED_RUN = ("seed", "dtype", "buffers", "architecture")  # of [run]
+PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # of [run]
 LACKS_PUBLIC = "The run has a public set, and this client has none: give it the server's file (--public)."
 OTHER_PUBLIC = "The run's public set is not this client's: give both the same file (--public)."
 RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -58,7 +61,8 @@ class Rules:
     methods: names of methods it runs (None: all that are built in); files: Python files of its own or that it has
     looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps of a training;
     repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system;
-    allow_samples: runs methods that send its own samples to the server.
+    allow_samples: runs methods that send its own samples to the server; require: stages that a run's channel must
+    have, on all fields: "clip" whatever its settings, "clip:1.0" with these.
     """
 
     methods: tuple[str, ...] | None = None
@@ -66,14 +70,27 @@ class Rules:
     max_steps: int | None = None
     repeatable: bool = False
     allow_samples: bool = False
+    require: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for stage in self.require:
+            if stage not in STAGES:
+                parse(stage)
         for name in self.methods or ():
             if name not in METHODS:
                 raise unalike.errors.unknown("method", name, METHODS)
         for file in self.files:
             if not file.is_file():
                 raise UnalikeError(f"There is no file {file}.")
+
+    def check_channel(self, stages: Sequence[Stage]) -> None:
+        """Refuse a run whose channel lacks what this client insists on."""
+        for wanted in self.require:
+            if not any(stage.name == wanted or (stage,) == parse(wanted) for stage in stages if not stage.fields):
+                has = ", ".join(map(str, stages)) or "none"
+                raise UnalikeError(
+                    f"This client answers through a channel with {wanted} only (--require); the run's has {has}."
+                )
 
     def tables(self, plan: dict[str, Any]) -> dict[str, Any]:
         """The plan's tables with files that are this client's own, or an error if there is one it was not given."""
@@ -148,10 +165,8 @@ def _own_network(tables: dict[str, Any], architecture: Any, client: int, clients
 class OwnJob(Job):
     """A job whose noise the server cannot know."""
 
-    def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
-        if purpose.startswith("draws"):
-            return np.array([secrets.randbits(64) - (1 << 63) for _ in ids], dtype=np.int64)
-        return super().keys(ids, round, purpose)
+    def draws(self, who: int | np.ndarray, round: int, purpose: str) -> Draws:
+        return SecretDraws(None if np.ndim(who) == 0 else len(np.atleast_1d(who)), self.task.device, self.task.dtype)
 
 
 class Client:
@@ -316,12 +331,16 @@ class Client:
         task.buffer_policy = method.buffers or task.buffer_policy
         task.check(x[:2], y[:2], **data_sizes(data))
         task.take_nets(method.nets, seed)
+        stages = parse(settings.get("channel"))
+        self.rules.check_channel(stages)
+        channel = Channel(stages, method, task) if stages else None
         shapes = state_shapes(method, task, local)
         states, limit = FileStates(shapes, self.folder), self.rules.max_steps
         kind = Job if self.rules.repeatable else OwnJob
-        job = kind(method, task, data, local, seed, states, plan["mean"], limit)
+        job = kind(method, task, data, local, seed, states, plan["mean"], limit, channel=channel)
         job.check_steps(int(local.counts(np.array([client]), np.array([len(y)]), 0)[0]))
-        state = StateFolder(self.folder / run, shapes, real=True)
+        kept = with_channel(shapes, channel.shapes if channel else {})
+        state = StateFolder(self.folder / run, kept, real=True)
         state.path.mkdir(exist_ok=True)
         self._nodes[run] = Node(job, client, state, OneClient(job), self.sealer)
         return self._nodes[run]

@@ -21,6 +21,8 @@ import torch
 
 import unalike
 from unalike import config
+from unalike.channel import parse
+from unalike.channel.channel import tables as stages_as_tables
 from unalike.client import ClientStore
 from unalike.client.preparing import prepared_together
 from unalike.data import SPLITS, Federation, RemoteFederation
@@ -239,7 +241,7 @@ class Clients:
             "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
-            "run": {k: tables["run"][k] for k in PLANNED_RUN if k in tables["run"]},
+            "run": _planned_run(tables["run"]),
         }
         told = [self._of_part(data.part_of(k), k) for k in range(len(data))]
         named = {**plan, **told[0]}
@@ -346,6 +348,13 @@ def _prepared(clients: Clients, data: Federation, own: Own, parts: Mapping[str, 
         ids = [k for k, network in enumerate(data.architecture) if network == name]
         found[name] = clients.prepared(part, (parts or {}).get(name, own).recipe_for(part), ids)
     return JoinedFederation(found, data.architecture)
+
+
+def _planned_run(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that its clients are told; of a channel, every setting of its stages."""
+    planned = {name: settings[name] for name in PLANNED_RUN if name in settings}
+    stages = parse(planned.pop("channel", None))
+    return {**planned, "channel": stages_as_tables(stages)} if stages else planned
 
 
 def _for_each(own: Own, networks: Sequence[str]) -> dict[str, Own]:

@@ -108,7 +108,8 @@ class Layout:
             return [name.rpartition(".")[0] in some for name in names]
         inside = [name == part or name.startswith(part + ".") for name in names]
         if not any(inside):
-            known = ["head", "body", "norm", *dict.fromkeys(name.rpartition(".")[0] for name in names)]
+            named = filter(None, dict.fromkeys(name.rpartition(".")[0] for name in names))
+            known = ["head", "body", "norm", "first 2", "last 2", *named]
             raise UnalikeError(f"The model has no part {part!r}.{did_you_mean(part, known)}")
         return inside
 

@@ -303,13 +303,13 @@ class Sizes(dict[str, int]):
 
     def __init__(self, layout: Layout, **sizes: int):
         super().__init__(sizes)
-        self._layout = layout
+        self.layout = layout
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and self._layout.has(name))
+        return super().__contains__(name) or (isinstance(name, str) and self.layout.has(name))
 
     def __missing__(self, name: str) -> int:
-        return self._layout.part_size(name)
+        return self.layout.part_size(name)
 
 
 def _padded(rows: Tensor) -> Tensor:

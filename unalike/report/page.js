@@ -940,9 +940,20 @@ function repeat() {
 
 function privacy() {
   if (!data.privacy.length) return;
-  const body = data.privacy.map(p => el("tr", {}, el("th", { scope: "row" }, p.label), el("td", {}, p.leaves)));
+  const channel = data.privacy.some(p => p.channel.length), epsilon = data.privacy.some(p => p.epsilon !== null);
+  const body = data.privacy.map(p => el("tr", {}, el("th", { scope: "row" }, p.label), el("td", {}, p.leaves),
+    channel ? el("td", {}, p.channel.join(", then ") || "as it is") : null,
+    channel ? el("td", {}, p.plain === null ? FORMAT.bytes(p.up) : `${FORMAT.bytes(p.up)}, ${FORMAT.bytes(p.plain)} without the channel`) : null,
+    epsilon ? el("td", {}, p.epsilon === null ? "none: no guarantee" : `ε = ${trim(p.epsilon, 4)} at δ = ${trim(p.delta ?? 0, 3)}`) : null));
+  const heads = ["method", "leaves a client", ...(channel ? ["goes through", "sent up"] : []), ...(epsilon ? ["guarantee"] : [])];
+  const head = heads.length > 2 ? el("thead", {}, el("tr", {}, heads.map(h => el("th", { scope: "col" }, h)))) : null;
+  const scroll = (...parts) => el("div", { class: "scroll free", tabindex: "0" }, el("table", { class: "words" }, parts.filter(p => p)));
+  const seen = data.privacy.filter(p => p.sees.length).map(p => el("details", { open: data.privacy.length === 1 },
+    el("summary", {}, data.privacy.length === 1 ? "Who sees what" : `Who sees what: ${p.label}`),
+    scroll(el("tbody", {}, p.sees.map(([who, of, words], k) => el("tr", {},
+      el("th", { scope: "row" }, k && p.sees[k - 1][0] === who ? "" : who), el("td", {}, of), el("td", {}, words)))))));
   section("privacy", "What leaves a client", "And who can read it, as the method declares. The server of a real federation sees every message that is not sealed: there is no secure aggregation.",
-    el("div", { class: "scroll", tabindex: "0" }, el("table", { class: "words" }, el("tbody", {}, body))));
+    scroll(head, el("tbody", {}, body)), seen);
 }
 
 function settings() {

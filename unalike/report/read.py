@@ -27,6 +27,7 @@ from unalike.run.folder import FREE, read_rounds
 from unalike.settings.toml import flatten
 
 PRINTS = ("data.fingerprint", "data.public_fingerprint", "model.fingerprint")  # of facts: those of one run alone
+STAGES = "channel.stages"  # of facts: what replies went through
 
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
 HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000
@@ -339,7 +340,8 @@ def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
         own = first.settings()
         skip = (*FREE, "run.seed", *PRINTS)
         differ = [k for k in own if k not in skip and any(other.get(k) != own[k] for other in namesakes)]
-        words = [f"{k.partition('.')[2] or k} = {own[k]}" for k in differ]
+        words = [f"{k.partition('.')[2] or k} = {own[k]}" for k in differ if k != STAGES]
+        words += [f"channel = {','.join(own[STAGES])}"] if STAGES in differ else []
         group["label"] = ", ".join([first.method, *words])
     for group in groups:
         group["members"] = [run for run in group["members"] if run.lines]  # type: ignore[attr-defined]
@@ -438,10 +440,35 @@ def _settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
     return {"columns": [g["label"] for g in groups], "rows": rows}
 
 
-def _privacy(groups: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return what leaves a client and who can read it, of the groups whose runs have recorded it."""
-    said = [(group["label"], group["members"][0].who.get("leaves")) for group in groups]
-    return [{"label": label, "leaves": leaves} for label, leaves in said if isinstance(leaves, str)]
+def _privacy(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what leaves a client, who sees what, what it goes through and what that saves, of the groups whose runs
+    have recorded it."""
+    out = []
+    for group in groups:
+        run: RunFiles = group["members"][0]
+        leaves, rows = run.who.get("leaves"), run.who.get("who_sees")
+        if isinstance(leaves, str):
+            sees = [[str(row[key]) for key in ("who", "of", "words")] for row in rows or () if _is_sight(row)]
+            out.append({"label": group["label"], "leaves": leaves, "sees": sees, **_through(run)})
+    return out
+
+
+def _is_sight(row: Any) -> bool:
+    return isinstance(row, dict) and {"who", "of", "words"} <= row.keys()
+
+
+def _through(run: RunFiles) -> dict[str, Any]:
+    """A run's channel, the bytes that went up with it and would have without, and ε and δ after the last round."""
+    stages, last = run.facts.get("channel", {}).get("stages") or [], run.lines[-1]
+    plain = sum(line.get("bytes_up_plain") or 0 for line in run.lines)
+    up = sum(line.get("bytes_up") or 0 for line in run.lines) if run.method not in REFERENCES else 0
+    return {
+        "channel": [str(stage) for stage in stages],
+        "up": up,
+        "plain": plain or None,
+        "epsilon": _short(last.get("epsilon")),
+        "delta": _short(last.get("delta")),
+    }
 
 
 def _word(value: Any) -> str:
@@ -467,6 +494,7 @@ def command(config: dict[str, Any]) -> str | None:
             flag = flags.flag(table, name) if short else f"--{table}.{name.replace('_', '-')}"
             flag = f"--{table}" if name == "file" and table in ("model", "method") else flag
             text = value if isinstance(value, str) else json.dumps(value)
+            text = settings.channel_text(value) if (table, name) == ("run", "channel") else text
             words += [flag, shlex.quote(text)]
     return " ".join(words)
 

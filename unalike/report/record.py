@@ -1,6 +1,7 @@
 """What a report shows beyond rounds.jsonl, written by the run itself into its folder's `record/`.
 
-    clients.json    once: who the clients are, how many samples and which labels they have, what leaves them
+    clients.json    once: who the clients are, how many samples and which labels they have, what leaves them, who
+                    sees it
     rounds.jsonl    a line a round: drift; where clients were evaluated, each one's numbers (float32, base64); in the
                     rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components; each one's
                     cluster where a method has clusters
@@ -14,6 +15,7 @@ same bytes as one that was never stopped. At most 2,000 clients are recorded.
 from __future__ import annotations
 
 import base64
+import dataclasses as dc
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +132,8 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
     who = {"population": len(data), "client": ids.tolist(), "name": names, "samples": data.train.sizes[ids].tolist()}
     groups = planted(run)
     known = {} if groups is None else {"planted": groups[ids].tolist()}
-    return {**who, "labels": labels, "label_names": data.label_names, **known, "leaves": privacy(run.method)}
+    seen = {"leaves": privacy(run.method), "who_sees": [dc.asdict(row) for row in run.who_sees()]}
+    return {**who, "labels": labels, "label_names": data.label_names, **known, **seen}
 
 
 def _field(run: Run) -> str | None:

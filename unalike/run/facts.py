@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import hashlib
+import typing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 import unalike
-from unalike.contract.method import settings
+from unalike.contract.method import Method, settings
 from unalike.data.federation import Federation
 from unalike.engines.families import Families
 from unalike.metrics.names import lower_ones
 from unalike.nn.task import Task
 from unalike.settings.knobs import knobs
+from unalike.settings.typed import Known, hints
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -26,7 +28,8 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
     """Return the facts by table; fingerprint: of the data."""
     task = run.task
     asked = {name: getattr(run.settings, name) for name, knob in knobs(run.settings).items() if knob.fact}
-    participation = {"kind": type(run.sampling).__name__, **dc.asdict(run.sampling)}
+    sampled = {name: value for name, value in dc.asdict(run.sampling).items() if value is not False}
+    participation = {"kind": type(run.sampling).__name__, **sampled}
     return {
         "unalike": {"version": unalike.__version__},
         "run": asked
@@ -39,6 +42,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_taken(run),
         },
         "participation": participation,
+        **({} if run.channel is None else {"channel": {"stages": [str(stage) for stage in run.channel.stages]}}),
         "method": _plain(settings(run.method)),
         "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
         **_models(run),
@@ -49,6 +53,13 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_public(run.data),
         },
     }
+
+
+def usual_settings(method: Method) -> dict[str, Any]:
+    """Return the options of a method at their defaults, as a config holds them, but those that may be None: a config
+    without such a one is of a run that had said so."""
+    known: Known = hints(type(method)) if dc.is_dataclass(method) else {}
+    return {"method": {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}}
 
 
 def _newcomers(run: Run) -> dict[str, Any]:

@@ -44,8 +44,16 @@ SEGMENTS = 64  # when there are more, the smaller half becomes one
 class RunFolder:
     """One run on disk."""
 
-    def __init__(self, path: str | Path, config: dict[str, Any], resume: bool, recipe: dict[str, Any] | None = None):
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: str | Path,
+        config: dict[str, Any],
+        resume: bool,
+        recipe: dict[str, Any] | None = None,
+        usual: dict[str, Any] | None = None,
+    ):
+        """usual: values of settings that an earlier version's config may lack."""
+        self.path, self._usual = Path(path), flatten(usual or {})
         written = {**recipe, "facts": config} if recipe else config  # a recipe can be run again from the file
         self.checkpoints = self.path / "checkpoint"
         self.manifest: dict[str, Any] | None = None
@@ -110,11 +118,14 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {first_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))
+        same_method = old.get("method.name") == new.get("method.name")
         # what was asked for goes first, what nobody can read last
         for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, not k.startswith("run."), k)):
             there, here = old.get(key), new.get(key)
             if key == "model.metrics" and not there:
                 continue  # before regressions had metrics
+            if same_method and there is None and here is not None and self._usual.get(key) == here:
+                continue  # before the method had this option
             if key not in FREE and not key.startswith(FREE_TABLES) and there != here:
                 raise UnalikeError(
                     f"{self.path} holds another run: there {key} is {reprlib.repr(there)}, here {reprlib.repr(here)}. "

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.channel import Sums, SumsByArchitecture
+from unalike.channel import Channel, Passage, Sums, SumsByArchitecture
+from unalike.channel.passage import Kept
 from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
 from unalike.contract.architectures import remaining
 from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
@@ -18,18 +19,34 @@ from unalike.engines.families import Families, divided
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
-from unalike.messages.request import message_parts
+from unalike.messages.request import message_parts, told_parts
 from unalike.messages.sealed import peer_payload
 
 
 class Round:
-    """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way."""
+    """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
+    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
+    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty."""
 
-    def __init__(self, engine: Engine, server: Server, round: int, listeners: Sequence[Callable[[Outcome], None]] = ()):
+    def __init__(
+        self,
+        engine: Engine,
+        server: Server,
+        round: int,
+        listeners: Sequence[Callable[[Outcome], None]] = (),
+        channel: Channel | None = None,
+        kept: Kept | None = None,
+        expected: float | None = None,
+        secret: bool = False,
+        nobody: bool = False,
+    ):
+        self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
         self.engine, self.method, self.server = engine, engine.job.method, server
+        self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
+        self.bytes_saved = 0  # by the channel, of what went up
         self.batches = 0  # read by all clients in training
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
@@ -60,7 +77,7 @@ class Round:
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies:
         """Run a client function of the method on these clients and gather their replies."""
-        if len(ids) == 0:
+        if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
         task = self.engine.job.task
@@ -73,7 +90,9 @@ class Round:
         parcels: dict[str, Parcels] = {}
         if sealed:
             ids, rows, parcels = self._delivered(sealed, ids, rows)
-        call = Call(name, shared, rows, self.round, self.exchange, self.trained)
+        passage = None if self.channel is None else self._passage(len(ids), self.channel)
+        told = {} if passage is None else passage.told
+        call = Call(name, shared, rows, self.round, self.exchange, self.trained, told=told)
         self.bytes_down += self._payload(call, ids)
         if parcels:
             rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
@@ -81,17 +100,24 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
+        if self.nobody and isinstance(sums, Sums):
+            sums.add(self._no_replies(call, name))
+            sums.expect(1.0)  # so that means are zeros too
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
-            self.bytes_up += wire.payload(self._to_server(outcome.up))
+            self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
-            self.batches += int(np.sum(outcome.batches))
+            self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
-            sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
+            losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
+            sums.add_losses(np.full(len(losses), np.nan) if self.hidden else losses)
             for listener in self.listeners:
                 listener(outcome)
         sums.close(ids)
+        if passage is not None and isinstance(sums, Sums):
+            self.bytes_saved += passage.channel.saved(sums.names) * len(sums.ids)
+            passage.close(sums)
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
@@ -101,6 +127,34 @@ class Round:
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
         return Replies(sums, task.dtype, asked, when, self._serverless)
+
+    def _no_replies(self, call: Call, name: str) -> Outcome:
+        """Return the outcome of a call of nobody: every field that the function sends, without a row."""
+        sent = self.engine.rehearsal.sent(call)
+        for field in sent:
+            if self.fields[""][field].read != "sum":
+                raise UnalikeError(
+                    f"Nobody takes part in round {self.round + 1}, and {type(self.method).__name__} reads {field!r} of "
+                    "each client by itself: draw again when nobody comes (leave out empty), or take fixed cohorts."
+                )
+        up = {field: value.new_zeros((0, *value.shape)) for field, value in sent.items()}
+        check_reply(up, self.fields[""], self.tasks[""], self.method, name)
+        return Outcome(np.empty(0, dtype=np.int64), up, np.empty(0), np.empty(0))
+
+    def _passage(self, called: int, channel: Channel) -> Passage:
+        """Return the channel's part in an exchange with so many clients."""
+        job, when = self.engine.job, (self.round, self.exchange)
+        expected = self.expected if self.expected is not None and called < self.population else float(called)
+        draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
+        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
+
+    def _taken(self, outcome: Outcome, passage: Passage | None) -> int:
+        """Take an outcome through the channel, where there is one; return the bytes of its numbers."""
+        through = 0 if passage is None else passage.take(outcome)
+        plain = self._to_server(outcome.up)
+        if passage is not None:
+            plain = {name: value for name, value in plain.items() if not passage.channel.touches(name, value)}
+        return through + wire.payload(plain)
 
     def _delivered(
         self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]
@@ -138,7 +192,8 @@ class Round:
         """Return the bytes of a call's numbers, to all clients together."""
         several = self.engine.architectures
         parts = [("", call, ids)] if several is None else divided(several, call, ids)
-        return sum(wire.payload(own.shared) * len(some) + wire.payload(own.rows) for _, own, some in parts)
+        numbers = sum(wire.payload(own.shared) * len(some) + wire.payload(own.rows) for _, own, some in parts)
+        return numbers + wire.payload(told_parts(call)) * len(ids)
 
     def _sums(self) -> Sums | SumsByArchitecture:
         several, ordered = self.engine.architectures, self.engine.ordered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses as dc
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -13,18 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unalike.channel import Channel, Sight, parse, who_sees
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
+from unalike.client.state_on_disk import ChannelStates
 from unalike.contract import BUFFERS, Architectures, Cohort, Layouts, Method, Outcome, Server, ServerDraws, Vectors
 from unalike.contract.architectures import assigned_names
 from unalike.contract.method import check_serverless
 from unalike.data import Federation
 from unalike.data.drifting import Present
+from unalike.draws import new_secret
 from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.messages.check import check_allowed
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
@@ -34,18 +38,19 @@ from unalike.run.callbacks import Callback
 from unalike.run.clusters import cluster_line, clusters
 from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
-from unalike.run.facts import facts
+from unalike.run.facts import facts, usual_settings
 from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
-from unalike.run.sampling import Uniform, draw, sampling
+from unalike.run.sampling import Bernoulli, Uniform, draw, sampling
 from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
 SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down, up and between clients before round 1
+SECRET = "_secret"  # among the server's values, in its checkpoint and nowhere else: what cohorts are drawn from
 WAYS = ("down", "up", "peer")  # of bytes
 
 
@@ -100,6 +105,8 @@ class Run:
         for name, own in tasks.items():
             self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
         self.architectures = self._find_architectures()
+        self.channel = self._find_channel()
+        self._settle_sampling()
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
@@ -112,7 +119,7 @@ class Run:
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = facts(self, fingerprint, engine_options)
             try:
-                self.folder = RunFolder(where, config, settings.resume, recipe)
+                self.folder = RunFolder(where, config, settings.resume, recipe, usual_settings(method))
             except BaseException:
                 self.close()
                 raise
@@ -158,6 +165,7 @@ class Run:
             value = getattr(self.local, name)
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
+        self.method.check_clients(self.population)
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
@@ -195,6 +203,57 @@ class Run:
         found.check(self.method)
         return found
 
+    def _find_channel(self) -> Channel | None:
+        """Return what replies go through, checked with the method; None where they go as they are."""
+        stages = parse(self.settings.channel)
+        if stages and self.architectures is not None:
+            raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
+        return Channel(stages, self.method, self.task) if stages else None
+
+    def who_sees(self, real: bool | None = None) -> list[Sight]:
+        """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
+        it is between machines, where it only stands in for one that is."""
+        stages = () if self.channel is None else self.channel.stages
+        return who_sees(
+            self.method,
+            stages,
+            real=self.data.remote if real is None else real,
+            common=bool(self.vectors()),
+            statistics=any(task.averages_buffers for task in self.tasks.values()),
+            reply=self._reply_bytes(),
+        )
+
+    def _reply_bytes(self) -> tuple[int, int] | None:
+        """The bytes of a reply with all of the method's fields, without the channel and with it."""
+        if self.channel is None:
+            return None
+        whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
+        return whole, whole - self.channel.saved([*self.channel.sizes])
+
+    def _settle_sampling(self) -> None:
+        """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
+        them."""
+        if self.private and isinstance(self.sampling, Bernoulli):
+            self.sampling = dc.replace(self.sampling, empty=True)
+        if getattr(self.sampling, "empty", False) and self.architectures is not None:
+            raise UnalikeError("Bernoulli(empty=True): clients have different networks; empty rounds need one for all.")
+
+    @property
+    def private(self) -> bool:
+        """Whether the channel's noise bounds what can be learnt of a client."""
+        return self.channel is not None and self.channel.private
+
+    @property
+    def secretive(self) -> bool:
+        """Whether cohorts and the server's noise must be unknown to clients, which all have the run's seed: in a real
+        federation whose channel protects."""
+        return self.private and self.data.remote
+
+    def cohort(self, t: int) -> np.ndarray:
+        """Return the clients of round t (from 0), in ascending order."""
+        seed = bytes.fromhex(self.server.values[SECRET]) if self.secretive else self.seed
+        return draw(self.sampling, seed, t, self._training.train.sizes)
+
     def _assemble(self, options: dict[str, Any], where: Path | None) -> None:
         task, method = self.task, self.method
         own = {name: self._store(name, where / "clients" if where else None) for name in self.tasks}
@@ -209,6 +268,13 @@ class Run:
             name: ClientStore({"row": (f.resolve(task.sizes, method), task.dtype, "run")}, self.population, task.device)
             for name, f in method.tables.items()
         }
+        self._channel_store: ClientStore | ChannelStates | None = None
+        if isinstance(self.clients, FileStates):
+            self._channel_store = self.clients.channel
+        elif self.channel is not None and self.channel.shapes and not self.data.remote:
+            memory = self.settings.state_memory
+            folder = where / "channel" if where else None
+            self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
         self.server = self._new_server()
         found = {name: self._engine(name, own[name], options, where) for name in self.tasks}
         (self.engine, self._reason), *_ = found.values()
@@ -222,7 +288,7 @@ class Run:
         shapes = state_shapes(self.method, task, self.local)
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
-            return FileStates(shapes, files, task.device)
+            return FileStates(shapes, files, task.device, self.channel.shapes if self.channel else None)
         if self.data.remote:  # the server knows only which of the clients' rounds counted
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
@@ -256,7 +322,7 @@ class Run:
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         drifts = self._present is not None
-        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts)
+        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts, channel=self.channel)
         # a stopwatch must not change a run half-way
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
@@ -268,7 +334,8 @@ class Run:
 
     @property
     def _stores(self) -> dict[str, Any]:
-        return {**self._own_stores, **{f"table-{n}": s for n, s in self.tables.items()}}
+        channel = {} if self._channel_store is None else {"channel": self._channel_store}
+        return {**self._own_stores, **{f"table-{n}": s for n, s in self.tables.items()}, **channel}
 
     def close(self) -> None:
         self.engine.close()
@@ -313,7 +380,9 @@ class Run:
             callback.on_end(self)
 
     def _setup(self) -> None:
-        exchanges = Round(self.engine, self.server, -1)
+        if self.secretive:
+            self.server.values[SECRET] = new_secret().hex()
+        exchanges = Round(self.engine, self.server, -1, (), self.channel, self._channel_store, secret=self.secretive)
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
@@ -326,11 +395,13 @@ class Run:
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         self._enter(t + 1)
-        ids = draw(self.sampling, self.seed, t, self._training.train.sizes)
+        ids = self.cohort(t)
         self.server_draws.round = self.server_work.round = t
-        exchanges = Round(self.engine, self.server, t, self._listeners)
+        expected = self.sampling.mean(self.population)
+        through = self.channel, self._channel_store, expected, self.secretive
+        exchanges = Round(self.engine, self.server, t, self._listeners, *through, nobody=not len(ids))
         self.server_work.buffers = exchanges.statistics
-        self.method.round(self.server, Cohort(exchanges, ids))
+        self._run_round(Cohort(exchanges, ids))
         exchanges.finish()
         self._commit()
         began += self.engine.others_seconds - others
@@ -345,6 +416,8 @@ class Run:
             "bytes_up": exchanges.bytes_up,
             "batches": exchanges.batches,
         }
+        if self.channel is not None:
+            line["bytes_up_plain"] = exchanges.bytes_up + exchanges.bytes_saved
         if exchanges.bytes_peer:
             line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
@@ -362,6 +435,25 @@ class Run:
         if self.folder:
             self.folder.log(line)
         return line
+
+    def _run_round(self, cohort: Cohort) -> None:
+        """Let the method do its round; of one without anybody it must make finite numbers too."""
+        if len(cohort):
+            self.method.round(self.server, cohort)
+            return
+        try:
+            self.method.round(self.server, cohort)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError) as error:
+            raise self._needs_somebody(cohort.round, first_line(error)) from error
+        for name, value in self.server.values.items():
+            if not _finite(value):
+                raise self._needs_somebody(cohort.round, f"its {name!r} becomes NaN or infinite")
+
+    def _needs_somebody(self, t: int, why: str) -> UnalikeError:
+        return UnalikeError(
+            f"Nobody takes part in round {t + 1}, and {type(self.method).__name__} needs somebody ({why}): draw again "
+            "when nobody comes (leave out empty), or take fixed cohorts."
+        )
 
     def _enter(self, round: int) -> None:
         """Let the clients have the samples of this round (from 1), where their data drift."""
@@ -499,6 +591,12 @@ class Run:
         read."""
         return save(predictor(self, client, architecture), path, source)
 
+    def _without_channel(self) -> dict[str, int]:
+        """What would have gone up without the channel, where there is one."""
+        if self.channel is None:
+            return {}
+        return {"bytes_up_plain": sum(line.get("bytes_up_plain", 0) for line in self.history)}
+
     def to_pandas(self) -> Any:
         """Return the history as a pandas data frame, a row a round."""
         try:
@@ -535,9 +633,17 @@ class Run:
             "selected": choose_round(self.history, *scores(self.numbers)),
             "rounds": self.rounds_done,
             **{f"bytes_{way}": count for way, count in sent.items() if count or way != "peer"},
+            **self._without_channel(),
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
+
+
+def _finite(value: Any) -> bool:
+    """Return whether a value of the server's has no NaN and nothing infinite in it."""
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float | Tensor) or bool(torch.isfinite(torch.as_tensor(value)).all())
 
 
 def _spoken(number: Number) -> str:

@@ -31,6 +31,9 @@ class Uniform:
         assert self.fraction is not None
         return max(1, round(self.fraction * population))
 
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
+
     def check(self, population: int) -> None:
         _count("clients_per_round", self.size(population), population)
 
@@ -41,12 +44,17 @@ class Uniform:
 @dc.dataclass(frozen=True)
 class Bernoulli:
     """Every client by itself with this probability, so that the number varies; drawn again if nobody comes.
-    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg."""
+    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg. empty: a round in which nobody comes is a
+    round, as the bounds of differential privacy need it: of sums that are zero, and of noise."""
 
     probability: float
+    empty: bool = False
 
     def size(self, population: int) -> int:
         return max(1, round(self.probability * population))
+
+    def mean(self, population: int) -> float:
+        return self.probability * population
 
     def __post_init__(self) -> None:
         _share("Bernoulli: the probability", self.probability)
@@ -59,8 +67,9 @@ class Bernoulli:
             )
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
-        count = 0
-        while count == 0:  # a binomial count and a uniform choice are the same law, at the cohort's cost
+        # a binomial count and a uniform choice are the same law, at the cohort's cost
+        count = int(rng.binomial(population, self.probability))
+        while count == 0 and not self.empty:
             count = int(rng.binomial(population, self.probability))
         return rng.choice(population, count, replace=False, shuffle=False)
 
@@ -74,6 +83,9 @@ class BySize:
 
     def size(self, population: int) -> int:
         return self.count
+
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
 
     def check(self, population: int) -> None:
         _count("BySize", self.count, population)
@@ -90,6 +102,9 @@ class Listed:
 
     def size(self, population: int) -> int:
         return max(len(r) for r in self.rounds)
+
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
 
     def check(self, population: int) -> None:
         if not self.rounds:
@@ -137,8 +152,8 @@ def sampling(value: Any) -> Sampling:
     )
 
 
-def draw(how: Sampling, seed: int, round: int, sizes: np.ndarray) -> np.ndarray:
-    """The clients of a round, in ascending order."""
+def draw(how: Sampling, seed: int | bytes, round: int, sizes: np.ndarray) -> np.ndarray:
+    """The clients of a round, in ascending order; seed: the run's, or the server's secret."""
     if type(how) is Uniform and how.size(len(sizes)) == len(sizes):  # everybody: nothing to draw
         return np.arange(len(sizes))
     ids = how.draw(draws.generator(seed, "sampling", round), round, len(sizes), sizes)

@@ -15,7 +15,7 @@ from torch import Tensor
 from unalike import draws
 from unalike.client import ClientStore, Job, OneClient
 from unalike.client.samples import Samples, no_labels
-from unalike.contract import BUFFERS, Answer, Call, Fields, Me, Method, Request, Vectors
+from unalike.contract import BUFFERS, Answer, Best, Call, Fields, Me, Method, Request, Vectors
 from unalike.contract.requests import PUBLIC, DataName
 from unalike.data import Federation
 from unalike.errors import Diverged, UnalikeError
@@ -99,8 +99,10 @@ class ServerWork:
         schedule: str,
         slots: Any,
         asked: dict[str, Any],
+        best: Best | None = None,
     ) -> tuple[Any, Any]:
-        """Return the trained vector, and the optimizer's state after it where one was given."""
+        """Return the trained vector (the `best` on the way, where that is asked for), and the optimizer's state after
+        it where one was given."""
         if schedule not in SCHEDULES:
             raise UnalikeError(f"schedule={schedule!r}: the rate is 'constant', or falls by a 'cosine' to 0.")
 
@@ -108,20 +110,49 @@ class ServerWork:
             if isinstance(at, Vectors) and architectures is not None and name not in architectures:
                 return part(at), part(slots)
             given = {key: part(value) for key, value in asked.items()}
-            asks = lambda me: me.train(part(at), data=_name(data), slots=part(slots), **given)  # noqa: E731
-            found = self._run(name, data, asks, schedule)
-            if not torch.isfinite(found[RESULT]).all():
-                raise Diverged(
-                    f"Round {self.round + 1}: the server's own training became NaN or infinite; the last checkpoint is "
-                    "kept. A smaller lr usually helps.",
-                    self.round + 1,
-                    [],
-                )
-            return found[RESULT], found.get("slots")
+            if best is not None:
+                return self._best(name, part(at), data, schedule, given, best), None
+            return self._trained_once(name, part(at), data, schedule, part(slots), given)
 
+        self._last = self._trained
         found = self._each(at, one)
         self._trained = self._last  # counted once, however many networks were trained
         return found
+
+    def _trained_once(
+        self, name: str, at: Tensor, data: Any, schedule: str, slots: Tensor | None, asked: dict[str, Any], **span: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        asks = lambda me: me.train(at, data=_name(data), slots=slots, **asked)  # noqa: E731
+        found = self._run(name, data, asks, schedule, **span)
+        if not torch.isfinite(found[RESULT]).all():
+            raise Diverged(
+                f"Round {self.round + 1}: the server's own training became NaN or infinite; the last checkpoint is "
+                "kept. A smaller lr usually helps.",
+                self.round + 1,
+                [],
+            )
+        return found[RESULT], found.get("slots")
+
+    def _best(self, name: str, at: Tensor, data: Any, schedule: str, asked: dict[str, Any], best: Best) -> Tensor:
+        """Train in parts of `best.every` steps, and return the vector that was best after one of them or at first."""
+
+        def judged(vector: Tensor) -> float:
+            asks = lambda me: me.average(best.fn, vector, PUBLIC, only=best.only)  # noqa: E731
+            return float(self._run(name, PUBLIC, asks)[RESULT])
+
+        steps, gained = asked["steps"], 0
+        vector, slots = at, at.new_zeros(2 * at.shape[-1] + 1)
+        top, score = at, judged(at)
+        for number, done in enumerate(range(0, steps, best.every)):
+            if best.patience is not None and done - gained >= best.patience:
+                break
+            count = min(best.every, steps - done)
+            part = {**asked, "steps": count}
+            span = {"span": (done, steps), "number": number}
+            vector, slots = self._trained_once(name, vector, data, schedule, slots, part, **span)  # type: ignore[assignment]
+            if (now := judged(vector)) > score:
+                top, score, gained = vector, now, done + count
+        return top
 
     def outputs(
         self, at: Any, data: str | Mapping[str, Tensor], only: Tensor | None, fn: Any, args: dict[str, Any]
@@ -178,9 +209,16 @@ class ServerWork:
         return Vectors({name: vector for name, (vector, _) in found.items()}), kept
 
     def _run(
-        self, name: str, data: Any, asks: Callable[[Me], Request], schedule: str = "constant"
+        self,
+        name: str,
+        data: Any,
+        asks: Callable[[Me], Request],
+        schedule: str = "constant",
+        span: tuple[int, int] | None = None,
+        number: int = 0,
     ) -> dict[str, Tensor]:
-        """Run one request as a client's: its result, and what came with it, by name."""
+        """Run one request as a client's: its result, and what came with it, by name. span: where a training begins in
+        a longer one, and how long that is; number: its place among the parts of that one."""
 
         def end(me: Me, s: Fields, m: Fields, result: Any, **more: Tensor) -> Answer:
             return {}, {**(result if isinstance(result, dict) else {RESULT: result}), **more}
@@ -196,14 +234,14 @@ class ServerWork:
         assert isinstance(job, ServerJob)
         job.given = data if isinstance(data, Mapping) else None
         job.asks = server
-        worker.schedule = schedule
+        worker.schedule, worker.span = schedule, span
         buffers = self.buffers()
         buffers = buffers[name] if isinstance(buffers, Vectors) else buffers
         message = Fields({} if buffers is None else {BUFFERS: buffers})
-        call = Call("server", {}, {}, self.round, 0, self._trained)
+        call = Call("server", {}, {}, self.round, 0, self._trained + number)
         first = torch.ones((), dtype=torch.bool, device=job.task.device)
         _, found, _ = worker.run(call, 0, {}, first, message)
-        self._last = self._trained + worker.trained
+        self._last = max(self._last, self._trained + number + worker.trained)
         # statistics that the server's own samples would leave are dropped: they stay the clients'
         return {key: value for key, value in found.items() if key != BUFFERS}
 

@@ -22,6 +22,7 @@ SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists"
 NETWORKS = "which client has which of several networks: a list of names, or small:10, large:10"
 NEW = "clients that take no part and are only judged: a share (0.2) or a count (5)"
 SAMPLES = "clients' own samples may be sent to the server, by methods that do so (unalike list methods)"
+CHANNEL = "stages that replies go through: clip:1.0,topk:0.01 (unalike list stages), or a list of tables"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,6 +34,7 @@ class RunSettings:
     rounds: int = knob(words="how many rounds", least=0, free=True)
     clients_per_round: Any = knob(1.0, SHARE, written=float | str | list[list[int]], fact=False)
     architecture: Any = knob(None, NETWORKS, written=str | list[str], fact=False)
+    channel: Any = knob((), CHANNEL, written=str | list[str] | list[dict[str, Any]], fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
     engine: str = knob("auto", "who runs the clients (unalike list engines)", choices=CHOICE, noun="engine", **HOW)

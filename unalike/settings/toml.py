@@ -21,20 +21,22 @@ def dump_toml(tree: dict[str, Any]) -> str:
     """A small TOML writer for what a config holds: text, numbers, booleans, lists, tables; None is left out."""
     lines: list[str] = []
 
-    def bare(key: Any) -> str:
-        return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else _toml(str(key))
-
     def table(values: dict[str, Any], path: tuple[str, ...]) -> None:
         plain = {k: v for k, v in values.items() if not isinstance(v, dict) and v is not None}
         if path and (plain or not any(isinstance(v, dict) for v in values.values())):
             lines.append(f"\n[{'.'.join(path)}]")
-        lines.extend(f"{bare(k)} = {_toml(v)}" for k, v in plain.items())
+        lines.extend(f"{_bare(k)} = {_toml(v)}" for k, v in plain.items())
         for key, value in values.items():
             if isinstance(value, dict):
-                table(value, (*path, bare(key)))
+                table(value, (*path, _bare(key)))
 
     table(tree, ())
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _bare(key: Any) -> str:
+    """A key, in quotes where it needs them."""
+    return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else _toml(str(key))
 
 
 def _toml(value: Any) -> str:
@@ -46,5 +48,7 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, dict):  # in a list
+        return "{" + ", ".join(f"{_bare(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + "}"
     text = str(value).encode("utf-8", "replace").decode()  # half a surrogate pair has no place in TOML
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -119,6 +119,8 @@ def words(hint: Any) -> str:
 
 
 def _many(hint: Any) -> str:
+    if typing.get_origin(hint) is dict:
+        return "tables"
     return MANY.get(hint) or words(hint).replace("a list", "lists")
 
 

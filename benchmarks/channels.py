@@ -1,0 +1,113 @@
+"""What each stage of a channel costs of a round, in one run.
+
+    python benchmarks/channels.py [--device cuda] [part of a name ...]
+
+On a CPU the CNN of benchmarks/engines.py (878,538 parameters, ten clients a round, five steps each), on a GPU FedDC's
+CNN (797,962 parameters, 20 clients, 20 steps). The time inside the channel's two halves is taken apart from the rest of
+the same round, with the device waited for at both ends; the ratio is the median over rounds. A stage that is marked
+must stay below 15 %.
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+from engines import cnn_878538, images
+
+import unalike as ua
+from unalike.channel import Passage
+
+LIMIT = 0.15
+STAGES = {  # stages, and whether the limit holds for them
+    "clip": ("clip:1.0", True),
+    "clip, noise": ("clip:1.0,noise:1.0", True),
+    "quantise, 8 bits": ("quantise:8", True),
+    "top 1 % with feedback": ("topk:0.01", True),
+    "QSGD, 4 bits": ("qsgd:7", False),
+    "ternary": ("ternary", False),
+    "half": ("half", False),
+    "random 1 %": ("randomk:0.01", False),
+    "sparse ternary 1 %": ("stc:0.01", False),
+    "local noise": ("clip:1.0,local-noise:1.0", False),
+    "all of it": ("topk:0.1,clip:1.0,quantise:8,noise:1.0", False),
+}
+
+
+class Clock:
+    """Adds up the seconds inside the channel."""
+
+    def __init__(self, device):
+        self.seconds, self.device = 0.0, device
+
+    def around(self, half):
+        def timed(passage, *args):
+            self.wait()
+            began = time.perf_counter()
+            out = half(passage, *args)
+            self.wait()
+            self.seconds += time.perf_counter() - began
+            return out
+
+        return timed
+
+    def wait(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+class Shares(ua.Callback):
+    """After each round, the channel's seconds over those of the rest of the round."""
+
+    def __init__(self, clock, warm):
+        self.clock, self.warm, self.shares = clock, warm, []
+
+    def on_round(self, run, line):
+        inside, self.clock.seconds = self.clock.seconds, 0.0
+        if line["round"] > self.warm:
+            self.shares.append((inside / (line["seconds"] - inside), inside, line["seconds"]))
+
+
+def run(stages, device, rounds, warm):
+    clock = Clock(device)
+    halves = Passage.take, Passage.close
+    Passage.take, Passage.close = (clock.around(half) for half in halves)
+    shares = Shares(clock, warm)
+    torch.manual_seed(0)
+    gpu = device == "cuda"
+    module = ua.models.cnn_feddc() if gpu else cnn_878538()
+    x, y, offsets = images(100 if gpu else 40, 500 if gpu else 100, (3, 32, 32))
+    fed = ua.Federation(ua.data.Columns(x, y, offsets))
+    local = ua.LocalTraining(epochs=2 if gpu else 1, batch_size=50 if gpu else 20, lr=0.01)
+    cohort = ua.sampling.Bernoulli(0.2 if gpu else 0.25) if "noise" in stages else 20 if gpu else 10
+    try:
+        ua.simulate(
+            module, fed, ua.FedAvg(weights="uniform"), rounds=rounds, clients_per_round=cohort, device=device,
+            local=local, channel=stages, callbacks=[shares], precision="tf32" if gpu else "highest",
+            evaluate_every=10**6,
+        )  # fmt: skip
+    finally:
+        Passage.take, Passage.close = halves
+    return [statistics.median(one) for one in zip(*shares.shares, strict=True)]
+
+
+def main(names, device, rounds):
+    print(f"{'stages':<26}{'channel, ms':>12}{'round, ms':>12}{'share':>9}{'limit':>8}")
+    passed = True
+    for name, (stages, limited) in STAGES.items():
+        if names and not any(part in name for part in names):
+            continue
+        share, inside, whole = run(stages, device, rounds, warm=2)
+        passed &= not limited or share <= LIMIT
+        limit = f"{LIMIT:.0%}" if limited else ""
+        print(f"{name:<26}{1e3 * inside:>12.2f}{1e3 * whole:>12.1f}{share:>9.1%}{limit:>8}", flush=True)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--rounds", type=int, default=12)
+    given = parser.parse_args()
+    raise SystemExit(main(given.names, given.device, given.rounds))

@@ -1,0 +1,125 @@
+"""A channel gives the same run on every engine, to the byte; a checkpoint of one goes on in another."""
+
+import dataclasses as dc
+
+import pytest
+import small
+import torch
+from following import Follow
+from small import ENGINES, assert_same, equal, refused, states, timeless
+from toys import ScalarsFirst
+
+import unalike as ua
+from unalike.engines.loopback import Loopback
+from unalike.errors import Diverged
+from unalike.messages import wire
+
+CHANNELS = {
+    "clip, top-k, quantise": "clip:0.05,topk:0.1,quantise:8",
+    "drawn places": "randomk:0.3:true,qsgd:7",
+    "signs": "stc:0.2",
+    "16 bits": "topk:0.5,half",
+    "told": [Follow(), ua.channel.TopK(0.2)],
+}
+METHODS = {"fedavg": ua.FedAvg(), "scaffold": ua.Scaffold(), "two exchanges": ScalarsFirst()}
+
+
+def run(engine, channel, method="scaffold", **more):
+    return small.run(METHODS[method], engine=engine, channel=channel, **more)
+
+
+@pytest.mark.parametrize(("channel", "method"), [*zip(CHANNELS, (*METHODS, "scaffold", "two exchanges"), strict=True)])
+def test_a_message_of_bytes_changes_no_bit(channel, method):
+    assert_same(run("sequential", CHANNELS[channel], method), run("loopback", CHANNELS[channel], method))
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("engine", sorted({*ENGINES} - {"sequential", "loopback"}))
+def test_engines_agree(engine, channel):
+    one, other = run("sequential", CHANNELS[channel]), run(engine, CHANNELS[channel])
+    for name, value in states(one).items():
+        torch.testing.assert_close(states(other)[name], value, rtol=1e-4, atol=1e-5)
+    for line, wanted in zip(other.history, one.history, strict=True):
+        assert [line[f"bytes_{way}"] for way in ("up", "down")] == [wanted[f"bytes_{way}"] for way in ("up", "down")]
+
+
+def test_bytes_by_hand():
+    """39 numbers: top-k of a tenth are 4, in 8 bits, with places of 6 bits and a unit; FedAvg sends one such field."""
+    lines = run("loopback", "topk:0.1,quantise:8", "fedavg").history
+    assert [line["bytes_up"] for line in lines] == [3 * (4 + 3 + 4)] * 3
+    told = run("loopback", [Follow()], "fedavg").history
+    assert [line["bytes_up"] for line in told] == [3 * (4 * 39 + 1)] * 3
+    assert [line["bytes_down"] for line in told] == [3 * (4 * 39 + 8)] * 3
+
+
+@pytest.mark.parametrize("engines", [("loopback", "sequential"), ("sequential", "loopback"), ("loopback", "loopback")])
+def test_a_run_goes_on_in_another_engine(engines, tmp_path):
+    channel = CHANNELS["clip, top-k, quantise"]
+    run(engines[0], channel, folder=tmp_path / "run", rounds=2)
+    done = run(engines[1], channel, folder=tmp_path / "run", rounds=4, resume=True)
+    whole = run("sequential", channel, rounds=4)
+    assert timeless(done.history) == timeless(whole.history)
+    mine, theirs = states(done), states(whole)
+    assert mine.keys() == theirs.keys() and all(equal(value, theirs[name]) for name, value in mine.items())
+
+
+@dc.dataclass(frozen=True)
+class Late(ua.Method):
+    """Keeps something from its second round on, and trains from zero as long as it has kept nothing."""
+
+    keeps = {"seen": ua.Field("scalar")}
+
+    def client(self, me, s, m):
+        return me.train(torch.where(me.first, 0.0 * m.w, m.w)).then(self.trained)
+
+    def trained(self, me, s, m, theta):
+        return ({"seen": s.seen + 1} if me.round else {}), {"delta": theta - m.w}
+
+
+def test_what_stages_keep_is_not_the_methods(tmp_path):
+    given = {"channel": "topk:0.2", "clients_per_round": 2}
+    one = small.run(Late(), rounds=4, **given)
+    small.run(Late(), rounds=2, engine="loopback", folder=tmp_path / "run", **given)
+    other = small.run(Late(), rounds=4, engine="loopback", folder=tmp_path / "run", resume=True, **given)
+    assert torch.equal(one.server.w, other.server.w)
+    assert one.clients.known().tolist() == other.clients.known().tolist()
+    assert {*one._channel_store.known()} == {*other._channel_store.known()} > {*other.clients.known()}
+
+
+def test_a_run_that_diverges_says_so():
+    local = dc.replace(small.LOCAL, lr=1e30, epochs=8)
+    for engine in ("sequential", "loopback"):
+        with refused("became NaN or infinite", Diverged):
+            small.run(engine=engine, channel="topk:0.2,quantise:8", local=local)
+
+
+def test_a_message_without_a_channel_has_its_old_names(monkeypatch):
+    names = set()
+    encode = wire.encode
+    monkeypatch.setattr(wire, "encode", lambda header, fields: names.update(fields, header) or encode(header, fields))
+    small.run(engine="loopback")
+    assert names == {
+        "w", "delta", "training_loss", "kind", "function", "method", "settings", "version", "round", "exchange",
+        "trained", "samples", "batches",
+    }  # fmt: skip
+
+
+def test_evaluation_goes_through_no_channel():
+    """Personal models' metrics are the simulator's own look: no stage acts on them."""
+    seen = small.run(ua.Ditto(), engine="loopback", channel="clip:1e-3,topk:0.1")
+    plain = small.run(ua.Ditto(), engine="sequential", channel="clip:1e-3,topk:0.1")
+    assert seen.history[-1]["clients_accuracy_mean"] == plain.history[-1]["clients_accuracy_mean"]
+
+
+def test_loopback_reads_what_came_and_not_what_was_meant(monkeypatch):
+    """The server's rows are those of the bytes: with every reply's codes turned round, the model goes the other way."""
+    read = Loopback.read
+
+    def turned(self, call, sent):
+        return read(self, call, {n: -v if n == "delta:values" else v for n, v in sent.items()})
+
+    there = small.run(engine="loopback", channel="clip:0.1", rounds=1).server.w
+    monkeypatch.setattr(Loopback, "read", turned)
+    back = small.run(engine="loopback", channel="clip:0.1", rounds=1).server.w
+    start = small.run(engine="loopback", channel="clip:0.1", rounds=0).server.w
+    torch.testing.assert_close(there - start, start - back)

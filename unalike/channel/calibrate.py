@@ -1,0 +1,93 @@
+"""How much noise for an ε, and how many rounds for one: searches over what the accountant says."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+from unalike.channel.accountant import GRID, Accountant
+from unalike.channel.events import Event
+from unalike.errors import UnalikeError
+
+TOLERANCE = 1e-4  # of a noise that is looked for, relative
+MOST_NOISE = 2.0**20
+MOST_ROUNDS = 1 << 40
+
+
+def noise_for(epsilon: float, delta: float, rounds: int, make: Callable[[float], Event], tight: bool = True) -> float:
+    """Return the least noise with which `rounds` releases spend at most ε at δ.
+
+    `make` gives the event of a noise: `lambda noise: SampledGaussian(0.01, noise)`. With `tight` (some seconds where
+    clients are drawn) the ε is that of `Accountant.tight`; a run that states RDP in each line then shows more than ε.
+    """
+    if not epsilon > 0 or not 0 < delta < 1 or rounds < 1:
+        raise UnalikeError(
+            f"Noise is found for ε above 0, δ in (0, 1) and at least one round; got {epsilon!r}, {delta!r}, {rounds!r}."
+        )
+
+    def spends(way: Callable[[Accountant], float], noise: float) -> float:
+        return way(Accountant().after(make(noise), rounds))
+
+    by_renyi, *tighter = (functools.partial(spends, way) for way in ways(delta, tight))
+    enough = 1.0
+    while by_renyi(enough) > epsilon:
+        enough *= 2
+        if enough > MOST_NOISE:
+            raise UnalikeError(
+                f"No noise up to {MOST_NOISE:g} clips keeps {rounds} rounds below ε = {epsilon:g} at δ = {delta:g}: "
+                "allow a larger ε or δ, or fewer rounds."
+            )
+    enough = _least(by_renyi, epsilon, enough, step=0.5)
+    for way, step in zip(tighter, (0.95, 1 / (1 + TOLERANCE)), strict=False):
+        enough = _least(way, epsilon, enough, step)
+    return enough
+
+
+def rounds_left(account: Accountant, event: Event, most: float, delta: float, tight: bool = False) -> int:
+    """Return how many more releases of this kind fit under ε = `most`; `tight` takes some seconds."""
+
+    def fits(way: Callable[[Accountant], float], count: int) -> bool:
+        return way(account.after(event, count)) <= most
+
+    count = 0
+    for way in ways(delta, tight):
+        count = _largest(functools.partial(fits, way), count)
+    return count
+
+
+def ways(delta: float, tight: bool) -> list[Callable[[Accountant], float]]:
+    """Return ways to compute ε, each smaller and slower than the one before: a search begins with the quick ones."""
+
+    def quick(account: Accountant) -> float:
+        return account.spent(delta).epsilon
+
+    def slow(account: Accountant, grid: float) -> float:
+        return account.tight(delta, grid=grid).epsilon
+
+    return [quick, *(functools.partial(slow, grid=grid) for grid in (10 * GRID, GRID) if tight)]
+
+
+def _least(spends: Callable[[float], float], target: float, enough: float, step: float) -> float:
+    """Return the least noise that spends at most the target, given one that does and a first step down from it."""
+    while spends(little := enough * step) <= target:
+        enough, step = little, step**2
+        if little < 1 / MOST_NOISE:
+            return enough
+    while enough > little * (1 + TOLERANCE):
+        middle = math.sqrt(little * enough)
+        little, enough = (little, middle) if spends(middle) <= target else (middle, enough)
+    return enough
+
+
+def _largest(fits: Callable[[int], bool], count: int) -> int:
+    """Return the largest count that fits, given one that does."""
+    step = 1
+    while fits(count + step):
+        count, step = count + step, 2 * step
+        if step > MOST_ROUNDS:
+            raise UnalikeError("Any number of rounds fits: the noise, or the ε allowed, is too large to speak of.")
+    while step > 1:
+        step //= 2
+        count += step if fits(count + step) else 0
+    return count

@@ -1,0 +1,299 @@
+"""A channel: the stages between clients' replies and the server's sums, fitted to a method and a model."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses as dc
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from unalike import draws
+from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
+from unalike.channel.stages import STAGES
+from unalike.contract import Field, Method
+from unalike.contract.architectures import SHARED
+from unalike.errors import UnalikeError, unknown
+from unalike.nn.task import Task
+from unalike.settings.typed import hints, misfit, short
+from unalike.text import listed
+
+Find = Callable[[str], type[Stage]]
+KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
+READERS: dict[Any, Callable[[str], Any]] = {  # the more particular first
+    type(None): lambda text: {"none": None}[text.lower()],
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+    int: int,
+    float: float,
+    str: str,
+}
+
+
+# ---------------------------------------------------------------- what a user writes
+
+
+def registered(kind: str) -> type[Stage]:
+    """The stage of this name among those that come with the program."""
+    found = STAGES.get(kind.lower())
+    if found is None:
+        raise unknown("stage of a channel", kind, STAGES)
+    return found
+
+
+def parse(given: Any, find: Find = registered) -> tuple[Stage, ...]:
+    """The stages of 'clip:1.0,topk:0.01', of a list of stages, of such texts and of tables {kind = "clip", norm = 1.0};
+    or of a dict from fields to such lists. find: gives the class of a stage by its kind."""
+    if given is None or isinstance(given, Stage):
+        return () if given is None else (given,)
+    if isinstance(given, str):
+        return tuple(from_table(as_table(text, find), find) for text in texts(given))
+    if isinstance(given, Mapping) and "kind" in given:
+        return (from_table(given, find),)
+    if isinstance(given, Mapping):
+        return tuple(stage.on([field]) for field, stages in given.items() for stage in parse(stages, find))
+    if isinstance(given, Sequence):
+        return tuple(stage for one in given for stage in parse(one, find))
+    raise UnalikeError(f"channel must be stages, such as 'clip:1.0,topk:0.01'; got {short(given)}.")
+
+
+def tables(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """Return stages as the tables that `parse` takes, with nothing but numbers, texts and lists."""
+    return [_table(stage) for stage in stages]
+
+
+def _table(stage: Stage) -> dict[str, Any]:
+    given = {field.name: getattr(stage, field.name) for field in stage.arguments()}
+    return {"kind": stage.name, **given, **({"fields": [*stage.fields]} if stage.fields else {})}
+
+
+def texts(channel: str) -> list[str]:
+    """The stages of 'clip:1.0,topk:0.01', each as a text; 'none' has none."""
+    found = [text.strip() for text in channel.split(",") if text.strip()]
+    return [] if found == ["none"] else found
+
+
+def as_table(text: str, find: Find = registered) -> dict[str, Any]:
+    """The table of a text: 'clip:1.0' and 'clip:norm=1.0' are {kind = "clip", norm = 1.0}, 'clip:1.0@delta+control' is
+    on these fields."""
+    words, at, fields = text.partition("@")
+    name, *values = [piece.strip() for piece in words.split(":")]
+    if name.endswith(".py") and values:  # a file's
+        name = f"{name}:{values.pop(0)}"
+    kind = find(name)
+    names, types = [f.name for f in kind.arguments()], hints(kind)
+    usage = ":".join([name, *names])
+    if len(values) > len(names):
+        raise UnalikeError(f"channel: {text!r} has {len(values)} arguments: write at most {usage!r}.")
+    table: dict[str, Any] = {"kind": name}
+    for place, value in enumerate(values):
+        argument, equals, word = value.partition("=")
+        argument, word = (argument, word) if equals else (names[place], value)
+        if argument not in names:
+            raise unknown(f"setting of the stage {kind.name}", argument, names)
+        try:
+            table[argument] = _read(word, types[argument].hint)
+        except ValueError:
+            raise UnalikeError(f"channel: {text!r} has {argument}={word!r}, which cannot be: {usage!r}.") from None
+    return table | ({"fields": [field.strip() for field in fields.split("+")]} if at else {})
+
+
+def as_text(table: Mapping[str, Any]) -> str:
+    """The text of a table, which `as_table` reads."""
+    given = {name: value for name, value in table.items() if name not in ("kind", "fields")}
+    words = [f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
+    text = ":".join([str(table["kind"]), *words])
+    return f"{text}@{'+'.join(table['fields'])}" if "fields" in table else text
+
+
+def _read(word: str, hint: Any) -> Any:
+    """A word as an annotation wants it; ValueError where it cannot be."""
+    for kind in sorted(get_args(hint) or (hint,), key=[*READERS].index):
+        with contextlib.suppress(ValueError, KeyError):
+            return READERS[kind](word)
+    raise ValueError(word)
+
+
+def from_table(table: Mapping[str, Any], find: Find = registered) -> Stage:
+    """The stage of a table {kind = "clip", norm = 1.0}."""
+    if not isinstance(table["kind"], str):
+        raise UnalikeError(f"channel: kind must be the name of a stage; got {short(table['kind'])}.")
+    options = {name: value for name, value in table.items() if name != "kind"}
+    kind = find(table["kind"])
+    known = hints(kind)
+    for name, value in options.items():
+        if name not in known:
+            raise unknown(f"setting of the stage {kind.name}", name, known)
+        if problem := misfit(value, known[name].hint):
+            raise UnalikeError(f"{kind.name}: {name} {problem}")
+    if "fields" in options:
+        names = options["fields"]
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise UnalikeError(f"channel: {kind.name} has fields={names!r}: it must be a list of names.")
+        options["fields"] = tuple(names)
+    return _made(kind, options)
+
+
+def _made(kind: type[Stage], options: dict[str, Any]) -> Stage:
+    try:
+        return kind(**options)
+    except TypeError:
+        needed = [f.name for f in kind.arguments() if f.default is dc.MISSING and f.name not in options]
+        if not needed:
+            raise
+        raise UnalikeError(f"{kind.name} lacks {needed[0]}.") from None
+
+
+def acting(stages: Sequence[Stage], method: Method) -> list[tuple[str, ...]]:
+    """Return the fields of a method's replies that each stage acts on; refuse stages whose order has no meaning, and
+    those that would act on nothing."""
+    if stages and method.pooled:
+        raise UnalikeError(f"channel: {type(method).__name__} pools all data: there are no replies to send through it.")
+    for k, stage in enumerate(stages):
+        stage.check(stages[:k], stages[k + 1 :])
+    return [_fields(stage, method) for stage in stages]
+
+
+def _fields(stage: Stage, method: Method) -> tuple[str, ...]:
+    read = {name: field for name, field in method.sends.items() if field.read != "sealed"}
+    for name in stage.fields:
+        if name not in read:
+            raise unknown(f"field for {stage}", name, read)
+    found = stage.fields or tuple(n for n, field in read.items() if stage.wide or _of_model(field, method))
+    if not found:
+        sent = f"sends {listed([*read])}, nothing of the model's size" if read else "sends the server nothing"
+        cure = f"name the fields ({stage}@{next(iter(read))}) or leave it out" if read else "leave the channel out"
+        raise refuse(stage, f"{type(method).__name__} {sent}: {cure}.")
+    return found
+
+
+# ---------------------------------------------------------------- fitted to a run
+
+
+class Channel:
+    """The stages, and on which of a method's fields each acts.
+
+    dims, sizes: of the fields that stages may act on; touched: those that some stage acts on. shapes: what the stages
+    keep for each client, as a store needs it.
+    """
+
+    def __init__(self, stages: Sequence[Stage], method: Method, task: Task):
+        self.stages, self.layout, self.dtype = tuple(stages), task.layout, task.dtype
+        self.acts = acting(self.stages, method)
+        fields = method.sends
+        self.dims = {n: f.resolve(task.sizes, method) for n, f in fields.items() if f.read != "sealed"}
+        self.sizes = {name: math.prod(dims) for name, dims in self.dims.items()}
+        self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype, str]] = {
+            name: ((self.sizes[field],), task.dtype, "run")
+            for stage, names in zip(self.stages, self.acts, strict=True)
+            for name, field in stage.keeps(names).items()
+        }
+        self.extra = tuple(name for stage in self.stages for name in stage.extra)
+        self.touched = frozenset(name for acts in self.acts for name in acts)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.stages))
+
+    @property
+    def private(self) -> bool:
+        """Whether its noise bounds what can be learnt of a client."""
+        return any(stage.private for stage in self.stages)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether replies say nothing of their clients beside what went through it: a loss in the clear would be
+        outside every bound."""
+        return self.private
+
+    # ---- sizes
+
+    def plain(self, fields: Sequence[str]) -> dict[str, Form]:
+        """What would travel of these fields without the stages, of those that stages act on."""
+        bits = 8 * torch.empty((), dtype=self.dtype).element_size()
+        return {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if any(n in acts for acts in self.acts)}
+
+    def saved(self, fields: Sequence[str]) -> int:
+        """The bytes that the stages take off one reply of these fields."""
+        after = self.forms(fields)
+        return sum(form.bytes - after[name].bytes for name, form in self.plain(fields).items())
+
+    def forms(self, fields: Sequence[str]) -> dict[str, Form]:
+        """What travels of these fields of a reply, of those that stages act on."""
+        forms = self.plain(fields)
+        for stage, acts in zip(self.stages, self.acts, strict=True):
+            forms |= {name: stage.form(form) for name, form in forms.items() if name in acts}
+        return forms
+
+    # ---- at the client
+
+    def touches(self, name: str, rows: Tensor) -> bool:
+        """Whether a field of a reply goes through stages: whole numbers go as they are."""
+        return name in self.touched and rows.is_floating_point()
+
+    def client(
+        self, up: Mapping[str, Tensor], draw: Draw, common: Common, kept: dict[str, Tensor], told: Mapping[str, float]
+    ) -> Way:
+        """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
+        flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
+        way = Way(flights, draw, common, dict(kept), told, self.layout)
+        for number, (stage, acts) in enumerate(zip(self.stages, self.acts, strict=True)):
+            some = dc.replace(way, flights={n: f for n, f in way.flights.items() if n in acts})
+            some.draw = _Numbered(draw, number)
+            if some.flights:
+                stage.client(some)
+            way.flights |= some.flights
+        return way
+
+    # ---- at the server
+
+    def agreed(self, field: str, common: Common, device: torch.device | str = "cpu") -> Flight:
+        """Return what both ends know of a field before it comes, from which `packing.unpack` makes a flight."""
+        blank = Flight.of(torch.empty(1, self.sizes[field], dtype=self.dtype, device=device))
+        for stage, acts in zip(self.stages, self.acts, strict=True):
+            if field in acts:
+                blank = stage.agreed(blank, field, common)
+        return blank
+
+    def told(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """What clients are told before they answer; values: what the server keeps."""
+        own = kept_of(values)
+        return {name: value for stage in self.stages for name, value in stage.told(own).items()}
+
+    def server(self, total: Total, names: Sequence[str]) -> None:
+        """Take the sums through the stages, the last first; names: the fields that came."""
+        for stage, acts in reversed([*zip(self.stages, self.acts, strict=True)]):
+            some = dc.replace(total, sums={n: total.sums[n] for n in names if n in acts and n in total.sums})
+            if some.sums:
+                stage.server(some)
+            total.sums |= some.sums
+
+
+class _Numbered:
+    """The draws of one stage of several: two alike in one channel draw otherwise."""
+
+    def __init__(self, draw: Draw, number: int):
+        self._draw, self._number = draw, number
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        return self._draw.uniform(f"{purpose} {self._number}", shape)
+
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        return self._draw.normal(f"{purpose} {self._number}", shape)
+
+
+def shared_draws(seed: int, round: int, exchange: int) -> Common:
+    """Return the generators, by purpose, that all clients and the server have alike in an exchange."""
+    return lambda purpose: draws.generator(seed, "channel", round, exchange, purpose)
+
+
+def kept_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a channel keeps among the server's values, by its own names."""
+    return {name.removeprefix(KEPT): value for name, value in values.items() if name.startswith(KEPT)}
+
+
+def _of_model(field: Field, method: Method) -> bool:
+    """Whether a field has the size of the model or of a part of it."""
+    words = [size for size in field.names if isinstance(size, str)]
+    return any(word not in SHARED and not isinstance(getattr(method, word, None), int) for word in words)

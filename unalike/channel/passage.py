@@ -1,0 +1,91 @@
+"""The channel in one exchange of a simulation: every reply goes through it, and the sums after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike import draws
+from unalike.channel.channel import KEPT, Channel, kept_of, shared_draws
+from unalike.channel.stage import Draw, Total
+from unalike.channel.sums import Sums
+from unalike.contract import Outcome
+
+
+class Kept(Protocol):
+    """What stages keep for clients (`unalike.client.ClientStore`)."""
+
+    def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
+    def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
+
+
+class Passage:
+    """One exchange.
+
+    draw: gives the draws of some clients; values: the server's, by name, where the channel keeps its own; seed: of what
+    is drawn alike by all, and of the server's noise; secret: the server's noise comes from its operating system, for
+    real clients know the seed; expected: how many clients come, on the average of all rounds.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        kept: Kept | None,
+        values: dict[str, Any],
+        draw: Callable[[np.ndarray], Draw],
+        seed: int,
+        when: tuple[int, int],
+        expected: float,
+        secret: bool = False,
+    ):
+        self.channel, self.kept, self.values, self.draw = channel, kept, values, draw
+        self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
+        self.told = channel.told(values)
+        self.common = shared_draws(seed, *when)
+        self.extra: dict[str, float] = dict.fromkeys(channel.extra, 0.0)
+
+    def take(self, outcome: Outcome) -> int:
+        """Take in the replies of an outcome, as the server reads them; return the bytes that travel of the fields
+        concerned. Replies from other machines went through the client half there."""
+        sent = self._client_half(outcome) if outcome.sent is None else outcome.sent
+        for name, value in (outcome.extra or {}).items():
+            self.extra[name] = self.extra.get(name, 0.0) + float(value.double().sum())
+        return sent
+
+    def _client_half(self, outcome: Outcome) -> int:
+        """Take simulated replies through the stages."""
+        kept, _ = self.kept.read(outcome.ids) if self.kept is not None else ({}, None)
+        way = self.channel.client(outcome.up, self.draw(outcome.ids), self.common, kept, self.told)
+        if self.kept is not None:
+            self.kept.stage(outcome.ids, way.kept)
+        dense = {name: flight.dense().view_as(outcome.up[name]) for name, flight in way.flights.items()}
+        outcome.up, outcome.extra = {**outcome.up, **dense}, way.extra
+        each = sum(flight.form.bytes for flight in way.flights.values()) + len(way.extra)
+        return each * len(outcome.ids)
+
+    def close(self, sums: Sums) -> None:
+        """Take the sums through the channel's server half."""
+        own = kept_of(self.values)
+        total = Total(
+            {name: sums.total(name) for name in sums.names if sums.fields[name].read != "sealed"},
+            len(sums.ids), self.expected, self.extra, own, self._normal, *self.when,
+        )  # fmt: skip
+        before = dict(total.sums)
+        self.channel.server(total, [*before])
+        for name, value in total.sums.items():
+            if value is not before[name]:
+                sums.replace(name, value)
+        if self.channel.private:
+            sums.expect(self.expected)
+        self.values.update({KEPT + name: value for name, value in own.items()})
+
+    def _normal(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Draw standard normal numbers of the server's, float64."""
+        if self.secret:
+            return draws.SecretDraws(None, like.device, torch.float64).normal(purpose, shape)
+        key = torch.tensor(draws.key(self.seed, "channel noise", *self.when, purpose), device=like.device)
+        return draws.normal(key, shape, torch.float64)

@@ -1,0 +1,269 @@
+"""A stage of a channel: one step on a reply's way from a client to the server's sums (clip, noise, compress).
+
+A stage is written for a stack of clients, flat: numbers are [c, n], and what it does to one row depends on that row
+alone. So one client on its own machine and a thousand in a simulation go through the same lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.errors import UnalikeError
+from unalike.nn.layout import Layout
+from unalike.settings.knobs import KNOB, Knob, check_fields
+from unalike.settings.typed import hints, words
+
+if TYPE_CHECKING:
+    from typing import Self
+
+Common = Callable[[str], np.random.Generator]
+KINDS = ("float", "half", "bfloat", "codes")
+
+
+@dc.dataclass(frozen=True)
+class Form:
+    """What travels of a field, known before there is any number: so its bytes are counted, not guessed.
+
+    size: of the field, P. count: how many numbers travel, n. bits: of each. kind: "float" (as the model has them),
+    "half", "bfloat", or "codes", whole numbers of so many bits. positions: "all" entries travel; some do, and their
+    places are "sent" with them; or places are "drawn" alike by all, and need not travel. unit: what a code is worth is
+    "sent", is "common" to all, agreed beforehand, or there is "none". unit_bits: of a unit that is sent, as many as the
+    model's numbers have. most: the largest code, of either sign (0: all that so many bits hold); codes of 1 bit are
+    signs.
+    """
+
+    size: int
+    count: int
+    bits: int
+    kind: str = "float"
+    positions: str = "all"
+    unit: str = "none"
+    unit_bits: int = 32
+    most: int = 0
+
+    @property
+    def place_bits(self) -> int:
+        """The bits of a place where places are listed; 0: a bit for every entry is shorter than a list."""
+        each = max(1, math.ceil(math.log2(max(2, self.size))))
+        return each if self.count * each < self.size else 0
+
+    @property
+    def place_bytes(self) -> int:
+        """The bytes of all places."""
+        if self.positions != "sent":
+            return 0
+        return math.ceil((self.count * self.place_bits if self.place_bits else self.size) / 8)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of one client's reply in this field."""
+        unit = self.unit_bits // 8 if self.unit == "sent" else 0
+        return math.ceil(self.count * self.bits / 8) + self.place_bytes + unit
+
+
+@dc.dataclass
+class Flight:
+    """A field of a stack of replies on its way.
+
+    values [c, n]: floats, or whole numbers (float or int64) where the form is of codes. at: int64 [c, n], ascending:
+    their places, where not all entries travel. unit: [c, 1], what a code is worth; a number where it is common to all.
+    """
+
+    form: Form
+    values: Tensor
+    at: Tensor | None = None
+    unit: Tensor | float | None = None
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Flight:
+        """A field as the client's function left it."""
+        flat = rows.reshape(len(rows), -1)
+        return cls(Form(flat.shape[1], flat.shape[1], 8 * flat.element_size()), flat)
+
+    def worth(self) -> Tensor:
+        """The numbers that travel, as the server will read them, [c, n]."""
+        return self.values if self.unit is None else self.values * self.unit
+
+    def dense(self) -> Tensor:
+        """The whole field as the server will read it, [c, P]: zeros where nothing travels."""
+        values = self.worth()
+        if self.at is None:
+            return values
+        return values.new_zeros(len(values), self.form.size).scatter_(1, self.at, values)
+
+
+class Draw(Protocol):
+    """Draws of a stack of clients, each client's its own (`unalike.draws`): [c, *shape]."""
+
+    def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor: ...
+    def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor: ...
+
+
+@dc.dataclass
+class Way:
+    """A stack of replies on its way through the stages.
+
+    flights: the fields, by name. draw: what each client draws for itself. common: a generator for a purpose, the same
+    for all clients and the server in this exchange. kept: what stages keep for each client, by the names that they
+    declare: read and replaced. told: what the server tells all clients, by name. layout: where the model's tensors lie.
+    extra: numbers that a stage adds to the reply for its own server half, [c] each.
+    """
+
+    flights: dict[str, Flight]
+    draw: Draw
+    common: Common
+    kept: dict[str, Tensor] = dc.field(default_factory=dict)
+    told: Mapping[str, float] = dc.field(default_factory=dict)
+    layout: Layout | None = None
+    extra: dict[str, Tensor] = dc.field(default_factory=dict)
+
+
+@dc.dataclass
+class Total:
+    """The sums of one exchange as the server half of a stage sees and changes them.
+
+    sums: float64, by field. came: how many answered; expected: how many were to come, on the average of all rounds.
+    extra: sums of the stages' own numbers. values: what the channel keeps at the server, by name, for good. normal: the
+    server's draws for a purpose, of a shape, where a tensor lies. round, exchange: when.
+    """
+
+    sums: dict[str, Tensor]
+    came: int
+    expected: float
+    extra: dict[str, float]
+    values: dict[str, Any]
+    normal: Callable[[str, tuple[int, ...], Tensor], Tensor]
+    round: int = 0
+    exchange: int = 0
+
+
+class Sees(NamedTuple):
+    """What a stage changes in who sees what, in words: for the table of a run (`who_sees`).
+
+    server, clients, wire: what it means for each; nothing where it means nothing. shields: the server no longer gets
+    replies as clients computed them, and `server` says what it gets.
+    """
+
+    server: str = ""
+    clients: str = ""
+    wire: str = ""
+    shields: bool = False
+
+
+COMPRESSED = Sees(
+    server="each client's reply, less precise: compression hides nothing that can be relied on", wire="fewer bytes"
+)
+UNKNOWN = Sees(server="a stage that does not say what it hides: it is taken to hide nothing")
+
+
+@dc.dataclass(frozen=True)
+class Stage:
+    """One step of a channel.
+
+    name: as in files; of a stage of one's own the class's, in small letters, where it gives none. wide: it acts on
+    every field of a reply that the server sums; else on fields of the model's shape only, for a sum of class counts is
+    not to be compressed. fields: the fields that it acts on, where it is said. private: with the stages before it, it
+    bounds what anybody can learn of a client (noise). codes: it settles how each number travels (as a code, in 16
+    bits). floats: it needs numbers as they are, so it cannot follow such a stage.
+    """
+
+    name: ClassVar[str] = ""
+    wide: ClassVar[bool] = False
+    private: ClassVar[bool] = False
+    codes: ClassVar[bool] = False
+    floats: ClassVar[bool] = False
+    extra: ClassVar[tuple[str, ...]] = ()  # names of the numbers that it adds to a reply
+
+    fields: tuple[str, ...] = dc.field(default=(), kw_only=True, metadata={KNOB: Knob("its fields, where not all")})
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+
+    def __post_init__(self) -> None:
+        kinds = {name: words(setting.hint) for name, setting in hints(type(self)).items()}
+        check_fields(self, f"{self.name}: ", kinds)
+
+    def form(self, form: Form) -> Form:
+        """Return what travels after this stage, of what would travel before it."""
+        return form
+
+    def agreed(self, blank: Flight, name: str, common: Common) -> Flight:
+        """Return what both ends know of a field before any number of it travels: its form, and places or a unit that
+        are the same for all. blank: a flight without numbers."""
+        return dc.replace(blank, form=self.form(blank.form))
+
+    def keeps(self, fields: Sequence[str]) -> dict[str, str]:
+        """Return what it keeps for each client: names, each with the field whose size it has."""
+        return {}
+
+    def client(self, way: Way) -> None:
+        """Change the flights, at the client."""
+        for name, flight in way.flights.items():
+            way.flights[name] = self.one(flight, name, way)
+
+    def one(self, flight: Flight, name: str, way: Way) -> Flight:
+        """Return one field as it travels on."""
+        return flight
+
+    def server(self, total: Total) -> None:
+        """Change the sums, at the server: the last stage first."""
+
+    def told(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """Return what the server tells all clients before they answer, from what the channel keeps at the server."""
+        return {}
+
+    def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
+        """Refuse an order of stages that has no meaning."""
+        for other in (stage for stage in before if stage.codes and self.floats and self.meets(stage)):
+            if self.codes:
+                raise refuse(self, f"{other} comes before it and settles how numbers travel: leave one of them out.")
+            raise refuse(self, f"it comes after {other}, which makes codes of numbers: put it before.")
+
+    def meets(self, other: Stage) -> bool:
+        """Return whether two stages may act on the same field."""
+        return not (self.fields and other.fields) or bool({*self.fields} & {*other.fields})
+
+    @property
+    def sees(self) -> Sees:
+        """What it changes in who sees what; a stage that only makes replies shorter need not say it."""
+        whole = Form(1 << 20, 1 << 20, 32)
+        return COMPRESSED if self.form(whole).bytes < whole.bytes else UNKNOWN
+
+    # ---- as text
+
+    @classmethod
+    def arguments(cls) -> list[dc.Field]:
+        """Its parameters in their order."""
+        return [f for f in dc.fields(cls) if f.name != "fields"]
+
+    def __str__(self) -> str:
+        given = [getattr(self, f.name) for f in self.arguments()]
+        while len(given) > 1 and given[-1] == self.arguments()[len(given) - 1].default:
+            given.pop()
+        values = (str(v).lower() if v is None or isinstance(v, bool) else str(v) for v in given)
+        text = ":".join([self.name, *values])
+        return f"{text}@{'+'.join(self.fields)}" if self.fields else text
+
+    def on(self, fields: Sequence[str]) -> Self:
+        """The same, on these fields only."""
+        return dc.replace(self, fields=tuple(fields))
+
+
+def refuse(stage: Stage, why: str) -> UnalikeError:
+    """The error for a channel in which a stage has no meaning."""
+    return UnalikeError(f"channel: {stage}: {why}")
+
+
+def norms(flights: Iterator[Flight] | Sequence[Flight]) -> Tensor:
+    """The norm of each client's reply over several fields, [c]."""
+    squares = [flight.worth().double().square().sum(1) for flight in flights]
+    return torch.stack(squares).sum(0).sqrt()

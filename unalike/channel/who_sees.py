@@ -1,0 +1,120 @@
+"""Who sees what in a run: the server, other clients, the wire, whoever holds the final model.
+
+One table for a run, made from what the method declares (`Field.read`), from what the channel's stages say of themselves
+(`Stage.sees`) and from a few facts about the run. Its rows are data: the command line, JSON and the report show the
+same. It describes what is, not what is promised: only noise with a stated ε is a guarantee.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Iterator, Sequence
+
+from unalike.channel.stage import Stage
+from unalike.contract import Method
+from unalike.contract.privacy import READERS, words_of
+from unalike.text import listed
+
+SERVER, CLIENTS, WIRE, MODEL = "the server", "other clients", "on the wire", "the final model"
+REBUILT = "training samples can be rebuilt from it"
+AT_SERVER = {  # by `Field.read`
+    "sum": f"each client's own, though the method needs the sum only: {REBUILT}",
+    "each": f"each client's own, by design: {REBUILT}",
+    "peers": f"each client's own, by design: {REBUILT}",
+    "sealed": "nothing: it is sealed for another client",
+}
+AT_CLIENTS = {
+    "sum": "nothing but what the sum does to the model",
+    "each": "what the server makes of it",
+    "peers": "the same as the server, by design",
+    "sealed": "the one client that it is for: all of it",
+}
+TRAVELS = {
+    True: "TLS: sizes and times only",
+    False: "nothing travels in a simulation; between machines TLS leaves sizes and times",
+}
+
+
+@dc.dataclass(frozen=True)
+class Sight:
+    """One row: who sees what of something, in words."""
+
+    who: str
+    of: str
+    words: str
+
+
+def who_sees(
+    method: Method,
+    stages: Sequence[Stage] = (),
+    *,
+    real: bool = False,
+    common: bool = True,
+    statistics: bool = False,
+    reply: tuple[int, int] | None = None,
+) -> list[Sight]:
+    """Return the rows for a run.
+
+    real: between machines, not simulated. common: there is a model that all share. statistics: BatchNorm's are
+    averaged. reply: bytes of one reply without the channel and with it.
+    """
+    private = any(stage.private for stage in stages)
+    return [
+        *_server(method, stages, private, statistics),
+        *_clients(method, stages, private, real),
+        Sight(WIRE, "every message", TRAVELS[real]),
+        *_wire(stages, reply),
+        *_model(method, private, common),
+    ]
+
+
+def _server(method: Method, stages: Sequence[Stage], private: bool, statistics: bool) -> Iterator[Sight]:
+    if method.pooled:
+        yield Sight(SERVER, "every client's data", "all of it: it is pooled in one place")
+        return
+    loss = "" if private or method.serverless else "; the training loss of each reply"
+    yield Sight(SERVER, "the clients", f"who takes part and when, how many samples each has{loss}")
+    shield = next((stage.sees.server for stage in stages if stage.sees.shields), "")
+    for read, what in _sent(method):
+        acted = read != "sealed" and shield
+        yield Sight(SERVER, what, shield if acted else AT_SERVER[read])
+    if statistics:
+        yield Sight(SERVER, "BatchNorm's statistics", f"each client's own{', past the channel' if stages else ''}")
+    yield from (Sight(SERVER, str(s), s.sees.server) for s in stages if s.sees.server and not s.sees.shields)
+
+
+def _clients(method: Method, stages: Sequence[Stage], private: bool, real: bool) -> Iterator[Sight]:
+    if method.pooled:
+        return
+    if not method.serverless:
+        yield Sight(CLIENTS, "the model", "what the server sends in each round it takes part in")
+    if real and not private:
+        yield Sight(CLIENTS, "the clients", "who takes part when: it follows from the run's seed, which all are told")
+    yield from (Sight(CLIENTS, what, AT_CLIENTS[read]) for read, what in _sent(method))
+    yield from (Sight(CLIENTS, str(s), s.sees.clients) for s in stages if s.sees.clients)
+
+
+def _wire(stages: Sequence[Stage], reply: tuple[int, int] | None) -> Iterator[Sight]:
+    yield from (Sight(WIRE, str(s), s.sees.wire) for s in stages if s.sees.wire)
+    if reply is not None:
+        yield Sight(WIRE, "a reply", f"{reply[1]:,} bytes, {reply[0]:,} without the channel")
+
+
+def _model(method: Method, private: bool, common: bool) -> Iterator[Sight]:
+    if method.pooled:
+        holders = "the one place that holds the data"
+    elif common:
+        holders = "the server, and every client that it sends it to"
+    else:
+        holders = "there is none for all: each client has its own"
+    yield Sight(MODEL, "who holds it", holders)
+    bound = "only as far as ε allows" if private else "nothing bounds that here"
+    yield Sight(MODEL, "what it tells", f"who has it can ask whether a sample was trained on: {bound}")
+
+
+def _sent(method: Method) -> Iterator[tuple[str, str]]:
+    """How a field is read, and what it is in words; fields that are read alike together."""
+    for read in READERS:
+        found = dict.fromkeys(words_of(n, f) for n, f in method.sends.items() if f.read == read)
+        if found:
+            yield read, listed([*found])

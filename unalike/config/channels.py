@@ -1,0 +1,89 @@
+"""Channels in files and flags: [[channel]] tables, [run] channel as text, stages of one's own (path/file.py:Class)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unalike.channel import Stage, acting, as_table, as_text, parse, registered, texts
+from unalike.config.user_files import absolute_file, from_file, is_file
+from unalike.contract import Method
+from unalike.errors import UnalikeError
+from unalike.settings.typed import short
+
+CHANNEL = "channel"  # of a file: tables, one for each stage, in their order
+
+
+def find_stage(kind: str) -> type[Stage]:
+    """The stage of a name, or of "path/to/file.py:Class"."""
+    if not is_file(kind):
+        return registered(kind)
+    found = from_file(kind)
+    if not (isinstance(found, type) and issubclass(found, Stage)):
+        raise UnalikeError(f"{kind!r} is not a stage: it must be a class made from unalike.channel.Stage.")
+    return found
+
+
+def make_channel(given: Any, where: str = "") -> tuple[Stage, ...]:
+    """The stages of [run] channel: of a text, or of a list of texts or tables. where: the file, for errors."""
+    if isinstance(given, str) or not isinstance(given, list | tuple):
+        return _stages(given, f"{where}[run] channel: ")
+    places = [
+        f"[[channel]] {k}" if isinstance(one, Mapping) else f"[run] channel {k}" for k, one in enumerate(given, 1)
+    ]
+    return tuple(stage for one, place in zip(given, places, strict=True) for stage in _stages(one, f"{where}{place}: "))
+
+
+def _stages(given: Any, place: str) -> tuple[Stage, ...]:
+    try:
+        if isinstance(given, Mapping) and "kind" not in given:
+            raise UnalikeError('it lacks kind, the name of a stage: kind = "clip" (unalike list stages).')
+        return parse(given, find_stage)
+    except UnalikeError as error:
+        raise UnalikeError(f"{place}{str(error).removeprefix('channel: ')}") from None
+
+
+def taken_in(config: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
+    """The [[channel]] tables of a file, checked as far as they alone can be; None where there are none. They are one
+    way to write [run] channel, so that a file has one of the two."""
+    tables = config.get(CHANNEL)
+    if tables is None:
+        return None
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UnalikeError(
+            f"{where}: channel must be tables, [[channel]], one for each stage; as text it belongs under [run]; got "
+            f"{short(tables)}."
+        )
+    if isinstance(config.get("run"), dict) and CHANNEL in config["run"]:
+        raise UnalikeError(f"{where} has [[channel]] tables, and [run] has channel too: give one of the two.")
+    make_channel(tables, f"{where}: ")
+    return [dict(table) for table in tables]
+
+
+def check_channel(given: Any, method: Method, networks: int) -> None:
+    """The stages can be made, in this order, and each acts on something that the method sends."""
+    stages = make_channel(given)
+    if stages and networks > 1:
+        raise UnalikeError("[run] channel: clients have different networks; a channel needs one for all.")
+    acting(stages, method)
+
+
+def absolute_channel(given: Any) -> Any:
+    """The same with absolute paths: a text with a stage of one's own becomes a list of tables."""
+    if isinstance(given, str):
+        tables = [as_table(text, find_stage) for text in texts(given)]
+        return absolute_channel(tables) if any(is_file(table["kind"]) for table in tables) else given
+    if isinstance(given, list):
+        return [_absolute(as_table(one, find_stage) if isinstance(one, str) else one) for one in given]
+    return given
+
+
+def _absolute(table: dict[str, Any]) -> dict[str, Any]:
+    return {**table, "kind": absolute_file(table["kind"])}
+
+
+def channel_text(given: Any) -> str:
+    """A channel as one types it after --channel."""
+    if isinstance(given, str):
+        return given
+    return ",".join(one if isinstance(one, str) else as_text(one) for one in given) or "none"
