@@ -201,6 +201,12 @@ class Channel:
         """Whether its noise bounds what can be learnt of a client."""
         return any(stage.private for stage in self.stages)
 
+    @property
+    def hidden(self) -> bool:
+        """Whether replies say nothing of their clients beside what went through it: a loss in the clear would be
+        outside every bound."""
+        return self.private
+
     # ---- sizes
 
     def plain(self, fields: Sequence[str]) -> dict[str, Form]:

@@ -46,7 +46,7 @@ class Passage:
         self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
         self.told = channel.told(values)
         self.common = shared_draws(seed, *when)
-        self.extra: dict[str, float] = {}
+        self.extra: dict[str, float] = dict.fromkeys(channel.extra, 0.0)
 
     def take(self, outcome: Outcome) -> int:
         """Take in the replies of an outcome, as the server reads them; return the bytes that travel of the fields

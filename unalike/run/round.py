@@ -26,7 +26,7 @@ from unalike.messages.sealed import peer_payload
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
     replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
-    whether the server's noise comes from its operating system."""
+    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty."""
 
     def __init__(
         self,
@@ -38,9 +38,11 @@ class Round:
         kept: Kept | None = None,
         expected: float | None = None,
         secret: bool = False,
+        nobody: bool = False,
     ):
-        self.channel, self.kept, self.expected, self.secret = channel, kept, expected, secret
+        self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
         self.engine, self.method, self.server = engine, engine.job.method, server
+        self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
@@ -75,7 +77,7 @@ class Round:
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies:
         """Run a client function of the method on these clients and gather their replies."""
-        if len(ids) == 0:
+        if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
         task = self.engine.job.task
@@ -98,14 +100,18 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
+        if self.nobody and isinstance(sums, Sums):
+            sums.add(self._no_replies(call, name))
+            sums.expect(1.0)  # so that means are zeros too
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
-            self.batches += int(np.sum(outcome.batches))
+            self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
-            sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
+            losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
+            sums.add_losses(np.full(len(losses), np.nan) if self.hidden else losses)
             for listener in self.listeners:
                 listener(outcome)
         sums.close(ids)
@@ -121,6 +127,19 @@ class Round:
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
         return Replies(sums, task.dtype, asked, when, self._serverless)
+
+    def _no_replies(self, call: Call, name: str) -> Outcome:
+        """Return the outcome of a call of nobody: every field that the function sends, without a row."""
+        sent = self.engine.rehearsal.sent(call)
+        for field in sent:
+            if self.fields[""][field].read != "sum":
+                raise UnalikeError(
+                    f"Nobody takes part in round {self.round + 1}, and {type(self.method).__name__} reads {field!r} of "
+                    "each client by itself: draw again when nobody comes (leave out empty), or take fixed cohorts."
+                )
+        up = {field: value.new_zeros((0, *value.shape)) for field, value in sent.items()}
+        check_reply(up, self.fields[""], self.tasks[""], self.method, name)
+        return Outcome(np.empty(0, dtype=np.int64), up, np.empty(0), np.empty(0))
 
     def _passage(self, called: int, channel: Channel) -> Passage:
         """Return the channel's part in an exchange with so many clients."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses as dc
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.messages.check import check_allowed
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
@@ -42,7 +43,7 @@ from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
-from unalike.run.sampling import Uniform, draw, sampling
+from unalike.run.sampling import Bernoulli, Uniform, draw, sampling
 from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
 from unalike.training.settings import LocalTraining
@@ -105,6 +106,7 @@ class Run:
             self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
         self.architectures = self._find_architectures()
         self.channel = self._find_channel()
+        self._settle_sampling()
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
@@ -227,6 +229,14 @@ class Run:
             return None
         whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
         return whole, whole - self.channel.saved([*self.channel.sizes])
+
+    def _settle_sampling(self) -> None:
+        """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
+        them."""
+        if self.private and isinstance(self.sampling, Bernoulli):
+            self.sampling = dc.replace(self.sampling, empty=True)
+        if getattr(self.sampling, "empty", False) and self.architectures is not None:
+            raise UnalikeError("Bernoulli(empty=True): clients have different networks; empty rounds need one for all.")
 
     @property
     def private(self) -> bool:
@@ -389,9 +399,9 @@ class Run:
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
         through = self.channel, self._channel_store, expected, self.secretive
-        exchanges = Round(self.engine, self.server, t, self._listeners, *through)
+        exchanges = Round(self.engine, self.server, t, self._listeners, *through, nobody=not len(ids))
         self.server_work.buffers = exchanges.statistics
-        self.method.round(self.server, Cohort(exchanges, ids))
+        self._run_round(Cohort(exchanges, ids))
         exchanges.finish()
         self._commit()
         began += self.engine.others_seconds - others
@@ -425,6 +435,25 @@ class Run:
         if self.folder:
             self.folder.log(line)
         return line
+
+    def _run_round(self, cohort: Cohort) -> None:
+        """Let the method do its round; of one without anybody it must make finite numbers too."""
+        if len(cohort):
+            self.method.round(self.server, cohort)
+            return
+        try:
+            self.method.round(self.server, cohort)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError) as error:
+            raise self._needs_somebody(cohort.round, first_line(error)) from error
+        for name, value in self.server.values.items():
+            if not _finite(value):
+                raise self._needs_somebody(cohort.round, f"its {name!r} becomes NaN or infinite")
+
+    def _needs_somebody(self, t: int, why: str) -> UnalikeError:
+        return UnalikeError(
+            f"Nobody takes part in round {t + 1}, and {type(self.method).__name__} needs somebody ({why}): draw again "
+            "when nobody comes (leave out empty), or take fixed cohorts."
+        )
 
     def _enter(self, round: int) -> None:
         """Let the clients have the samples of this round (from 1), where their data drift."""
@@ -608,6 +637,13 @@ class Run:
             "seconds": self.seconds_total,
             "engine": self.reason,
         }
+
+
+def _finite(value: Any) -> bool:
+    """Return whether a value of the server's has no NaN and nothing infinite in it."""
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float | Tensor) or bool(torch.isfinite(torch.as_tensor(value)).all())
 
 
 def _spoken(number: Number) -> str:

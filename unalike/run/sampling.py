@@ -44,9 +44,11 @@ class Uniform:
 @dc.dataclass(frozen=True)
 class Bernoulli:
     """Every client by itself with this probability, so that the number varies; drawn again if nobody comes.
-    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg."""
+    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg. empty: a round in which nobody comes is a
+    round, as the bounds of differential privacy need it: of sums that are zero, and of noise."""
 
     probability: float
+    empty: bool = False
 
     def size(self, population: int) -> int:
         return max(1, round(self.probability * population))
@@ -65,8 +67,9 @@ class Bernoulli:
             )
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
-        count = 0
-        while count == 0:  # a binomial count and a uniform choice are the same law, at the cohort's cost
+        # a binomial count and a uniform choice are the same law, at the cohort's cost
+        count = int(rng.binomial(population, self.probability))
+        while count == 0 and not self.empty:
             count = int(rng.binomial(population, self.probability))
         return rng.choice(population, count, replace=False, shuffle=False)
 
