@@ -25,11 +25,15 @@ from unalike.methods import METHODS
 from unalike.models import MODELS, build
 from unalike.nn.metrics import named
 from unalike.nn.task import LOSSES
-from unalike.run.sampling import Bernoulli, BySize
+from unalike.run.sampling import Bernoulli, BySize, Turns
 from unalike.settings.typed import short
 from unalike.training.settings import LocalTraining
 
-SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
+SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {
+    "bernoulli": (Bernoulli, float),
+    "by-size": (BySize, int),
+    "turns": (Turns, int),
+}
 EMPTY = ":empty"  # behind bernoulli:0.15: rounds in which nobody comes are rounds
 
 
@@ -214,7 +218,7 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
 
 
 def make_sampling(value: Any) -> Any:
-    """A number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty" or "by-size:10"."""
+    """A number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty", "by-size:10" or "turns:10"."""
     if not isinstance(value, str):
         return value
     name, _, argument = value.partition(":")

@@ -46,6 +46,7 @@ from unalike.run.round import Round
 from unalike.run.sampling import Bernoulli, Uniform, draw, sampling
 from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
+from unalike.run.spending import Spending, chosen_noise, drawing
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
@@ -133,6 +134,7 @@ class Run:
         self.client_means: dict[str, Tensor] = {}
         self.clusters: np.ndarray | None = None  # of the evaluated clients, where the method has clusters
         self.rounds_done = 0
+        self._last = 0  # the round that ended the run before `rounds`, for more would spend too much privacy
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
 
@@ -208,7 +210,13 @@ class Run:
         stages = parse(self.settings.channel)
         if stages and self.architectures is not None:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
-        return Channel(stages, self.method, self.task) if stages else None
+        channel = Channel(stages, self.method, self.task) if stages else None
+        if channel is None or not channel.private:
+            if self.settings.epsilon is not None or self.settings.max_epsilon is not None:
+                raise UnalikeError("epsilon is spent by noise, and there is none: channel='clip:1.0,noise:auto'.")
+            return channel
+        chosen = chosen_noise(stages, self.settings, drawing(channel, self.sampling, self.population))
+        return Channel(chosen, self.method, self.task)
 
     def who_sees(self, real: bool | None = None) -> list[Sight]:
         """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
@@ -276,6 +284,10 @@ class Run:
             folder = where / "channel" if where else None
             self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
         self.server = self._new_server()
+        self.spending: Spending | None = None
+        if self.channel is not None and self.channel.private:
+            q = drawing(self.channel, self.sampling, self.population)
+            self.spending = Spending(self.channel, self.settings, q, self.server.values)
         found = {name: self._engine(name, own[name], options, where) for name in self.tasks}
         (self.engine, self._reason), *_ = found.values()
         if self.architectures is not None:
@@ -370,10 +382,10 @@ class Run:
         silent = Callback.on_reply
         hears = [callback for callback in callbacks if getattr(type(callback), "on_reply", silent) is not silent]
         self._listeners = [functools.partial(callback.on_reply, self) for callback in hears]
-        stop = False
+        stop = self._used_up()
         while self.rounds_done < self.rounds and not stop:
             line = self._round(self.rounds_done)
-            stop = any([callback.on_round(self, line) for callback in callbacks])
+            stop = any([callback.on_round(self, line) for callback in callbacks]) or self._used_up()
             if self.folder and (stop or self.saved(self.rounds_done)):
                 self.folder.save(self.rounds_done, self.server, self._stores)
         for callback in callbacks:
@@ -386,6 +398,8 @@ class Run:
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
+        if self.spending is not None and any(exchanges.noised.values()):
+            self.spending.add(-1, exchanges.noised)
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
@@ -398,11 +412,14 @@ class Run:
         ids = self.cohort(t)
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
-        through = self.channel, self._channel_store, expected, self.secretive
-        exchanges = Round(self.engine, self.server, t, self._listeners, *through, nobody=not len(ids))
+        through = self.channel, self._channel_store, expected, self.secretive, not len(ids), ids
+        exchanges = Round(self.engine, self.server, t, self._listeners, *through)
         self.server_work.buffers = exchanges.statistics
-        self._run_round(Cohort(exchanges, ids))
+        drawn = not isinstance(self.sampling, Uniform) or len(ids) < self.population
+        self._run_round(Cohort(exchanges, ids, drawn), empty=not len(ids))
         exchanges.finish()
+        if self.spending is not None:
+            self.spending.add(t, exchanges.noised)
         self._commit()
         began += self.engine.others_seconds - others
         trained = time.perf_counter() - began
@@ -411,7 +428,7 @@ class Run:
         line: dict[str, Any] = {
             "round": t + 1,
             "clients": len(ids),
-            "train_loss": exchanges.train_loss,
+            "train_loss": None if self.private else exchanges.train_loss,
             "bytes_down": exchanges.bytes_down,
             "bytes_up": exchanges.bytes_up,
             "batches": exchanges.batches,
@@ -426,6 +443,8 @@ class Run:
             line["data_drift"] = self._present.moved
         if t == 0 and SETUP_BYTES in self.server.values:
             line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
+        if self.spending is not None:
+            line |= self.spending.line(last=t + 1 == self.rounds or self._used_up())
         if self.evaluated(t + 1):
             line |= self.evaluate()
         line["seconds"] = round(trained, 6)
@@ -436,9 +455,16 @@ class Run:
             self.folder.log(line)
         return line
 
-    def _run_round(self, cohort: Cohort) -> None:
+    def _used_up(self) -> bool:
+        """Return whether one round more would spend more of the clients' privacy than is allowed."""
+        if self.spending is None or not self.spending.used_up(self.rounds_done):
+            return False
+        self._last = self.rounds_done
+        return True
+
+    def _run_round(self, cohort: Cohort, empty: bool) -> None:
         """Let the method do its round; of one without anybody it must make finite numbers too."""
-        if len(cohort):
+        if not empty:
             self.method.round(self.server, cohort)
             return
         try:
@@ -472,7 +498,7 @@ class Run:
 
     def evaluated(self, round: int) -> bool:
         """Return whether the models are evaluated after this round (counted from 1)."""
-        return round % self.settings.evaluate_every == 0 or round == self.rounds
+        return round % self.settings.evaluate_every == 0 or round in (self.rounds, self._last)
 
     def saved(self, round: int) -> bool:
         """Return whether a checkpoint follows this round (counted from 1)."""
@@ -636,6 +662,17 @@ class Run:
             **self._without_channel(),
             "seconds": self.seconds_total,
             "engine": self.reason,
+            **self._privacy(),
+        }
+
+    def _privacy(self) -> dict[str, Any]:
+        """What was spent, and what is guaranteed with it, where the channel has noise."""
+        if self.spending is None:
+            return {}
+        return {
+            "epsilon": self.spending.line(False)["epsilon"],
+            "delta": self.spending.delta,
+            "guarantee": str(self.spending.guarantee()),
         }
 
 
