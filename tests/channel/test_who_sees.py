@@ -3,7 +3,9 @@
 import dataclasses as dc
 
 import pytest
+import torch
 from small import LOCAL, federation, model
+from torch import nn
 
 import unalike as ua
 from unalike.channel import STAGES, Sees, Stage, parse, who_sees
@@ -98,3 +100,29 @@ def test_of_a_run():
     assert not said(alone, SERVER, "BatchNorm's statistics") and not said(alone, WIRE, "a reply")
     pooled = ua.simulate(model(), federation(), ua.Centralized(), **given).who_sees()
     assert said(pooled, SERVER) == ["all of it: it is pooled in one place"]
+
+
+class Replies(ua.Callback):
+    """What the server gets of each client."""
+
+    def on_reply(self, run, outcome):
+        self.update = outcome.up["delta"][0]
+
+
+@pytest.mark.parametrize("channel", ["", "quantise:8", "half", "clip:0.1"])
+def test_what_hides_nothing_hides_nothing(channel):
+    """A client's only sample, after ten local steps, is read off its reply: a row of the first layer's change over the
+    change of its bias."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 64, generator=draw)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 3))
+    fed = ua.Federation.from_arrays([(x, torch.tensor([1]))], classes=3)
+    seen = Replies()
+    local = ua.LocalTraining(steps=10, batch_size=1, lr=0.1)
+    ua.simulate(net, fed, ua.FedAvg(), rounds=1, local=local, channel=channel, callbacks=[seen], engine="sequential")
+    rows, bias = seen.update[: 64 * 20].view(20, 64), seen.update[64 * 20 : 65 * 20]
+    most = int(bias.abs().argmax())
+    rebuilt = rows[most] / bias[most]
+    assert float(torch.corrcoef(torch.stack([rebuilt, x[0]]))[0, 1]) > 0.99
+    assert float((rebuilt - x[0]).abs().max()) < 0.05 * float(x.abs().max())

@@ -39,8 +39,8 @@ def test_all_ways_to_write_a_channel(given, stages):
     ("given", "line"),
     [
         ("clipp:1", "There is no stage of a channel 'clipp'. Did you mean 'clip'?"),
-        ("clip:x", "'clip:x' has norm='x', which cannot be: 'clip:norm'"),
-        ("clip:1:2", "'clip:1:2' has 2 arguments: write at most 'clip:norm'"),
+        ("clip:x", "'clip:x' has norm='x', which cannot be: 'clip:norm:order'"),
+        ("clip:1:2:3", "'clip:1:2:3' has 3 arguments: write at most 'clip:norm:order'"),
         ("clip:nrm=1", "There is no setting of the stage clip 'nrm'. Did you mean 'norm'?"),
         ("topk:0.1:maybe", "feedback='maybe'"),
         ("clip:-1", "clip: norm must be a number above 0"),
@@ -133,6 +133,6 @@ def test_bytes_with_and_without(tmp_path):
 def test_a_run_that_goes_on_has_the_same_channel(tmp_path):
     simulated("topk:0.1", folder=tmp_path / "run")
     for other in ("topk:0.2", "", "topk:0.1@delta", "topk:0.1,half"):
-        with pytest.raises(ua.UnalikeError, match="holds another run: there channel.stages is"):
+        with pytest.raises(ua.UnalikeError, match=r"holds another run: there channel\.stages is"):
             simulated(other, folder=tmp_path / "run", resume=True, rounds=3)
     assert simulated([TopK(0.1)], folder=tmp_path / "run", resume=True, rounds=3).rounds_done == 3

@@ -213,6 +213,26 @@ def test_what_leaves_a_client_is_recorded_and_shown(compared):
     assert said["fedavg"] == "its change of the model (the server reads the sum only)" and "control" in said["scaffold"]
 
 
+def test_a_channel_its_bytes_and_who_sees_what(tmp_path):
+    for channel in ("none", "clip:1.0,topk:0.1"):
+        table = settings(tmp_path / channel.replace(":", "-"))
+        table["run"]["channel"] = channel
+        config.run(table, callbacks=[record.Record()])
+    run = tmp_path / "clip-1.0,topk-0.1"
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    lines[-1] |= {"epsilon": 2.5, "delta": 1e-5}
+    (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = content(report.write(tmp_path))
+    plain, through = sorted(data["privacy"], key=lambda p: len(p["channel"]))
+    assert through["label"] == "fedavg, channel = clip:1.0,topk:0.1" and plain["label"] == "fedavg"
+    assert (through["channel"], plain["channel"]) == (["clip:1.0", "topk:0.1"], [])
+    assert through["plain"] == plain["up"] > 4 * through["up"] > 0 and plain["plain"] is None
+    assert (through["epsilon"], through["delta"], plain["epsilon"]) == (2.5, 1e-5, None)
+    assert ["the server", "topk:0.1"] in [row[:2] for row in through["sees"]] and plain["sees"][0][0] == "the server"
+    assert "epsilon" in [column["key"] for column in data["summary"]["columns"]]
+    assert "bytes_up_plain" not in [metric["key"] for metric in data["metrics"]]
+
+
 def test_namesakes_are_told_apart(tmp_path):
     for mu in (0.1, 1.0):
         table = settings(tmp_path / str(mu), "fedprox")

@@ -146,6 +146,9 @@ def _others() -> Iterator[Number]:
     yield Number("test_all_accuracy", label, "percent", "higher", words=words)
     yield Number("validation_samples", "Validation samples", "count", source="bookkeeping")
     yield Number("train_loss", "Training loss", better="lower", source="training", metric="loss")
+    spent = "ε spent by all rounds so far, at the run's δ"
+    yield Number("epsilon", spent, better="lower", source="training", words="ε", short="ε", summary="ε")
+    yield Number("epsilon_pld", "ε spent, the smallest that can be shown", better="lower", source="training", words="ε")
     yield Number("drift_mean", "Size of an update, mean", source="training")
     yield Number("drift_max", "Size of an update, largest", source="training")
     yield Number("drift_cosine", "Cosine between updates, mean", source="training")
