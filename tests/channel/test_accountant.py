@@ -156,6 +156,18 @@ def test_a_leaf_lies_in_as_many_nodes_as_a_tree_that_is_built_says(leaves, nodes
     assert TreeGaussian(leaves, 1.0).depth == nodes
 
 
+def test_nodes_that_the_golden_prefix_sums_release():
+    """Of the nodes that are ever noised, the most that a step lies in are those that are accounted for."""
+    mechanisms = json.loads((GOLDEN / "channel_dp_mechanisms.json").read_text())["cases"]
+    trees = [case for case in mechanisms if case["rule"] == "tree_prefix_sums"]
+    for case in trees:
+        nodes = {tuple(node) for step in case["steps"] for node in step["nodes"]}
+        steps = range(len(case["x"]))
+        most = max(sum(step >> level == k for level, k in nodes) for step in steps)
+        assert most == TreeGaussian(len(steps), 1.0).depth
+    assert len(trees) == 2
+
+
 # ---- opacus 1.6.0, run once beside this: RDPAccountant and PRVAccountant(eps_error=0.001) at δ = 1e-6
 
 

@@ -211,19 +211,20 @@ def test_bytes(stages, bytes):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("quantise:8,qsgd:4", "qsgd:4: quantise comes before it and settles how numbers travel"),
+        ("quantise:8,qsgd:4", "qsgd:4: quantise:8 comes before it and settles how numbers travel"),
         ("half,bfloat", "bfloat: half comes before it"),
-        ("stc:0.1,quantise", "quantise: stc:0.1 comes before it"),
+        ("stc:0.1,quantise", "quantise:8: stc:0.1 comes before it"),
         ("quantise:4,topk:0.1", "topk:0.1: it comes after quantise:4, which makes codes of numbers: put it before"),
-        ("ternary,clip:1.0", "clip: it comes after ternary"),
+        ("half,clip:1.0", "clip:1.0: it comes after half"),
+        ("quantise:8:0.1,clip:1.0", "clip:1.0: it comes after quantise:8:0.1"),
         ("topk:0.1,randomk:0.1", "randomk:0.1: topk:0.1 comes before it and chooses what travels"),
         ("quantise:1", "bits must lie in [2, 16]"),
         ("quantise:8:0", "limit must be a number above 0"),
         ("quantise:8:none:up", "rounding must be"),
         ("topk:0", "share must lie in (0, 1]"),
         ("topk:1.5", "share must lie in (0, 1]"),
-        ([{"kind": "qsgd", "levels": 2.5}], "levels must lie in [1, 32767]"),
-        ([{"kind": "stc", "feedback": 1}], "feedback must be True or False"),
+        ([{"kind": "qsgd", "levels": 2.5}], "levels must be a whole number"),
+        ([{"kind": "stc", "feedback": 1}], "feedback must be true or false"),
     ],
 )
 def test_refused(given, words):

@@ -62,7 +62,7 @@ def test_the_bound_of_sampling_against_dp_accounting_s_of_gaussian_noise():
 
 
 def test_the_bound_of_sampling_by_hand():
-    """At order 3: (1 − q)² (1 + 2q) + 3 q² (1 − q) e^D(2) + 3 · q³ e^(2 D(3)); the last 3 is the price of any mechanism."""
+    """At order 3: (1 − q)² (1 + 2q) + 3 q² (1 − q) e^D(2) + 3 · q³ e^(2 D(3)); the last 3 is for any mechanism."""
     total = 0.75**2 * 1.5 + 3 * 0.25**2 * 0.75 * math.exp(0.4) + 3 * 0.25**3 * math.exp(2 * 0.7)
     assert sampled(np.array([2, 3]), np.array([0.4, 0.7]), 0.25)[1] == pytest.approx(math.log(total) / 2, rel=1e-12)
 

@@ -39,8 +39,8 @@ def test_all_ways_to_write_a_channel(given, stages):
     ("given", "line"),
     [
         ("clipp:1", "There is no stage of a channel 'clipp'. Did you mean 'clip'?"),
-        ("clip:x", "'clip:x' has norm='x', which cannot be: 'clip:norm'"),
-        ("clip:1:2", "'clip:1:2' has 2 arguments: write at most 'clip:norm'"),
+        ("clip:x", "'clip:x' has norm='x', which cannot be: 'clip:norm:order'"),
+        ("clip:1:2:3", "'clip:1:2:3' has 3 arguments: write at most 'clip:norm:order'"),
         ("clip:nrm=1", "There is no setting of the stage clip 'nrm'. Did you mean 'norm'?"),
         ("topk:0.1:maybe", "feedback='maybe'"),
         ("clip:-1", "clip: norm must be a number above 0"),

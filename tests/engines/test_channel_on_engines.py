@@ -28,7 +28,7 @@ def run(engine, channel, method="scaffold", **more):
     return small.run(METHODS[method], engine=engine, channel=channel, **more)
 
 
-@pytest.mark.parametrize(("channel", "method"), zip(CHANNELS, (*METHODS, "scaffold", "two exchanges"), strict=True))
+@pytest.mark.parametrize(("channel", "method"), [*zip(CHANNELS, (*METHODS, "scaffold", "two exchanges"), strict=True)])
 def test_a_message_of_bytes_changes_no_bit(channel, method):
     assert_same(run("sequential", CHANNELS[channel], method), run("loopback", CHANNELS[channel], method))
 

@@ -148,6 +148,14 @@ def test_is_sequential_bit_for_bit(method, crew):
     assert sorted(alone.clients.known()) == sorted(dealt.clients.known())
 
 
+def test_replies_go_through_a_channel(crew):
+    torch.set_num_threads(1)
+    settings = {"rounds": 3, "channel": "clip:0.1,topk:0.1,quantise:8"}
+    alone, dealt = (testing.run(ua.Scaffold(), "norm", engine=name, **settings) for name in ("sequential", "ray"))
+    assert testing.difference(alone, dealt) == 0
+    assert [line["bytes_up"] for line in alone.history] == [line["bytes_up"] for line in dealt.history]
+
+
 class Personal(ua.FedAvg):
     """Each client's own model is the global one, trained a little more: with an optimizer that it keeps."""
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses as dc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from unalike import draws
+from unalike.channel.private import check_private
 from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
-from unalike.channel.stages import STAGES
+from unalike.channel.stages import STAGES, Noise
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
 from unalike.errors import UnalikeError, unknown
@@ -122,7 +123,8 @@ def from_table(table: Mapping[str, Any], find: Find = registered) -> Stage:
         raise UnalikeError(f"channel: kind must be the name of a stage; got {short(table['kind'])}.")
     options = {name: value for name, value in table.items() if name != "kind"}
     kind = find(table["kind"])
-    known = hints(kind)
+    own = {"fields", *(f.name for f in kind.arguments())}
+    known = {name: hint for name, hint in hints(kind).items() if name in own}
     for name, value in options.items():
         if name not in known:
             raise unknown(f"setting of the stage {kind.name}", name, known)
@@ -151,9 +153,15 @@ def acting(stages: Sequence[Stage], method: Method) -> list[tuple[str, ...]]:
     those that would act on nothing."""
     if stages and method.pooled:
         raise UnalikeError(f"channel: {type(method).__name__} pools all data: there are no replies to send through it.")
+    acts = [_fields(stage, method) for stage in stages]
     for k, stage in enumerate(stages):
-        stage.check(stages[:k], stages[k + 1 :])
-    return [_fields(stage, method) for stage in stages]
+        stage.check(beside(stages, acts, k, range(k)), beside(stages, acts, k, range(k + 1, len(stages))))
+    return acts
+
+
+def beside(stages: Sequence[Stage], acts: Sequence[Sequence[str]], k: int, others: Iterable[int]) -> list[Stage]:
+    """Return those of other stages that act on a field of stage k."""
+    return [stages[j] for j in others if not set(acts[j]).isdisjoint(acts[k])]
 
 
 def _fields(stage: Stage, method: Method) -> tuple[str, ...]:
@@ -185,6 +193,11 @@ class Channel:
         fields = method.sends
         self.dims = {n: f.resolve(task.sizes, method) for n, f in fields.items() if f.read != "sealed"}
         self.sizes = {name: math.prod(dims) for name, dims in self.dims.items()}
+        for k, stage in enumerate(self.stages):
+            fitted = stage.fit(beside(self.stages, self.acts, k, range(k)), sum(self.sizes[n] for n in self.acts[k]))
+            self.stages = (*self.stages[:k], fitted, *self.stages[k + 1 :])
+        if self.private:
+            check_private(self.stages, self.acts, method, task)
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype, str]] = {
             name: ((self.sizes[field],), task.dtype, "run")
             for stage, names in zip(self.stages, self.acts, strict=True)
@@ -197,9 +210,25 @@ class Channel:
         return ",".join(map(str, self.stages))
 
     @property
+    def noises(self) -> list[Noise]:
+        """Its stages that bound what can be learnt of a client."""
+        return [stage for stage in self.stages if isinstance(stage, Noise)]
+
+    @property
+    def central(self) -> bool:
+        """Whether the bound is of what is learnt from sums, so that who takes part must not show either."""
+        return any(not stage.local for stage in self.noises)
+
+    @property
     def private(self) -> bool:
         """Whether its noise bounds what can be learnt of a client."""
         return any(stage.private for stage in self.stages)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether replies say nothing of their clients beside what went through it: a loss in the clear would be
+        outside every bound."""
+        return self.private
 
     # ---- sizes
 
@@ -231,6 +260,9 @@ class Channel:
     ) -> Way:
         """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
         flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
+        if self.private and len(flights) < len(up):
+            name = next(name for name in up if name not in flights)
+            raise UnalikeError(f"channel: {name!r} is of whole numbers, which noise does not cover: send it as floats.")
         way = Way(flights, draw, common, dict(kept), told, self.layout)
         for number, (stage, acts) in enumerate(zip(self.stages, self.acts, strict=True)):
             some = dc.replace(way, flights={n: f for n, f in way.flights.items() if n in acts})

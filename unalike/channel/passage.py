@@ -15,6 +15,8 @@ from unalike.channel.stage import Draw, Total
 from unalike.channel.sums import Sums
 from unalike.contract import Outcome
 
+SECRET = KEPT + "secret"  # among the server's values: what noise comes from that the server must draw again
+
 
 class Kept(Protocol):
     """What stages keep for clients (`unalike.client.ClientStore`)."""
@@ -46,7 +48,7 @@ class Passage:
         self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
         self.told = channel.told(values)
         self.common = shared_draws(seed, *when)
-        self.extra: dict[str, float] = {}
+        self.extra: dict[str, float] = dict.fromkeys(channel.extra, 0.0)
 
     def take(self, outcome: Outcome) -> int:
         """Take in the replies of an outcome, as the server reads them; return the bytes that travel of the fields
@@ -72,14 +74,14 @@ class Passage:
         own = kept_of(self.values)
         total = Total(
             {name: sums.total(name) for name in sums.names if sums.fields[name].read != "sealed"},
-            len(sums.ids), self.expected, self.extra, own, self._normal, *self.when,
+            len(sums.ids), self.expected, self.extra, own, self._normal, self._lasting, *self.when,
         )  # fmt: skip
         before = dict(total.sums)
         self.channel.server(total, [*before])
         for name, value in total.sums.items():
             if value is not before[name]:
                 sums.replace(name, value)
-        if self.channel.private:
+        if self.channel.central:
             sums.expect(self.expected)
         self.values.update({KEPT + name: value for name, value in own.items()})
 
@@ -88,4 +90,12 @@ class Passage:
         if self.secret:
             return draws.SecretDraws(None, like.device, torch.float64).normal(purpose, shape)
         key = torch.tensor(draws.key(self.seed, "channel noise", *self.when, purpose), device=like.device)
-        return draws.normal(key, shape, torch.float64)
+        return draws.fine_normal(key, shape)
+
+    def _lasting(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Draw the standard normal numbers of a purpose, the same in every exchange."""
+        if self.secret:
+            own = bytes.fromhex(self.values.setdefault(SECRET, draws.new_secret().hex()))
+            return draws.lasting_normal(own, purpose, shape).to(like.device)
+        key = torch.tensor(draws.key(self.seed, "channel lasting noise", purpose), device=like.device)
+        return draws.fine_normal(key, shape)

@@ -131,7 +131,8 @@ class Total:
 
     sums: float64, by field. came: how many answered; expected: how many were to come, on the average of all rounds.
     extra: sums of the stages' own numbers. values: what the channel keeps at the server, by name, for good. normal: the
-    server's draws for a purpose, of a shape, where a tensor lies. round, exchange: when.
+    server's draws for a purpose, of a shape, where a tensor lies; others in every exchange. lasting: likewise, and the
+    same for a purpose in every round. round, exchange: when.
     """
 
     sums: dict[str, Tensor]
@@ -140,6 +141,7 @@ class Total:
     extra: dict[str, float]
     values: dict[str, Any]
     normal: Callable[[str, tuple[int, ...], Tensor], Tensor]
+    lasting: Callable[[str, tuple[int, ...], Tensor], Tensor]
     round: int = 0
     exchange: int = 0
 
@@ -170,13 +172,16 @@ class Stage:
     name: as in files; of a stage of one's own the class's, in small letters, where it gives none. wide: it acts on
     every field of a reply that the server sums; else on fields of the model's shape only, for a sum of class counts is
     not to be compressed. fields: the fields that it acts on, where it is said. private: with the stages before it, it
-    bounds what anybody can learn of a client (noise). codes: it settles how each number travels (as a code, in 16
-    bits). floats: it needs numbers as they are, so it cannot follow such a stage.
+    bounds what anybody can learn of a client (noise). local: of such a stage, the noise is in every single reply, so
+    that the bound holds towards the server too. stretch: by which factor it may lengthen a reply. codes: it settles how
+    each number travels (as a code, in 16 bits). floats: it needs numbers as they are, so it cannot follow such a stage.
     """
 
     name: ClassVar[str] = ""
     wide: ClassVar[bool] = False
     private: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+    stretch: ClassVar[float] = math.inf
     codes: ClassVar[bool] = False
     floats: ClassVar[bool] = False
     extra: ClassVar[tuple[str, ...]] = ()  # names of the numbers that it adds to a reply
@@ -221,6 +226,11 @@ class Stage:
         """Return what the server tells all clients before they answer, from what the channel keeps at the server."""
         return {}
 
+    def bound(self, known: Mapping[str, Any]) -> float | None:
+        """Return the largest norm of a reply after it; None: it bounds none. known: what the channel keeps at the
+        server, or what clients are told of it."""
+        return None
+
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
         """Refuse an order of stages that has no meaning."""
         for other in (stage for stage in before if stage.codes and self.floats and self.meets(stage)):
@@ -231,6 +241,10 @@ class Stage:
     def meets(self, other: Stage) -> bool:
         """Return whether two stages may act on the same field."""
         return not (self.fields and other.fields) or bool({*self.fields} & {*other.fields})
+
+    def fit(self, before: Sequence[Stage], size: int) -> Stage:
+        """Return the same, knowing the stages before it on its fields and how many numbers these fields have."""
+        return self
 
     @property
     def sees(self) -> Sees:
@@ -243,10 +257,10 @@ class Stage:
     @classmethod
     def arguments(cls) -> list[dc.Field]:
         """Its parameters in their order."""
-        return [f for f in dc.fields(cls) if f.name != "fields"]
+        return [f for f in dc.fields(cls) if f.name != "fields" and KNOB in f.metadata]
 
     def __str__(self) -> str:
-        given = [getattr(self, f.name) for f in self.arguments()]
+        given: list[Any] = [getattr(self, f.name) for f in self.arguments()]
         while len(given) > 1 and given[-1] == self.arguments()[len(given) - 1].default:
             given.pop()
         values = (str(v).lower() if v is None or isinstance(v, bool) else str(v) for v in given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -111,10 +112,10 @@ class Sums:
 
 def _partial_sums(values: Tensor, weights: np.ndarray):
     """Yield sums of weight · value over parts of a stack, each small enough for the scratch memory."""
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     w = to_device(values.device, weights)[0]
     rows = max(1, MAX_SCRATCH // (8 * max(1, flat.shape[1])))
-    for a in range(0, len(flat), rows):
+    for a in range(0, max(1, len(flat)), rows):  # the sum of no rows is zeros
         part, weight = flat[a : a + rows], w[a : a + rows]
         if values.is_floating_point():
             total = weight @ part.double()

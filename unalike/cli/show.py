@@ -220,7 +220,9 @@ class Live(Callback):
         if score := score_in(line, run.numbers):
             self.score = f"{score.name} {line[score.key]:.3f}  "
         ending = f"{span(left)} left" if done < run.rounds else f"in {span(now - self.began)}"
-        text = f"{self.score}{size(self.bytes)}  {ending}"
+        epsilon = line.get("epsilon_pld", line.get("epsilon"))
+        privacy = "" if epsilon is None else f"ε {epsilon:.3g}  "
+        text = f"{self.score}{privacy}{size(self.bytes)}  {ending}"
         if self.bar is not None:
             self.bar.update(self.task, completed=done, text=text)
         elif now - self.said >= max(2.0, 0.05 * left) or done == run.rounds:

@@ -130,6 +130,12 @@ class Job:
         """Return what the channel's stages draw from for these clients, a stack."""
         return self.draws(ids, round, f"channel {exchange}")
 
+    @property
+    def hidden(self) -> bool:
+        """Whether a reply says nothing of its client beside its fields: no loss, no amount of work. So it is where a
+        channel protects; both ends know it from the channel."""
+        return self.channel is not None and self.channel.hidden
+
     def check_steps(self, steps: int) -> None:
         """Refuse a training of more steps than this client does."""
         if self.max_steps is not None and steps > self.max_steps:

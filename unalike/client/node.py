@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Node:
         sent, errors = self._through(dc.replace(call, told=told), sent, state)
         sent, keys = self._sealed(header, call, sent)
         kept |= keys | errors
-        reply = self._reply(header, sent, int(self.job.data.train.sizes[self.client]), loss, self.one_client.trained)
+        reply = self._reply(header, sent, loss)
         if kept or networked:
             kept |= {REQUEST: _as_tensor(sha.digest()), REPLY: _as_tensor(reply), ROUND: torch.tensor(call.round)}
             self.state.stage(kept)
@@ -142,7 +143,8 @@ class Node:
         _, scores, _ = self._run(call, tensors, *self.state.read())
         defined = self.job.task.metrics_for(columns.y)
         scores = {n: v for n, v in scores.items() if n not in defined or defined[n].always or not v.isnan()}
-        return self._reply(header, scores, int(columns.sizes[self.client]), float("nan"), 0)
+        told = {"samples": int(columns.sizes[self.client]), "trained": 0, "batches": 0}
+        return _encoded({**header, **told}, scores)
 
     def _run(
         self, call: Call, tensors: dict[str, Tensor], state: dict[str, Tensor], first: bool
@@ -152,14 +154,23 @@ class Node:
         state = {k: v.to(device) for k, v in state.items() if not k.startswith(CHANNEL)}
         return self.one_client.run(call, self.client, state, torch.tensor(first, device=device), message)
 
-    def _reply(self, header: dict[str, Any], sent: dict[str, Tensor], samples: int, loss: float, trained: int) -> bytes:
-        """Return the reply's bytes; the training loss is one of its fields, where the client trained."""
-        answer = {**header, "kind": "reply", "samples": samples, "trained": trained}
-        answer |= {"batches": self.one_client.batches if trained else 0}
-        answer.pop("acknowledged", None)
-        if loss == loss:
-            sent = {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}
-        return wire.encode(answer, sent)
+    def _reply(self, header: dict[str, Any], sent: dict[str, Tensor], loss: float) -> bytes:
+        """Return the reply's bytes; where nothing is hidden, the training loss is one of its fields, and the header
+        tells samples and mini-batches."""
+        trained = self.one_client.trained
+        answer = {**header, "trained": trained}
+        if not self.job.hidden:
+            answer |= {"samples": int(self.job.data.train.sizes[self.client])}
+            answer |= {"batches": self.one_client.batches if trained else 0}
+            sent = sent if math.isnan(loss) else {**sent, LOSS: torch.tensor(loss, dtype=torch.float64)}
+        return _encoded(answer, sent)
+
+
+def _encoded(header: dict[str, Any], sent: dict[str, Tensor]) -> bytes:
+    """Return the bytes of a reply to the request that the header came with."""
+    answer = {**header, "kind": "reply"}
+    answer.pop("acknowledged", None)
+    return wire.encode(answer, sent)
 
 
 def _key_name(exchange: int, field: str) -> str:

@@ -7,8 +7,11 @@ its sums at once.
 
 from __future__ import annotations
 
+import dataclasses as dc
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
@@ -42,10 +45,16 @@ class Rehearsal(Job):
 
     def sends(self, call: Call) -> frozenset[str]:
         """Return the names of the fields that this call's function sends."""
+        return frozenset(self.sent(call))
+
+    def sent(self, call: Call) -> dict[str, Tensor]:
+        """Return what the stand-in answers to this call: fields with the shapes and dtypes of any client's."""
         state, first = self.states.read(np.array([0]))
         row = {name: value[0] for name, value in state.items()}
-        _, sent, _ = self.stand_in.run(call, 0, row, torch.as_tensor(first[0]), call.message(0))
-        return frozenset(sent)
+        rows = {name: t if len(t) else t.new_zeros((1, *t.shape[1:])) for name, t in call.rows.items()}
+        message = dc.replace(call, rows=rows).message(0)
+        _, sent, _ = self.stand_in.run(call, 0, row, torch.as_tensor(first[0]), message)
+        return sent
 
 
 def _one_step(local: LocalTraining) -> LocalTraining:

@@ -25,11 +25,16 @@ from unalike.methods import METHODS
 from unalike.models import MODELS, build
 from unalike.nn.metrics import named
 from unalike.nn.task import LOSSES
-from unalike.run.sampling import Bernoulli, BySize
+from unalike.run.sampling import Bernoulli, BySize, Turns
 from unalike.settings.typed import short
 from unalike.training.settings import LocalTraining
 
-SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {"bernoulli": (Bernoulli, float), "by-size": (BySize, int)}
+SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {
+    "bernoulli": (Bernoulli, float),
+    "by-size": (BySize, int),
+    "turns": (Turns, int),
+}
+EMPTY = ":empty"  # behind bernoulli:0.15: rounds in which nobody comes are rounds
 
 
 def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
@@ -213,14 +218,17 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
 
 
 def make_sampling(value: Any) -> Any:
-    """A number or lists, as in Python, or "bernoulli:0.15" or "by-size:10"."""
+    """A number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty", "by-size:10" or "turns:10"."""
     if not isinstance(value, str):
         return value
     name, _, argument = value.partition(":")
     if name not in SAMPLINGS:
         raise unknown("sampling", name, SAMPLINGS)
     kind, number = SAMPLINGS[name]
+    options = {}
+    if kind is Bernoulli and argument.endswith(EMPTY):
+        argument, options = argument.removesuffix(EMPTY), {"empty": True}
     try:
-        return kind(number(argument))
+        return kind(number(argument), **options)
     except (ValueError, OverflowError):
         raise UnalikeError(f"clients_per_round={value!r}: after the colon there must be a number.") from None

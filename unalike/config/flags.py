@@ -35,6 +35,7 @@ SHORT = {
     "seed": ("run", "seed"),
     "folder": ("run", "folder"),
 }
+METHODS_FIRST = ("epsilon", "delta")  # the run's, unless the method has one: then the run's is --run.epsilon
 CHOOSE = ("name", "file", "folder", "table")  # of [data], [model], [method]: they decide what else there is
 
 Given = tuple[str, str | None]  # a flag's name without dashes, and its text
@@ -212,6 +213,8 @@ def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tup
                 or (near if near.startswith(" Did") else " `unalike run --help` lists them.")
             )
             raise UnalikeError(f"unalike run: there is no setting --{where}{bare} here.{near}")
+        if setting in METHODS_FIRST and "method" in places:
+            places = ["method"]
         if len(places) > 1:
             ways = " or ".join(f"--{t}.{bare}" for t in places)
             raise UnalikeError(f"unalike run: --{bare} is a setting of {' and '.join(places)}: say {ways}.")

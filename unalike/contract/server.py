@@ -271,22 +271,33 @@ class Replies:
     nobody brought."""
 
     def __init__(
-        self, received: Received, dtype: torch.dtype, asked: np.ndarray, when: tuple[int, int], serverless: str = ""
+        self,
+        received: Received,
+        dtype: torch.dtype,
+        asked: np.ndarray,
+        when: tuple[int, int],
+        serverless: str = "",
+        noised: str = "",
+        expected: float | None = None,
     ):
         """asked: the clients that were called; when: round and exchange; serverless: the name of a method without a
-        server, which may read nothing."""
+        server, which may read nothing; noised: the name of a method whose replies have noise, of which losses may not
+        be read; expected: where who answered must not show either, how many do on the average of all rounds."""
         self._received, self._dtype = received, dtype
         self._asked, self._when, self._serverless = asked, when, serverless
+        self._noised, self._expected = noised, expected
 
     @property
     def ids(self) -> np.ndarray:
         """The clients that answered, in order."""
+        if self._expected is not None:
+            raise hidden(self._noised, "who answered (replies.ids)")
         return self._received.ids
 
     @property
-    def count(self) -> int:
-        """How many answered."""
-        return len(self._received.ids)
+    def count(self) -> int | float:
+        """How many answered; under noise on the sums, how many do on the average of all rounds."""
+        return len(self._received.ids) if self._expected is None else self._expected
 
     @property
     def architectures(self) -> list[str]:
@@ -343,6 +354,8 @@ class Replies:
     def losses(self) -> np.ndarray:
         """Return the mean training loss per client, NaN where it did not train."""
         self._open()
+        if self._noised:
+            raise hidden(self._noised, "clients' losses (replies.losses)")
         return self._received.losses
 
     def _check(self, name: str) -> None:
@@ -369,11 +382,20 @@ class Replies:
         return self._received.total(name)
 
 
+def hidden(method: str, what: str) -> UnalikeError:
+    """The error for a method that reads what noise on its replies is to hide."""
+    return UnalikeError(
+        f"{method} reads {what}, which would go past the channel's noise: this method does not run under it. "
+        "docs/privacy.md lists those that do."
+    )
+
+
 class Exchanges(Protocol):
     """The round that a cohort belongs to (`unalike.run.round.Round`)."""
 
     population: int
     round: int
+    hides: str  # the name of a method whose sums have noise, so that who takes part must not show
 
     @property
     def populations(self) -> int | Vectors: ...
@@ -385,8 +407,16 @@ class Exchanges(Protocol):
 class Cohort:
     """The clients of a round, or a part of them: `call` runs a client function on each and gathers the replies."""
 
-    def __init__(self, exchanges: Exchanges, ids: np.ndarray):
-        self._exchanges, self.ids = exchanges, ids
+    def __init__(self, exchanges: Exchanges, ids: np.ndarray, drawn: bool = False):
+        """drawn: these are clients that were drawn for the round, not all there are."""
+        self._exchanges, self._ids, self._drawn = exchanges, ids, drawn
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The clients, in ascending order."""
+        if self._drawn and self._exchanges.hides:
+            raise hidden(self._exchanges.hides, "who takes part (cohort.ids, len(cohort), cohort.samples)")
+        return self._ids
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -419,11 +449,14 @@ class Cohort:
 
     @property
     def rates(self) -> np.ndarray:
-        """This round's local learning rate of each client of this cohort."""
-        return self._exchanges.rates(self.ids)
+        """This round's local learning rate of each client of this cohort; of all where noise hides who it is."""
+        hides = self._drawn and self._exchanges.hides
+        return self._exchanges.rates(np.arange(self.population) if hides else self.ids)
 
     def only(self, ids: Iterable[int]) -> Cohort:
         """Return the same cohort, cut to these clients."""
+        if self._exchanges.hides:
+            raise hidden(self._exchanges.hides, "replies of a part of the clients (cohort.only)")
         ids = np.asarray(ids, dtype=np.int64)
         stranger = np.setdiff1d(ids, self.ids)
         if len(stranger):
@@ -436,4 +469,4 @@ class Cohort:
     def call(self, fn: Callable[..., Answer], **message: Tensor | Vectors | float | PerClient) -> Replies:
         """Run `fn(me, s, m)`, a function of the method, on every client; values in `message` go to all,
         `PerClient(rows)` one row to each."""
-        return self._exchanges.call(fn, self.ids, message)
+        return self._exchanges.call(fn, self._ids, message)

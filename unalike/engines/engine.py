@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from unalike.channel.channel import shared_draws
 from unalike.channel.travel import received
 from unalike.client.job import Job
+from unalike.client.rehearsal import Rehearsal
 from unalike.contract.architectures import Architectures
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.settings.typed import Known, hints
@@ -51,6 +53,11 @@ class Engine:
 
     def leave_out(self, client: int, reason: str) -> None:
         """Hear that a client is not called, and why; in a simulation this does not happen."""
+
+    @functools.cached_property
+    def rehearsal(self) -> Rehearsal:
+        """What tells, without a client, which fields a function sends."""
+        return Rehearsal(self.job)
 
     @property
     def sizes(self) -> np.ndarray:

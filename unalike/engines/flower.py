@@ -124,7 +124,8 @@ class Flower(Engine):
 
         def outcome(client: int, answer: bytes) -> Outcome:
             read = functools.partial(self.read, call)
-            found = received_outcome(client, answer, asked, int(sizes[client]), job.task, read)
+            hidden = job.hidden and isinstance(call.function, str)
+            found = received_outcome(client, answer, asked, int(sizes[client]), job.task, read, hidden)
             names = found.up.keys() | ()
             if isinstance(call.function, str):
                 found.sealed = take_sealed(found.up, self.fields, job.task, job.method)

@@ -46,6 +46,7 @@ class Loopback(Engine):
         answer, sent = wire.decode(node.handle(request))
         loss = sent_loss(sent)
         up, carried = self.read(call, sent)
-        samples, batches = np.array([answer["samples"]]), np.array([answer["batches"]])
+        samples = np.array([answer.get("samples", self.sizes[client])])
+        batches = np.array([answer.get("batches", 0)])
         one = np.array([client]), up, samples, np.array([loss]), answer["trained"]
         return Outcome(*one, batches=batches, **carried)

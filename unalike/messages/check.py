@@ -146,9 +146,11 @@ def received_outcome(
     samples: int,
     task: Task,
     read: Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Any]]],
+    hidden: bool = False,
 ) -> Outcome:
     """Return a client's reply as an outcome: it answers this request, is of this client's size, and all its numbers
-    are finite and of the task's dtype. read: makes of what was sent a stack of one, and more to say of it."""
+    are finite and of the task's dtype. read: makes of what was sent a stack of one, and more to say of it. hidden: it
+    says neither its size nor its work nor its loss."""
     header, sent = wire.decode(answer)
     if header.get("kind") == "error":
         raise UnalikeError(str(header.get("reason"))[:500])
@@ -157,7 +159,10 @@ def received_outcome(
             raise UnalikeError(f"its reply is to another request: {key} is not {value!r}.")
     if header.get("kind") != "reply":
         raise UnalikeError("its answer is no reply.")
-    if type(header.get("samples")) is not int or header["samples"] != samples:
+    told = [name for name in ("samples", "batches") if name in header] + [LOSS] * (LOSS in sent)
+    if hidden and told:
+        raise UnalikeError(f"its reply tells {told[0]!r}, which the run's channel hides.")
+    if not hidden and (type(header.get("samples")) is not int or header["samples"] != samples):
         raise UnalikeError(f"it has {header.get('samples')!r} samples now and had {samples} at the beginning.")
     trained = header.get("trained")
     if type(trained) is not int or not 0 <= trained < 1000:

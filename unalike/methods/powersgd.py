@@ -39,7 +39,7 @@ class PowerSGD(Method):
     server_lr: float = knob(1.0, "η_g, the server's rate")
 
     name = "powersgd"
-    keeps = {"error": Field(), "update": Field(life="round"), "left": Field("left_size", life="round")}
+    keeps = {"error": Field(), "change": Field(life="round"), "left": Field("left_size", life="round")}
     sends = {
         "left": Field("left_size", weight="weights", what="products of its update with thin matrices"),
         "right": Field("right_size", weight="weights", what="products of its update with thin matrices"),
@@ -91,19 +91,19 @@ class PowerSGD(Method):
         matrices, rest = self.parts(me.layout, update)
         right = self.factors(m.right, [v.shape[1] for v in matrices])
         left = _flat([v @ q for v, q in zip(matrices, right, strict=True)], rest)
-        return {"update": update}, {"left": left, "rest": rest}
+        return {"change": update}, {"left": left, "rest": rest}
 
     def answer(self, me: Me, s: Fields, m: Fields) -> Answer:
-        matrices, rest = self.parts(me.layout, s.update)
+        matrices, rest = self.parts(me.layout, s.change)
         left = self.factors(m.left, [len(v) for v in matrices])
         right = _flat([v.T @ p for v, p in zip(matrices, left, strict=True)], rest)
         if self.error == "mean":
             return {"left": m.left}, {"right": right}
-        return {"error": s.update - self.product(me.layout, m.left, right, rest)}, {"right": right}
+        return {"error": s.change - self.product(me.layout, m.left, right, rest)}, {"right": right}
 
     def settle(self, me: Me, s: Fields, m: Fields) -> Answer:
-        rest = self.parts(me.layout, s.update)[1]
-        return {"error": s.update - self.product(me.layout, s.left, m.right, rest)}, {}
+        rest = self.parts(me.layout, s.change)[1]
+        return {"error": s.change - self.product(me.layout, s.left, m.right, rest)}, {}
 
     # ---- at the server
 

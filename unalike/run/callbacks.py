@@ -64,7 +64,7 @@ class Progress(Callback):
         left = (time.perf_counter() - self.began) / (done - self.first) * (total - done)
         parts = [f"round {done}/{total}"]
         tests = [score for score in scores(run.numbers) if score.key.startswith("test_")]
-        for number in (run.numbers["train_loss"], *tests):
+        for number in (run.numbers["train_loss"], *tests, run.numbers["epsilon"]):
             if line.get(number.key) is not None:
                 parts.append(f"{number.words} {line[number.key]:.4f}")
         parts += [f"{traffic(line):,} bytes", f"{left:.0f} s left"]

@@ -28,7 +28,8 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
     """Return the facts by table; fingerprint: of the data."""
     task = run.task
     asked = {name: getattr(run.settings, name) for name, knob in knobs(run.settings).items() if knob.fact}
-    participation = {"kind": type(run.sampling).__name__, **dc.asdict(run.sampling)}
+    sampled = {name: value for name, value in dc.asdict(run.sampling).items() if value is not False}
+    participation = {"kind": type(run.sampling).__name__, **sampled}
     return {
         "unalike": {"version": unalike.__version__},
         "run": asked

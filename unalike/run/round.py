@@ -26,7 +26,8 @@ from unalike.messages.sealed import peer_payload
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
     replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
-    whether the server's noise comes from its operating system."""
+    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty; drawn: the
+    clients that were drawn for the round."""
 
     def __init__(
         self,
@@ -38,9 +39,13 @@ class Round:
         kept: Kept | None = None,
         expected: float | None = None,
         secret: bool = False,
+        nobody: bool = False,
+        drawn: np.ndarray | None = None,
     ):
-        self.channel, self.kept, self.expected, self.secret = channel, kept, expected, secret
+        self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
+        self.drawn = drawn
         self.engine, self.method, self.server = engine, engine.job.method, server
+        self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
@@ -52,6 +57,11 @@ class Round:
         parts = engine.parts if isinstance(engine, Families) else {"": engine}
         self.tasks = {name: part.job.task for name, part in parts.items()}
         self.fields = {name: reply_fields(self.method, task) for name, task in self.tasks.items()}
+        self.hides = type(self.method).__name__ if channel is not None and channel.central else ""
+        if self.hides:  # a client's samples are no bounded weight
+            equal = {n: dc.replace(field, weight="one") for n, field in self.fields[""].items()}
+            self.fields = {"": equal}
+        self.noised = {"drawn": 0, "everyone": 0}  # exchanges under noise, of the round's clients and of all there are
         self._serverless = type(self.method).__name__ if self.method.serverless else ""
         self._sealed = {name for name, field in self.method.sends.items() if field.read == "sealed"}
 
@@ -75,7 +85,7 @@ class Round:
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies:
         """Run a client function of the method on these clients and gather their replies."""
-        if len(ids) == 0:
+        if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
         task = self.engine.job.task
@@ -88,7 +98,7 @@ class Round:
         parcels: dict[str, Parcels] = {}
         if sealed:
             ids, rows, parcels = self._delivered(sealed, ids, rows)
-        passage = None if self.channel is None else self._passage(len(ids), self.channel)
+        passage = None if self.channel is None else self._passage(ids, self.channel, when)
         told = {} if passage is None else passage.told
         call = Call(name, shared, rows, self.round, self.exchange, self.trained, told=told)
         self.bytes_down += self._payload(call, ids)
@@ -98,20 +108,26 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         self.exchange += 1
         sums, trained = self._sums(), 0
+        if not len(ids) and isinstance(sums, Sums):
+            sums.add(self._no_replies(call, name))
+            sums.expect(1.0)  # so that means are zeros too
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
-            self.batches += int(np.sum(outcome.batches))
+            self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
-            sums.add_losses(self._losses(outcome))  # waits for the device: after it was given the sums to do
+            losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
+            sums.add_losses(np.full(len(losses), np.nan) if self.hidden else losses)
             for listener in self.listeners:
                 listener(outcome)
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
             self.bytes_saved += passage.channel.saved(sums.names) * len(sums.ids)
             passage.close(sums)
+            if passage.channel.private and (sums.names or not len(ids)):
+                self.noised["drawn" if ids is self.drawn else "everyone"] += 1
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
@@ -120,12 +136,27 @@ class Round:
                 self._take_buffers(own, who, total, weight)
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
-        return Replies(sums, task.dtype, asked, when, self._serverless)
+        noised = type(self.method).__name__ if passage is not None and passage.channel.private else ""
+        constant = passage.expected if passage is not None and self.hides else None
+        return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
 
-    def _passage(self, called: int, channel: Channel) -> Passage:
-        """Return the channel's part in an exchange with so many clients."""
-        job, when = self.engine.job, (self.round, self.exchange)
-        expected = self.expected if self.expected is not None and called < self.population else float(called)
+    def _no_replies(self, call: Call, name: str) -> Outcome:
+        """Return the outcome of a call of nobody: every field that the function sends, without a row."""
+        sent = self.engine.rehearsal.sent(call)
+        for field in sent:
+            if self.fields[""][field].read != "sum":
+                raise UnalikeError(
+                    f"Nobody takes part in round {self.round + 1}, and {type(self.method).__name__} reads {field!r} of "
+                    "each client by itself: draw again when nobody comes (leave out empty), or take fixed cohorts."
+                )
+        up = {field: value.new_zeros((0, *value.shape)) for field, value in sent.items()}
+        check_reply(up, self.fields[""], self.tasks[""], self.method, name)
+        return Outcome(np.empty(0, dtype=np.int64), up, np.empty(0), np.empty(0))
+
+    def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int]) -> Passage:
+        """Return the channel's part in an exchange with these clients."""
+        job = self.engine.job
+        expected = self.expected if self.expected is not None and ids is self.drawn else float(len(ids))
         draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
         return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
 

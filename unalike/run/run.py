@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses as dc
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.messages.check import check_allowed
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
@@ -42,9 +43,10 @@ from unalike.run.folder import RunFolder, taken_engine
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
-from unalike.run.sampling import Uniform, draw, sampling
+from unalike.run.sampling import Bernoulli, Uniform, draw, sampling
 from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
+from unalike.run.spending import Spending, chosen_noise, drawing
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
@@ -105,6 +107,7 @@ class Run:
             self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
         self.architectures = self._find_architectures()
         self.channel = self._find_channel()
+        self._settle_sampling()
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
@@ -131,6 +134,7 @@ class Run:
         self.client_means: dict[str, Tensor] = {}
         self.clusters: np.ndarray | None = None  # of the evaluated clients, where the method has clusters
         self.rounds_done = 0
+        self._last = 0  # the round that ended the run before `rounds`, for more would spend too much privacy
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
 
@@ -206,7 +210,13 @@ class Run:
         stages = parse(self.settings.channel)
         if stages and self.architectures is not None:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
-        return Channel(stages, self.method, self.task) if stages else None
+        channel = Channel(stages, self.method, self.task) if stages else None
+        if channel is None or not channel.private:
+            if self.settings.epsilon is not None or self.settings.max_epsilon is not None:
+                raise UnalikeError("epsilon is spent by noise, and there is none: channel='clip:1.0,noise:auto'.")
+            return channel
+        chosen = chosen_noise(stages, self.settings, drawing(channel, self.sampling, self.population))
+        return Channel(chosen, self.method, self.task)
 
     def who_sees(self, real: bool | None = None) -> list[Sight]:
         """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
@@ -227,6 +237,14 @@ class Run:
             return None
         whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
         return whole, whole - self.channel.saved([*self.channel.sizes])
+
+    def _settle_sampling(self) -> None:
+        """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
+        them."""
+        if self.private and isinstance(self.sampling, Bernoulli):
+            self.sampling = dc.replace(self.sampling, empty=True)
+        if getattr(self.sampling, "empty", False) and self.architectures is not None:
+            raise UnalikeError("Bernoulli(empty=True): clients have different networks; empty rounds need one for all.")
 
     @property
     def private(self) -> bool:
@@ -266,6 +284,10 @@ class Run:
             folder = where / "channel" if where else None
             self._channel_store = ClientStore(self.channel.shapes, self.population, task.device, memory, folder)
         self.server = self._new_server()
+        self.spending: Spending | None = None
+        if self.channel is not None and self.channel.private:
+            q = drawing(self.channel, self.sampling, self.population)
+            self.spending = Spending(self.channel, self.settings, q, self.server.values)
         found = {name: self._engine(name, own[name], options, where) for name in self.tasks}
         (self.engine, self._reason), *_ = found.values()
         if self.architectures is not None:
@@ -360,10 +382,10 @@ class Run:
         silent = Callback.on_reply
         hears = [callback for callback in callbacks if getattr(type(callback), "on_reply", silent) is not silent]
         self._listeners = [functools.partial(callback.on_reply, self) for callback in hears]
-        stop = False
+        stop = self._used_up()
         while self.rounds_done < self.rounds and not stop:
             line = self._round(self.rounds_done)
-            stop = any([callback.on_round(self, line) for callback in callbacks])
+            stop = any([callback.on_round(self, line) for callback in callbacks]) or self._used_up()
             if self.folder and (stop or self.saved(self.rounds_done)):
                 self.folder.save(self.rounds_done, self.server, self._stores)
         for callback in callbacks:
@@ -376,6 +398,8 @@ class Run:
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
+        if self.spending is not None and any(exchanges.noised.values()):
+            self.spending.add(-1, exchanges.noised)
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
@@ -388,11 +412,14 @@ class Run:
         ids = self.cohort(t)
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
-        through = self.channel, self._channel_store, expected, self.secretive
+        through = self.channel, self._channel_store, expected, self.secretive, not len(ids), ids
         exchanges = Round(self.engine, self.server, t, self._listeners, *through)
         self.server_work.buffers = exchanges.statistics
-        self.method.round(self.server, Cohort(exchanges, ids))
+        drawn = not isinstance(self.sampling, Uniform) or len(ids) < self.population
+        self._run_round(Cohort(exchanges, ids, drawn), empty=not len(ids))
         exchanges.finish()
+        if self.spending is not None:
+            self.spending.add(t, exchanges.noised)
         self._commit()
         began += self.engine.others_seconds - others
         trained = time.perf_counter() - began
@@ -401,7 +428,7 @@ class Run:
         line: dict[str, Any] = {
             "round": t + 1,
             "clients": len(ids),
-            "train_loss": exchanges.train_loss,
+            "train_loss": None if self.private else exchanges.train_loss,
             "bytes_down": exchanges.bytes_down,
             "bytes_up": exchanges.bytes_up,
             "batches": exchanges.batches,
@@ -416,6 +443,8 @@ class Run:
             line["data_drift"] = self._present.moved
         if t == 0 and SETUP_BYTES in self.server.values:
             line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
+        if self.spending is not None:
+            line |= self.spending.line(last=t + 1 == self.rounds or self._used_up())
         if self.evaluated(t + 1):
             line |= self.evaluate()
         line["seconds"] = round(trained, 6)
@@ -425,6 +454,32 @@ class Run:
         if self.folder:
             self.folder.log(line)
         return line
+
+    def _used_up(self) -> bool:
+        """Return whether one round more would spend more of the clients' privacy than is allowed."""
+        if self.spending is None or not self.spending.used_up(self.rounds_done):
+            return False
+        self._last = self.rounds_done
+        return True
+
+    def _run_round(self, cohort: Cohort, empty: bool) -> None:
+        """Let the method do its round; of one without anybody it must make finite numbers too."""
+        if not empty:
+            self.method.round(self.server, cohort)
+            return
+        try:
+            self.method.round(self.server, cohort)
+        except (ArithmeticError, LookupError, ValueError, RuntimeError) as error:
+            raise self._needs_somebody(cohort.round, first_line(error)) from error
+        for name, value in self.server.values.items():
+            if not _finite(value):
+                raise self._needs_somebody(cohort.round, f"its {name!r} becomes NaN or infinite")
+
+    def _needs_somebody(self, t: int, why: str) -> UnalikeError:
+        return UnalikeError(
+            f"Nobody takes part in round {t + 1}, and {type(self.method).__name__} needs somebody ({why}): draw again "
+            "when nobody comes (leave out empty), or take fixed cohorts."
+        )
 
     def _enter(self, round: int) -> None:
         """Let the clients have the samples of this round (from 1), where their data drift."""
@@ -443,7 +498,7 @@ class Run:
 
     def evaluated(self, round: int) -> bool:
         """Return whether the models are evaluated after this round (counted from 1)."""
-        return round % self.settings.evaluate_every == 0 or round == self.rounds
+        return round % self.settings.evaluate_every == 0 or round in (self.rounds, self._last)
 
     def saved(self, round: int) -> bool:
         """Return whether a checkpoint follows this round (counted from 1)."""
@@ -607,7 +662,25 @@ class Run:
             **self._without_channel(),
             "seconds": self.seconds_total,
             "engine": self.reason,
+            **self._privacy(),
         }
+
+    def _privacy(self) -> dict[str, Any]:
+        """What was spent, and what is guaranteed with it, where the channel has noise."""
+        if self.spending is None:
+            return {}
+        return {
+            "epsilon": self.spending.line(False)["epsilon"],
+            "delta": self.spending.delta,
+            "guarantee": str(self.spending.guarantee()),
+        }
+
+
+def _finite(value: Any) -> bool:
+    """Return whether a value of the server's has no NaN and nothing infinite in it."""
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float | Tensor) or bool(torch.isfinite(torch.as_tensor(value)).all())
 
 
 def _spoken(number: Number) -> str:

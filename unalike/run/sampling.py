@@ -44,9 +44,11 @@ class Uniform:
 @dc.dataclass(frozen=True)
 class Bernoulli:
     """Every client by itself with this probability, so that the number varies; drawn again if nobody comes.
-    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg."""
+    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg. empty: a round in which nobody comes is a
+    round, as the bounds of differential privacy need it: of sums that are zero, and of noise."""
 
     probability: float
+    empty: bool = False
 
     def size(self, population: int) -> int:
         return max(1, round(self.probability * population))
@@ -65,8 +67,9 @@ class Bernoulli:
             )
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
-        count = 0
-        while count == 0:  # a binomial count and a uniform choice are the same law, at the cohort's cost
+        # a binomial count and a uniform choice are the same law, at the cohort's cost
+        count = int(rng.binomial(population, self.probability))
+        while count == 0 and not self.empty:
             count = int(rng.binomial(population, self.probability))
         return rng.choice(population, count, replace=False, shuffle=False)
 
@@ -89,6 +92,32 @@ class BySize:
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
         return rng.choice(population, self.count, replace=False, p=sizes / sizes.sum())
+
+
+@dc.dataclass(frozen=True)
+class Turns:
+    """Every client once before any comes again: all clients in a random order, `count` of them a round, the rest in the
+    last round of a turn; then in another order. For noise on a tree (`tree-noise`)."""
+
+    count: int
+
+    def size(self, population: int) -> int:
+        return self.count
+
+    def mean(self, population: int) -> float:
+        return float(self.size(population))
+
+    def check(self, population: int) -> None:
+        _count("Turns", self.count, population)
+
+    def rounds(self, population: int) -> int:
+        """How many rounds a turn has."""
+        return -(-population // self.count)
+
+    def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
+        """rng: that of the turn's first round."""
+        place = round % self.rounds(population)
+        return rng.permutation(population)[place * self.count : (place + 1) * self.count]
 
 
 @dc.dataclass(frozen=True)
@@ -116,7 +145,7 @@ class Listed:
         return np.array(self.rounds[round % len(self.rounds)])
 
 
-Sampling = Uniform | Bernoulli | BySize | Listed
+Sampling = Uniform | Bernoulli | BySize | Turns | Listed
 
 
 def _share(what: str, value: Any) -> None:
@@ -133,7 +162,7 @@ def _count(what: str, value: Any, population: int) -> None:
 
 def sampling(value: Any) -> Sampling:
     """A fraction, a count, lists of clients, or a sampling itself."""
-    if isinstance(value, Uniform | Bernoulli | BySize | Listed):
+    if isinstance(value, Sampling):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return Uniform(count=int(value))
@@ -153,5 +182,6 @@ def draw(how: Sampling, seed: int | bytes, round: int, sizes: np.ndarray) -> np.
     """The clients of a round, in ascending order; seed: the run's, or the server's secret."""
     if type(how) is Uniform and how.size(len(sizes)) == len(sizes):  # everybody: nothing to draw
         return np.arange(len(sizes))
-    ids = how.draw(draws.generator(seed, "sampling", round), round, len(sizes), sizes)
+    first = round - round % how.rounds(len(sizes)) if isinstance(how, Turns) else round
+    ids = how.draw(draws.generator(seed, "sampling", first), round, len(sizes), sizes)
     return np.sort(ids.astype(np.int64))

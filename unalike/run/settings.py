@@ -18,11 +18,13 @@ from unalike.settings.knobs import check_fields, knob, knobs
 
 HOW: dict[str, Any] = {"free": True, "how": True}  # of what decides how a run is computed, and may change half-way
 CHOICE = ("auto", *ENGINES)
-SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, or lists"
+SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, turns:10, or lists"
 NETWORKS = "which client has which of several networks: a list of names, or small:10, large:10"
 NEW = "clients that take no part and are only judged: a share (0.2) or a count (5)"
 SAMPLES = "clients' own samples may be sent to the server, by methods that do so (unalike list methods)"
 CHANNEL = "stages that replies go through: clip:1.0,topk:0.01 (unalike list stages), or a list of tables"
+EPSILON = "what all rounds may spend at delta: finds the noise of noise:auto"
+MOST = "stops before the round that would spend more than this at delta"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,6 +37,11 @@ class RunSettings:
     clients_per_round: Any = knob(1.0, SHARE, written=float | str | list[list[int]], fact=False)
     architecture: Any = knob(None, NETWORKS, written=str | list[str], fact=False)
     channel: Any = knob((), CHANNEL, written=str | list[str] | list[dict[str, Any]], fact=False)
+    epsilon: float | None = knob(None, EPSILON, above=0, fact=False)
+    delta: float = knob(
+        1e-5, "δ of the ε in each line, where the channel has noise", above=0, below=1, **HOW, fact=False
+    )
+    max_epsilon: float | None = knob(None, MOST, above=0, **HOW, fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
     engine: str = knob("auto", "who runs the clients (unalike list engines)", choices=CHOICE, noun="engine", **HOW)

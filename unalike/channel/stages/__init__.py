@@ -1,15 +1,22 @@
 """The stages of a channel, one file a family."""
 
 from unalike.channel.stage import Stage
-from unalike.channel.stages.clip import Clip
+from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
+from unalike.channel.stages.integer_noise import DiscreteGaussian, IntegerNoise, Skellam
+from unalike.channel.stages.noise import GaussianNoise, LocalNoise, Noise
 from unalike.channel.stages.quantise import QSGD, BFloat, Half, Quantise, TernGrad
 from unalike.channel.stages.sparsify import STC, RandomK, TopK
+from unalike.channel.stages.tree import TreeNoise
 
-__all__ = ["QSGD", "STAGES", "STC", "BFloat", "Clip", "Half", "Quantise", "RandomK", "TernGrad", "TopK"]
+__all__ = [
+    "QSGD", "STAGES", "STC", "AdaptiveClip", "BFloat", "Clip", "ClipLayers", "DiscreteGaussian", "GaussianNoise",
+    "Half", "IntegerNoise", "LocalNoise", "Noise", "Quantise", "RandomK", "Skellam", "TernGrad", "TopK", "TreeNoise",
+]  # fmt: skip
 
 KINDS: tuple[type[Stage], ...] = (
-    Clip,
+    Clip, ClipLayers, AdaptiveClip,
     Quantise, QSGD, TernGrad, Half, BFloat,
     TopK, RandomK, STC,
+    GaussianNoise, LocalNoise, Skellam, DiscreteGaussian, TreeNoise,
 )  # fmt: skip
 STAGES: dict[str, type[Stage]] = {kind.name: kind for kind in KINDS}

@@ -158,6 +158,7 @@ class BFloat(Half):
     """16-bit floats with the range of float32 and 8 significant bits."""
 
     name = "bfloat"
+    stretch = 1 + 2**-8
     dtype = torch.bfloat16
 
 

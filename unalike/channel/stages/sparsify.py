@@ -77,6 +77,7 @@ class TopK(Sparsifier):
     """The k largest entries by magnitude; of equal ones those with lower places."""
 
     name = "topk"
+    stretch = 1.0
 
 
 @dc.dataclass(frozen=True)
