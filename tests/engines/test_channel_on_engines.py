@@ -34,6 +34,20 @@ def test_a_message_of_bytes_changes_no_bit(channel, method):
     assert_same(run("sequential", CHANNELS[channel], method), run("loopback", CHANNELS[channel], method))
 
 
+@pytest.mark.parametrize(
+    "channel",
+    [
+        "clip:0.1,local-noise:0.5",
+        "adaptive-clip:0.1:0.5:0.2:0.3,noise:1",
+        "clip:0.1,quantise:12:0.1,skellam:1:4",
+        "clip:0.1,quantise:12:0.1,discrete-gaussian:1:4",
+    ],
+)
+def test_a_message_changes_no_bit_of_noise(channel):
+    given = {"channel": channel, "clients_per_round": 1.0, "rounds": 2}
+    assert_same(*(small.run(ua.FedAvg(weights="uniform"), engine=name, **given) for name in ("sequential", "loopback")))
+
+
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("engine", sorted({*ENGINES} - {"sequential", "loopback"}))
 def test_engines_agree(engine, channel):
