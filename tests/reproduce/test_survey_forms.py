@@ -125,6 +125,12 @@ def test_a_target_must_be_a_method_of_the_table(tmp_path):
         define.Paper("tiny", tree)
 
 
+def test_further_seeds_need_a_choice(tmp_path):
+    tree = define.config.load_toml(_written(tmp_path, TINY.replace('title = "a table"', 'title = "t"\nfurther = 3')))
+    with pytest.raises(UnalikeError, match=r"^tiny one has further seeds .*: it needs choose = true\.$"):
+        define.Paper("tiny", tree)
+
+
 def _written(folder, text):
     (folder / "tiny.toml").write_text(text)
     return folder / "tiny.toml"

@@ -139,6 +139,10 @@ class Paper:
         for method in table["methods"]:
             if method not in self.methods:
                 raise unknown(f"method of {self.id}", method, self.methods)
+        if table.get("further") and not table.get("choose"):
+            raise UnalikeError(
+                f"{self.id} {table['id']} has further seeds for the best by validation: it needs choose = true."
+            )
         rows = [row for grid in table["rows"] for row in self._rows(table["id"], grid)]
         for row in rows:
             if isinstance(row.target, str) and row.target not in table["methods"]:

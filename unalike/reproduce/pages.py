@@ -21,7 +21,7 @@ from unalike.results import stats
 from unalike.text import csv_text, span
 
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
-DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "s": 3}
+DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "kB": 2, "s": 3}
 NOTHING = "–"
 
 
