@@ -12,7 +12,20 @@ from typing import Any
 from unalike import channel, data, draws, methods, metrics, models
 from unalike import draws as random
 from unalike import training as local
-from unalike.contract import Batch, Cohort, Field, Fields, Me, Method, PerClient, Replies, Request, Server, Vectors
+from unalike.contract import (
+    Batch,
+    Best,
+    Cohort,
+    Field,
+    Fields,
+    Me,
+    Method,
+    PerClient,
+    Replies,
+    Request,
+    Server,
+    Vectors,
+)
 from unalike.data import Dataset, Federation, load, partition, skew, synthetic
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.methods import CLASSES, METHODS
@@ -28,9 +41,10 @@ from unalike.settings.knobs import Knob, knob
 from unalike.training import LocalTraining
 
 __all__ = [
-    "JSONL", "METHODS", "Batch", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation", "Field",
-    "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress", "Replies",
-    "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "channel", "data",
+    "JSONL", "METHODS", "Batch", "Best", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation",
+    "Field", "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress",
+    "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "channel",
+    "data",
     "draws", "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition",
     "random", "sampling", "simulate", "skew", "synthetic", *CLASSES,
 ]  # fmt: skip

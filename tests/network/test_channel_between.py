@@ -51,6 +51,13 @@ def test_a_federation_computes_what_a_simulation_does(name, people):  # noqa: F8
     same_as_simulated(settings_of(*RUNS[name]), Direct(people))
 
 
+@pytest.mark.parametrize("channel", ["clip:0.1,local-noise:0.5", "clip:0.1,quantise:12:0.1,skellam:1:4"])
+def test_noise_that_clients_draw_is_that_of_a_simulation(channel, people):  # noqa: F811
+    """These clients draw from the run's seed, for tests (--repeatable)."""
+    settings = settings_of("fedavg", channel)
+    same_as_simulated({**settings, "method": {"name": "fedavg", "weights": "uniform"}}, Direct(people))
+
+
 def test_what_is_told_counts_and_moves(people):  # noqa: F811
     """The bound of the stage goes down with the requests, a bit comes up with every reply, and the bound moves."""
     link, settings = Direct(people), settings_of("fedavg", "follow")
@@ -296,3 +303,41 @@ def test_a_plan_whose_channel_cannot_be_is_refused(people):  # noqa: F811
         answer = wire.decode(people[0].answer([wire.encode({**header, "plan": plan}, {})]))[0]
         assert answer["kind"] == "error", name
         assert "fault inside" not in answer["reason"] and "\n" not in answer["reason"], (name, answer)
+
+
+OWN = """
+import dataclasses as dc
+import unalike as ua
+
+@dc.dataclass(frozen=True)
+class Damp(ua.channel.Stage):
+    factor: float = 0.5
+
+    def one(self, flight, name, way):
+        return dc.replace(flight, values=flight.values * self.factor)
+"""
+
+
+def test_a_stage_of_ones_own_needs_the_same_file_at_both_ends(tmp_path, people):  # noqa: F811
+    there, here = tmp_path / "there" / "mine.py", tmp_path / "here" / "mine.py"
+    for file in (there, here):
+        file.parent.mkdir()
+        file.write_text(OWN)
+    settings = settings_of("fedavg", f"{there}:Damp:0.25,half", rounds=1)
+    with refused("this client was not given mine.py"):
+        served(settings, Direct(people))
+    for client in people:
+        client.rules = Rules(files=(here,), repeatable=True)
+    close(served(settings, Direct(people)).server.w, simulated(settings).server.w)
+
+
+def test_a_plan_cannot_run_a_file_that_the_client_was_not_given(tmp_path, people):  # noqa: F811
+    link, evil, trace = Direct(people), tmp_path / "evil.py", tmp_path / "trace"
+    served(settings_of("fedavg", "clip", rounds=0), link)
+    header = next(header for _, header in link.asked if header["kind"] == "plan")
+    evil.write_text(f"from pathlib import Path\nPath({str(trace)!r}).touch()\nclass Stage: pass\n")
+    name = f"{evil}:Stage"
+    for channel in (name, [name], [[name]], [{"kind": name}], [{"kind": "clip", "fields": [name]}], {"kind": name}):
+        plan = {**header["plan"], "run": {**header["plan"]["run"], "channel": channel}}
+        answer = wire.decode(people[0].answer([wire.encode({**header, "plan": plan}, {})]))[0]
+        assert answer["kind"] == "error" and not trace.exists(), channel

@@ -103,7 +103,7 @@ def test_generators_of_secrets_differ_by_secret_and_parts():
 
 def noise(secret):
     """What the server draws for a channel in one exchange."""
-    channel = SimpleNamespace(told=lambda values: {})
+    channel = SimpleNamespace(told=lambda values: {}, extra=())
     passage = Passage(channel, None, {}, lambda ids: None, 7, (0, 0), 1.0, secret)
     return passage._normal("noise", (1000,), torch.zeros(1))
 

@@ -257,7 +257,7 @@ class Stage:
     @classmethod
     def arguments(cls) -> list[dc.Field]:
         """Its parameters in their order."""
-        return [f for f in dc.fields(cls) if f.name != "fields" and KNOB in f.metadata]
+        return [f for f in dc.fields(cls) if not f.kw_only]
 
     def __str__(self) -> str:
         given: list[Any] = [getattr(self, f.name) for f in self.arguments()]

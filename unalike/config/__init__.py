@@ -48,7 +48,7 @@ from unalike.config.build import (
     make_sampling,
     network_names,
 )
-from unalike.config.channels import channel_text, find_stage, make_channel
+from unalike.config.channels import channel_tables, channel_text, find_stage, make_channel
 from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
@@ -81,7 +81,7 @@ __all__ = [
     "TABLES",
     "absolute",
     "as_stored",
-    "channel_text",
+    "channel_tables", "channel_text",
     "check",
     "data_parts",
     "data_settings",

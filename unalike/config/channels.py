@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unalike.channel import Stage, acting, as_table, as_text, parse, registered, texts
+from unalike.channel.channel import tables as stage_tables
 from unalike.config.user_files import absolute_file, from_file, is_file
 from unalike.contract import Method
 from unalike.errors import UnalikeError
@@ -70,16 +71,24 @@ def check_channel(given: Any, method: Method, networks: int) -> None:
 
 def absolute_channel(given: Any) -> Any:
     """The same with absolute paths: a text with a stage of one's own becomes a list of tables."""
+    tables = _as_tables(given)
+    if isinstance(given, str) and not any(is_file(table["kind"]) for table in tables):
+        return given
+    return [{**table, "kind": absolute_file(table["kind"])} for table in tables]
+
+
+def _as_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
     if isinstance(given, str):
-        tables = [as_table(text, find_stage) for text in texts(given)]
-        return absolute_channel(tables) if any(is_file(table["kind"]) for table in tables) else given
-    if isinstance(given, list):
-        return [_absolute(as_table(one, find_stage) if isinstance(one, str) else one) for one in given]
-    return given
+        return [as_table(text, find_stage) for text in texts(given)]
+    return [table for one in given for table in (_as_tables(one) if isinstance(one, str) else [one])]
 
 
-def _absolute(table: dict[str, Any]) -> dict[str, Any]:
-    return {**table, "kind": absolute_file(table["kind"])}
+def channel_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
+    """A channel as tables with every setting of its stages: for clients on other machines, whose defaults may be
+    others."""
+    tables = _as_tables(given)
+    whole = stage_tables([stage for table in tables for stage in make_channel([table])])
+    return [{**every, "kind": table["kind"]} for table, every in zip(tables, whole, strict=True)]
 
 
 def channel_text(given: Any) -> str:

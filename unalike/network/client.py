@@ -92,8 +92,8 @@ class Rules:
                     f"This client answers through a channel with {wanted} only (--require); the run's has {has}."
                 )
 
-    def tables(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """The plan's tables with files that are this client's own, or an error if there is one it was not given."""
+    def _with_own(self, plan: dict[str, Any], value: Any) -> Any:
+        """A part of the plan with files that are this client's own, or an error if there is one it was not given."""
         there = {file.name: file for file in self.files}
 
         def own(name: str, thing: str) -> str:
@@ -103,7 +103,19 @@ class Rules:
                 raise UnalikeError(f"The run's {name} is not this client's {name}: give both the same file.")
             return f"{there[name].resolve()}:{thing}"
 
-        tables = with_files(plan["tables"], own)
+        return with_files(value, own)
+
+    def settings(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """The plan's settings of a run. A channel comes as tables: a text could name a file of which nobody looks."""
+        found = {k: plan["run"][k] for k in PLANNED_RUN if k in plan["run"]}
+        stages = found.get("channel", [])
+        if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+            raise UnalikeError(f"The plan's channel must be tables; got {reprlib.repr(stages)}.")
+        return found | ({"channel": self._with_own(plan, stages)} if stages else {})
+
+    def tables(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """The plan's tables with files that are this client's own."""
+        tables = self._with_own(plan, plan["tables"])
         method = tables.get("method", {})
         name = method.get("name", "fedavg")
         if "file" not in method and self.methods is not None and name not in self.methods:
@@ -292,7 +304,7 @@ class Client:
         """The node of a plan, after every part of it was checked."""
         _check_plan(plan)
         tables = self.rules.tables(plan)
-        settings = {k: plan["run"][k] for k in PLANNED_RUN if k in plan["run"]}
+        settings = self.rules.settings(plan)
         config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
@@ -331,7 +343,7 @@ class Client:
         task.buffer_policy = method.buffers or task.buffer_policy
         task.check(x[:2], y[:2], **data_sizes(data))
         task.take_nets(method.nets, seed)
-        stages = parse(settings.get("channel"))
+        stages = config.make_channel(settings.get("channel", []))
         self.rules.check_channel(stages)
         channel = Channel(stages, method, task) if stages else None
         shapes = state_shapes(method, task, local)

@@ -21,8 +21,6 @@ import torch
 
 import unalike
 from unalike import config
-from unalike.channel import parse
-from unalike.channel.channel import tables as stages_as_tables
 from unalike.client import ClientStore
 from unalike.client.preparing import prepared_together
 from unalike.data import SPLITS, Federation, RemoteFederation
@@ -233,7 +231,8 @@ class Clients:
     def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
         """Send the plan to all clients, each with the digest of its network. The run's name comes from the plan and the
         keys: the same run, resumed by a new server, finds the clients' state."""
-        planned, files = _portable({t: tables[t] for t in PLANNED if tables.get(t)})
+        told_all = {t: tables[t] for t in PLANNED if tables.get(t)} | {"run": _planned_run(tables["run"])}
+        planned, files = _portable(told_all)
         plan: dict[str, Any] = {
             "version": unalike.__version__,
             "clients": len(data),
@@ -241,7 +240,7 @@ class Clients:
             "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
-            "run": _planned_run(tables["run"]),
+            "run": planned.pop("run"),
         }
         told = [self._of_part(data.part_of(k), k) for k in range(len(data))]
         named = {**plan, **told[0]}
@@ -353,8 +352,8 @@ def _prepared(clients: Clients, data: Federation, own: Own, parts: Mapping[str, 
 def _planned_run(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that its clients are told; of a channel, every setting of its stages."""
     planned = {name: settings[name] for name in PLANNED_RUN if name in settings}
-    stages = parse(planned.pop("channel", None))
-    return {**planned, "channel": stages_as_tables(stages)} if stages else planned
+    stages = config.channel_tables(planned.pop("channel", []))
+    return {**planned, "channel": stages} if stages else planned
 
 
 def _for_each(own: Own, networks: Sequence[str]) -> dict[str, Own]:
