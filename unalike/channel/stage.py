@@ -256,8 +256,8 @@ class Stage:
 
     @classmethod
     def arguments(cls) -> list[dc.Field]:
-        """Its parameters in their order."""
-        return [f for f in dc.fields(cls) if f.name != "fields" and KNOB in f.metadata]
+        """Its parameters in their order; what is given by name only is not written."""
+        return [f for f in dc.fields(cls) if not f.kw_only]
 
     def __str__(self) -> str:
         given: list[Any] = [getattr(self, f.name) for f in self.arguments()]

@@ -10,7 +10,7 @@ from unalike.channel.channel import tables as stage_tables
 from unalike.config.user_files import absolute_file, from_file, is_file
 from unalike.contract import Method
 from unalike.errors import UnalikeError
-from unalike.settings.typed import short
+from unalike.settings.typed import Known, hints, short
 
 CHANNEL = "channel"  # of a file: tables, one for each stage, in their order
 
@@ -23,6 +23,12 @@ def find_stage(kind: str) -> type[Stage]:
     if not (isinstance(found, type) and issubclass(found, Stage)):
         raise UnalikeError(f"{kind!r} is not a stage: it must be a class made from unalike.channel.Stage.")
     return found
+
+
+def stage_settings(kind: type[Stage]) -> Known:
+    """What a [[channel]] table of a kind may hold beside it."""
+    own = {"fields", *(f.name for f in kind.arguments())}
+    return {name: setting for name, setting in hints(kind).items() if name in own}
 
 
 def make_channel(given: Any, where: str = "") -> tuple[Stage, ...]:
@@ -71,22 +77,22 @@ def check_channel(given: Any, method: Method, networks: int) -> None:
 
 def absolute_channel(given: Any) -> Any:
     """The same with absolute paths: a text with a stage of one's own becomes a list of tables."""
-    tables = _tables(given)
+    tables = _as_tables(given)
     if isinstance(given, str) and not any(is_file(table["kind"]) for table in tables):
         return given
     return [{**table, "kind": absolute_file(table["kind"])} for table in tables]
 
 
-def _tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
+def _as_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
     if isinstance(given, str):
         return [as_table(text, find_stage) for text in texts(given)]
-    return [table for one in given for table in (_tables(one) if isinstance(one, str) else [one])]
+    return [table for one in given for table in (_as_tables(one) if isinstance(one, str) else [one])]
 
 
 def channel_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
     """A channel as tables with every setting of its stages: for clients on other machines, whose defaults may be
     others."""
-    tables = _tables(given)
+    tables = _as_tables(given)
     whole = stage_tables([stage for table in tables for stage in make_channel([table])])
     return [{**every, "kind": table["kind"]} for table, every in zip(tables, whole, strict=True)]
 
