@@ -183,3 +183,12 @@ def test_no_whole_numbers_beyond_what_a_simulation_draws():
     for some in (keyed(KEYS[0]), draws.SecretDraws(None)):
         with pytest.raises(ua.UnalikeError, match="it must be from 1 to 2\\^24"):
             some.integers("k", (), (1 << 24) + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_numbers_are_drawn_a_block_at_a_time(dtype, monkeypatch):
+    keys = torch.tensor([3, -5])
+    whole = {law: law(keys, (7, 5), dtype) for law in (draws.uniform, draws.normal)}
+    monkeypatch.setattr(draws, "BLOCK", 8)  # 35 numbers: four blocks and three numbers
+    for law, wanted in whole.items():
+        assert torch.equal(law(keys, (7, 5), dtype), wanted)

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
+BLOCK = 1 << 14  # of numbers that a CPU draws at once
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 _ONE, _STEP64, _LAST64 = np.uint64(1), np.uint64(_STEP), np.uint64(31)
@@ -108,8 +109,11 @@ def whole(key: Tensor, counter: Tensor) -> Tensor:
 
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
-    counter = torch.arange(math.prod(shape), device=key.device)
-    return (whole(_each(key), counter).to(dtype) / (1 << 24)).reshape((*key.shape, *shape))
+    return _drawn(_uniform, key, shape, dtype)
+
+
+def _uniform(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
+    return whole(key, counter).to(dtype) / (1 << 24)
 
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
@@ -126,10 +130,28 @@ def _check_high(high: int) -> None:
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal numbers (Box-Muller)."""
-    z = bits(_each(key), torch.arange(math.prod(shape), device=key.device))
+    return _drawn(_normal, key, shape, dtype)
+
+
+def _normal(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
+    z = bits(key, counter)
     radius = (((z >> 40) & 0xFFFFFF).to(dtype) + 1) / (1 << 24)
     angle = ((z >> 8) & 0xFFFFFF).to(dtype) * (2 * math.pi / (1 << 24))
-    return (torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)).reshape((*key.shape, *shape))
+    return torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)
+
+
+def _drawn(law: Callable[..., Tensor], key: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return what a law gives for one key, or for each of a stack."""
+    count = math.prod(shape)
+    if not key.dim() or key.device.type != "cpu" or count <= BLOCK:
+        counter = torch.arange(count, device=key.device)
+        return law(_each(key), counter, dtype).reshape((*key.shape, *shape))
+    out = torch.empty(len(key), count, dtype=dtype)  # many numbers: so few at a time that they stay in a cache
+    for start in range(0, count, BLOCK):
+        counter = torch.arange(start, min(start + BLOCK, count))
+        for row, own in zip(out, key, strict=True):
+            row[start : start + BLOCK] = law(own, counter, dtype)
+    return out.reshape((len(key), *shape))
 
 
 def fine_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -127,6 +127,11 @@ def test_a_reply_that_is_not_finite_is_not_packed(bad, tmp_path):
         node._through(Call("client", {}, {}, 0, 0), {"delta": torch.full((SIZE,), bad)}, {})
 
 
+def test_whole_numbers_do_not_go_past_the_noise(tmp_path):
+    with refused("channel: 'count' is of whole numbers, which go past the noise"):
+        parts(make(tmp_path, "clip:1.0,local-noise:1.0"))
+
+
 def bound(value, dtype=torch.float64, name=":bound"):
     return {name: torch.tensor(value, dtype=dtype)}
 

@@ -225,7 +225,7 @@ PIECE = {  # what may be asked of each; drawn at random below
     "quantity": ["quantity:0.05", "quantity:5"],
     "power-law-classes": ["power-law-classes:1", "power-law-classes:2:letters"],
     "periods": ["periods"],
-    "permute": ["permute:2", "permute:3"],
+    "permute": ["permute:2", "permute:3", "permute:2:0.3"],
     "views": ["views:2", "views:3:0", "views:2:1"],
     "noise": ["noise:0.5", "noise:0.5:2"],
     "impulse": ["impulse:0.3"],

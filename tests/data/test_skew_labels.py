@@ -63,6 +63,29 @@ def test_names_hold_in_every_split_of_a_client():
             assert np.array_equal(skewed.splits[split].of(k)[1], names[group[k]][columns.of(k)[1]])
 
 
+@pytest.mark.parametrize(("groups", "share", "clients", "sizes"), [
+    (2, 0.2, 5, [4, 1]), (2, 0.2, 12, [10, 2]), (3, 0.5, 8, [4, 2, 2]), (4, 0.5, 8, [4, 2, 1, 1]), (2, 1.0, 3, [0, 3]),
+])  # fmt: skip
+def test_a_share_of_clients_names_the_classes_otherwise(groups, share, clients, sizes):
+    fed = made(clients, each=20)
+    skewed = fed.skewed(Permute(groups, share), seed=2)
+    of = skewed.planted["permute"]
+    assert np.bincount(of, minlength=groups).tolist() == sizes
+    for k in range(clients):
+        assert np.array_equal(skewed.train.of(k)[1], fed.train.of(k)[1]) == (of[k] == 0)
+    drawn = {tuple(fed.skewed(f"permute:{groups}:{share}", seed=s).planted["permute"]) for s in range(8)}
+    assert len(drawn) > 1 or share == 1  # who it is, is drawn
+    assert np.array_equal(fed.skewed(f"permute:{groups}:{share}@0", seed=2).planted["permute"], of)  # and nothing else
+
+
+def test_a_share_too_small_for_its_groups_is_one_line():
+    line = "^permute with share=0.2 has 1 of 5 clients for 2 groups beside the first: ask for a larger share.$"
+    with pytest.raises(UnalikeError, match=line):
+        made().skewed("permute:3:0.2")
+    with pytest.raises(UnalikeError, match=r"^Permute's share=1.5 must be a number from 0 to 1, such as 0.2.$"):
+        Permute(2, 1.5)
+
+
 # ---- crowd
 
 

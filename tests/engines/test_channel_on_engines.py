@@ -22,15 +22,30 @@ CHANNELS = {
     "told": [Follow(), ua.channel.TopK(0.2)],
 }
 METHODS = {"fedavg": ua.FedAvg(), "scaffold": ua.Scaffold(), "two exchanges": ScalarsFirst()}
+PAIRED = ("fedavg", "two exchanges", "scaffold", "scaffold", "fedavg")
 
 
 def run(engine, channel, method="scaffold", **more):
     return small.run(METHODS[method], engine=engine, channel=channel, **more)
 
 
-@pytest.mark.parametrize(("channel", "method"), [*zip(CHANNELS, (*METHODS, "scaffold", "two exchanges"), strict=True)])
+@pytest.mark.parametrize(("channel", "method"), [*zip(CHANNELS, PAIRED, strict=True)])
 def test_a_message_of_bytes_changes_no_bit(channel, method):
     assert_same(run("sequential", CHANNELS[channel], method), run("loopback", CHANNELS[channel], method))
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        "clip:0.1,local-noise:0.5",
+        "adaptive-clip:0.1:0.5:0.2:0.3,noise:1",
+        "clip:0.1,quantise:12:0.1,skellam:1:4",
+        "clip:0.1,quantise:12:0.1,discrete-gaussian:1:4",
+    ],
+)
+def test_a_message_changes_no_bit_of_noise(channel):
+    given = {"channel": channel, "clients_per_round": 1.0, "rounds": 2}
+    assert_same(*(small.run(ua.FedAvg(weights="uniform"), engine=name, **given) for name in ("sequential", "loopback")))
 
 
 @pytest.mark.parametrize("channel", CHANNELS)

@@ -51,6 +51,13 @@ def test_a_federation_computes_what_a_simulation_does(name, people):  # noqa: F8
     same_as_simulated(settings_of(*RUNS[name]), Direct(people))
 
 
+@pytest.mark.parametrize("channel", ["clip:0.1,local-noise:0.5", "clip:0.1,quantise:12:0.1,skellam:1:4"])
+def test_noise_that_clients_draw_is_that_of_a_simulation(channel, people):  # noqa: F811
+    """These clients draw from the run's seed, for tests (--repeatable)."""
+    settings = settings_of("fedavg", channel)
+    same_as_simulated({**settings, "method": {"name": "fedavg", "weights": "uniform"}}, Direct(people))
+
+
 def test_what_is_told_counts_and_moves(people):  # noqa: F811
     """The bound of the stage goes down with the requests, a bit comes up with every reply, and the bound moves."""
     link, settings = Direct(people), settings_of("fedavg", "follow")

@@ -1,7 +1,10 @@
 """`unalike reproduce`: networks and groups, targets and differences, trials that are kept, processes that share."""
 
+import dataclasses as dc
 import json
+import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from test_reproduce import CHOOSING, TINY, go, kept
 
 import unalike as ua
 from unalike.errors import UnalikeError
-from unalike.reproduce import choose, define, jobs, measure, pages, results, shared
+from unalike.reproduce import choose, define, jobs, measure, pages, pictures, results, shared
 from unalike.reproduce.groups import of_groups
 from unalike.reproduce.shared import FOLDER, Shared
 from unalike.run.folder import read_rounds
@@ -122,6 +125,12 @@ def test_a_target_may_be_what_another_method_ends_with(tmp_path):
 def test_a_target_must_be_a_method_of_the_table(tmp_path):
     tree = define.config.load_toml(_written(tmp_path, TINY.replace("target = 0.5", 'target = "fedvag"')))
     with pytest.raises(UnalikeError, match=r"There is no method of tiny one, the target of near, 'fedvag'.*fedavg"):
+        define.Paper("tiny", tree)
+
+
+def test_further_seeds_need_a_choice(tmp_path):
+    tree = define.config.load_toml(_written(tmp_path, TINY.replace('title = "a table"', 'title = "t"\nfurther = 3')))
+    with pytest.raises(UnalikeError, match=r"^tiny one has further seeds .*: it needs choose = true\.$"):
         define.Paper("tiny", tree)
 
 
@@ -318,3 +327,32 @@ def test_waiting_ends_with_the_budget(queue, tmp_path, monkeypatch):
     with pytest.raises(jobs.OutOfTime):
         mine.make([first])
     other.leave(first.key)
+
+
+# ---------------------------------------------------------------- a picture across rows
+
+
+def test_a_picture_goes_across_rows_that_begin_alike():
+    parts = [{"label": "MNIST"}, {"label": "ε = 1"}], [{"label": "MNIST"}, {"label": "ε = <8>"}]
+    rows = [define.Row(f"mnist-{k}", "MNIST, x", tuple(own), None, {}, "mnist") for k, own in enumerate(parts)]
+    other = define.Row("cifar-0", "CIFAR", ({"label": "CIFAR"},), None, {}, "cifar")
+    fields = {"id": "t", "title": "", "methods": ["a", "b"], "measures": ["final test_accuracy", "sent"], "seeds": 1}
+    table = define.Table(rows=[*rows, other], across="ε", **fields)
+    assert pictures.groups(table, table.rows) == {"mnist": rows, "cifar": [other]}
+    assert [*pictures.groups(dc.replace(table, across=""), table.rows)] == ["mnist-0", "mnist-1", "cifar-0"]
+    one, two = map(measure.measure, table.measures)
+    values = {"a": (50.0, 90.0), "b": (40.0, None)}
+    cells = [measure.Cell(row, m, one, None, {0: v} if v else {}, [], 1)
+             for m, found in values.items() for row, v in zip(rows, found, strict=True)]  # fmt: skip
+    cells += [measure.Cell(row, "a", two, None, {0: 1e6}, [], 1) for row in rows]  # another measure is not in it
+    paper = SimpleNamespace(methods={"a": {"label": "A"}, "b": {"label": "B"}})
+    svg = pictures.across(SimpleNamespace(table=table, paper=paper, shown=lambda: cells), rows)
+    assert 'text-anchor="middle">ε = 1<' in svg and "ε = &lt;8&gt;" in svg and "across ε: MNIST" in svg
+    ys = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", next(p for p in svg.splitlines() if "#4269d0" in p))]
+    assert len(ys) == 2 and ys[0] > ys[1] and "1e+06" not in svg  # higher is nearer to the top
+    assert not pictures.across(SimpleNamespace(table=table, paper=paper, shown=lambda: cells), rows[:1])
+
+
+def test_what_a_client_sends():
+    assert measure.measure("sent").of({"up": 6500, "participants": 5}, None) == pytest.approx(1.3)
+    assert measure.measure("sent").of({"up": 0, "participants": 0}, None) == 0.0  # a last round without clients

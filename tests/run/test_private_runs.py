@@ -323,3 +323,10 @@ def test_an_audit_of_a_run_stays_below_what_is_stated_and_finds_half_the_noise()
     assert 0.3 * stated < honest.epsilon < stated
     broken = audit(seen((8, 12), 0.5, 0), seen((8, 4), 0.5, 1), 1e-5, threshold=1.0)
     assert broken.epsilon > 1.3 * stated
+
+
+def test_a_round_without_anybody_is_noise_and_is_paid_for():
+    run = private(clients_per_round=ua.sampling.Bernoulli(0.01), rounds=6, channel="clip:1.0,noise:2.0")
+    assert [line["clients"] for line in run.history][:3] == [0, 0, 0]
+    assert run.history[2]["epsilon"] == pytest.approx(epsilon(*[SampledGaussian(0.01, 2.0)] * 3))
+    assert not torch.equal(run.server.w, small.run(UNIFORM, rounds=0).server.w)

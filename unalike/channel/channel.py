@@ -260,6 +260,11 @@ class Channel:
     ) -> Way:
         """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
         flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
+        for name in up.keys() & self.touched if self.private else ():
+            if name not in flights:
+                raise UnalikeError(
+                    f"channel: {name!r} is of whole numbers, which go past the noise: send it as floats."
+                )
         if self.private and len(flights) < len(up):
             name = next(name for name in up if name not in flights)
             raise UnalikeError(f"channel: {name!r} is of whole numbers, which noise does not cover: send it as floats.")

@@ -14,6 +14,7 @@ from unalike import draws
 from unalike.channel import Channel
 from unalike.channel.stage import Draw
 from unalike.client.evaluation import evaluation
+from unalike.client.sample_privacy import check_request
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
 from unalike.contract import BUFFERS, OPTIMIZER, Average, Evaluate, Gradient, Method, Outputs, Train
@@ -88,6 +89,8 @@ class Job:
 
     def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
         """Return the samples of a request for these clients; each must have one at least."""
+        if self.local.sample_clip is not None:
+            check_request(self.local, request, type(self.method).__name__)
         chosen = Chosen(self.samples(request.data), ids, request.only)
         if isinstance(request, Gradient) and not chosen.samples.labelled:
             raise UnalikeError("The public set has no labels, and the gradient of its samples' loss was asked for.")

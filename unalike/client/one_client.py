@@ -30,6 +30,7 @@ from unalike.client.plan import (
     start_buffers,
     stepped,
 )
+from unalike.client.sample_privacy import private_gradient
 from unalike.client.samples import Chosen, row_values
 from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Outputs, Request, Train
 from unalike.contract.requests import PUBLIC, Measure
@@ -163,7 +164,7 @@ class OneClient:
         bound.buffers.copy_(self.buffers)
         plain = request.step is None and request.net == "model"
         theta = bound.vector.copy_(request.at) if plain else request.at.clone()
-        if not plain or request.loss is not None:
+        if not plain or request.loss is not None or local.sample_clip is not None:
             self._make_functional()
         slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
         state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
@@ -172,6 +173,9 @@ class OneClient:
             rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * (begin + k) / whole)))
             if request.step is not None:
                 theta, state = self._step(course, theta, state, parts, rate)
+            elif local.sample_clip is not None:
+                self._descend_privately(course, parts[0], slots, rate)
+                total += torch.nan  # the loss would tell of samples
             elif plain:
                 total += self._descend(course, parts[0], slots, rate)
             else:
@@ -179,7 +183,8 @@ class OneClient:
         self.trained += 1
         self.batches += steps * request.batches
         mean = float(total) / steps if request.step is None else float("nan")
-        self.loss = float(judged(request, theta, torch.tensor(mean, dtype=torch.float64, device=theta.device)))
+        found = torch.tensor(mean, dtype=torch.float64, device=theta.device)
+        self.loss = float(judged(request, theta, found, local.sample_clip is not None))
         self.me.steps, self.me.lr = self.me.steps.new_tensor(steps), lr[0]
         if request.net == "model":
             keep, send = leave(job, local, slots, bound.buffers, self.received, torch.clone)
@@ -210,6 +215,14 @@ class OneClient:
             affine = request.pull, request.push, request.unclipped
             update(course.local, bound.vector, bound.gradient, slots, lr, *affine, mask=course.mask)
         return data_loss.detach() if request.own else loss.detach()
+
+    def _descend_privately(self, course: _Course, part: _Part, slots: Slots, lr: Tensor) -> None:
+        """The same, with a gradient that hides each sample."""
+        request, bound = course.request, self.bound
+        with torch.no_grad():
+            g = private_gradient(course.batch(part), bound.vector, course.local)
+            affine = request.pull, request.push, request.unclipped
+            update(course.local, bound.vector, g, slots, lr, *affine, mask=course.mask)
 
     def _descend_net(self, course: _Course, theta: Tensor, part: _Part, slots: Slots, lr: Tensor) -> Tensor:
         """The same for one of the method's further networks: the method's loss alone, on a vector of its own."""

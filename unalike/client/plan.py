@@ -141,10 +141,11 @@ def start_buffers(task: Task, s: Fields, m: Fields) -> Tensor:
     return dict.get(m, BUFFERS, task.start_buffers)
 
 
-def judged(request: Train, theta: Tensor, loss: Tensor) -> Tensor:
-    """Return the mean losses, infinite where a client diverged (NaN says that it did not train)."""
+def judged(request: Train, theta: Tensor, loss: Tensor, silent: bool = False) -> Tensor:
+    """Return the mean losses, infinite where a client diverged (NaN says that it did not train). silent: the training
+    gives no loss."""
     bad = ~torch.isfinite(theta).reshape(*loss.shape, -1).all(-1)  # theta may be several vectors a client
-    return torch.where(bad | loss.isnan() if request.step is None else bad, float("inf"), loss)
+    return torch.where(bad | loss.isnan() if request.step is None and not silent else bad, float("inf"), loss)
 
 
 def part_mask(task: Task, net: str, part: str | None, layout: Layout | None = None) -> Tensor | None:

@@ -20,9 +20,11 @@ the student that is best on it is taken, as the program does on a tenth of the t
 The program's self-distillation at the clients is computed and thrown away, and is left out. Rows are drawn without end:
 steps, not epochs.
 
-Practical truth: it helps where the mean of the models is bad and the public rows are near the clients' data; the target
-on noise teaches little. Teachers count equally whatever their n_k: with clients of very unequal size it goes where
-FedAvg with uniform weights goes (digits, Dirichlet 0.1, 50 clients: 0.55, and FedAvg 0.69 after 40 rounds).
+Practical truth: it helps where the mean of the models is bad and the public rows are near the clients' data; noise
+teaches less (digits, Dirichlet 0.1, 10 clients, 10 rounds, 3 seeds: 0.75 with 140 rows, 0.73 with noise or with smooth
+random pictures, FedAvg 0.70; students that begin at the last one 0.64). Teachers count equally whatever their n_k: with
+clients of very unequal size it goes where FedAvg with uniform weights goes (digits, Dirichlet 0.1, 50 clients: 0.55,
+and FedAvg 0.69 after 40 rounds).
 """
 
 from __future__ import annotations

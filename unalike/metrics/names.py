@@ -149,6 +149,8 @@ def _others() -> Iterator[Number]:
     spent = "ε spent by all rounds so far, at the run's δ"
     yield Number("epsilon", spent, better="lower", source="training", words="ε", short="ε", summary="ε")
     yield Number("epsilon_pld", "ε spent, the smallest that can be shown", better="lower", source="training", words="ε")
+    sample = "ε spent for each sample of a client that takes part in every round, at the run's δ"
+    yield Number("sample_epsilon", sample, better="lower", source="training", words="ε of a sample")
     yield Number("drift_mean", "Size of an update, mean", source="training")
     yield Number("drift_max", "Size of an update, largest", source="training")
     yield Number("drift_cosine", "Cosine between updates, mean", source="training")

@@ -49,6 +49,12 @@ class Row:
     parts: tuple[dict[str, Any], ...]
     target: float | str | None  # or the method whose last number it is
     numbers: dict[str, Any]
+    begins: str = ""  # the id of its first part
+
+    @property
+    def ends(self) -> str:
+        """What tells it from rows that begin alike: the label of its last part."""
+        return str(self.parts[-1]["label"])
 
     def paper(self, method: str, measure: int) -> float | None:
         """The printed number; None where it is not at hand."""
@@ -74,6 +80,7 @@ class Table:
     further: int = 0  # ... have so many seeds more, and with them `against`
     against: str | None = None  # the method that the others are tested against, over the seeds
     wide: bool = False  # a line a method and a column a measure, where a paper prints nothing to compare with
+    across: str = ""  # what differs between rows that begin alike, where a picture goes across them
 
     @property
     def all_seeds(self) -> range:
@@ -139,6 +146,10 @@ class Paper:
         for method in table["methods"]:
             if method not in self.methods:
                 raise unknown(f"method of {self.id}", method, self.methods)
+        if table.get("further") and not table.get("choose"):
+            raise UnalikeError(
+                f"{self.id} {table['id']} has further seeds for the best by validation: it needs choose = true."
+            )
         rows = [row for grid in table["rows"] for row in self._rows(table["id"], grid)]
         for row in rows:
             if isinstance(row.target, str) and row.target not in table["methods"]:
@@ -156,7 +167,7 @@ class Paper:
             labels = [part["label"] for part in parts if part["label"]]
             targets = [part["target"] for part in parts if "target" in part]
             id = "-".join(ids)
-            yield Row(id, ", ".join(labels), parts, targets[-1] if targets else None, numbers.get(id, {}))
+            yield Row(id, ", ".join(labels), parts, targets[-1] if targets else None, numbers.get(id, {}), ids[0])
 
     def _axis(self, axis: Any) -> list[tuple[str, dict[str, Any]]]:
         if isinstance(axis, list):

@@ -24,6 +24,7 @@ NEAR = {
     "rounds": (0.10, 0.30),
     "bytes": (0.0, 0.01),
     "MB": (0.0, 0.01),
+    "kB": (0.0, 0.01),
     "s": (0.10, 0.30),
 }
 Value = Callable[[Result, str, float | None], float | None]  # of a result, a key and the target
@@ -75,6 +76,11 @@ def _traffic(result: Result, key: str, target: float | None) -> float | None:
     return None if result["settings"]["method"].get("name") in REFERENCES else result["bytes"] / 1e6
 
 
+def _sent(result: Result, key: str, target: float | None) -> float | None:
+    """Of rounds whose cohorts vary, on the average."""
+    return result["up"] / max(1, result["participants"]) / 1e3
+
+
 def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
@@ -89,6 +95,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "rounds-to": ("rounds until the target", "rounds", _first),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
     "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
+    "sent": ("kilobytes that a client sends a round", "kB", _sent),
     "delta-down": ("bytes a client receives beyond the model", "bytes", _beyond("down")),
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }

@@ -4,24 +4,20 @@ without the runs."""
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from unalike.files import complaining, replace
-from unalike.metrics.names import of
-from unalike.reproduce import choose, measure
+from unalike.reproduce import choose, measure, pictures
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
 from unalike.reproduce.results import BINS, Result, Results
 from unalike.results import stats
 from unalike.text import csv_text, span
 
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
-DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "s": 3}
+DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "kB": 2, "s": 3}
 NOTHING = "–"
 
 
@@ -231,13 +227,14 @@ def _section(found: Found, docs: Path) -> str:
     if rows := lines(found):
         parts.append(_markdown([columns(found), *rows]))
     parts += [f"- {claim.words}" for claim in found.claims if claim.margins]
-    for row in {cell.row.id: cell.row for cell in found.shown()}.values():
-        image = _curves(found, row)
+    shown = [*{cell.row.id: cell.row for cell in found.shown()}.values()]
+    for name, some in pictures.groups(table, shown).items():
+        image = pictures.across(found, some) if table.across else pictures.curves(found, some[0])
         if image:
-            file = f"{found.paper.id}-{table.id}-{row.id}.svg"
+            file = f"{found.paper.id}-{table.id}-{name}.svg"
             _write(docs / "images" / file, image)
-            parts.append(f"![{row.label}](images/{file})")
-        parts.append(_clients(found, row))
+            parts.append(f"![{some[0].label}](images/{file})")
+        parts += [_clients(found, row) for row in some]
     parts.append(lacking(found))
     return "\n\n".join(part for part in parts if part)
 
@@ -286,7 +283,7 @@ def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
             rows.append([paper.name, link, table.title, str(sum(words.values())), *map(str, counts)])
             section.append(_claims(found.claims, f"Claims of {link}, tested on our runs:"))
             row, plots = found.shown()[0].row, [part for part in section if part.startswith("![")]
-            image = f"images/{paper.id}-{table.id}-{row.id}.svg"
+            image = f"images/{paper.id}-{table.id}-{next(iter(pictures.groups(table, [row])))}.svg"
             if not plots and (docs / image).is_file():
                 section.append(f"![{row.label}]({image})")
         checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
@@ -322,81 +319,6 @@ def _write(path: Path, content: str) -> None:
     with complaining(f"Cannot write to {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, content.encode())
-
-
-# ---------------------------------------------------------------- curves
-
-PLOT, HIGH, LEFT, BOTTOM = 500, 330, 46, 44
-
-
-def _curves(found: Found, row: Row) -> str:
-    """Accuracy over rounds, a line a method (mean over seeds); circles at the end are the paper's numbers, diamonds its
-    rounds to the target."""
-    one = measure.measure(found.table.measures[0])
-    if one.unit in ("s", "bytes"):  # of which a curve says nothing
-        return ""
-    key = one.key or "test_accuracy"
-    series = {m: _mean_curve(found.results_of(row, m), key) for m in found.table.methods}
-    series = {m: points for m, points in series.items() if len(points) > 1}
-    if not series:
-        return ""
-    rounds = max(points[-1][0] for points in series.values())
-    ends = [end for m in series if one.unit == "%" and (end := row.paper(m, 0)) is not None]
-    values = [v for points in series.values() for _, v in points[len(points) // 20 :]] + ends
-    ticks = _ticks(min(values), max(values))
-    low, high = ticks[0], ticks[-1]
-    labels = {method: found.paper.methods[method]["label"] for method in series}
-    wide = LEFT + PLOT + 40 + 7 * max(map(len, labels.values()))
-
-    def place(round: float, value: float) -> tuple[float, float]:
-        x = LEFT + PLOT * round / rounds
-        y = 10 + (HIGH - 10 - BOTTOM) * (high - min(max(value, low), high)) / (high - low)
-        return x, y
-
-    size = f'viewBox="0 0 {wide} {HIGH}" font-family="sans-serif" font-size="11"'
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f'<rect width="{wide}" height="{HIGH}" fill="white"/>']
-    for value in ticks:
-        _, y = place(0, value)
-        out.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + PLOT}" stroke="#ddd"/>')
-        out.append(f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{value:.5g}</text>')
-    for k in range(5):
-        x, _ = place(rounds * k / 4, low)
-        out.append(f'<text x="{x:.1f}" y="{HIGH - 28}" text-anchor="middle">{rounds * k / 4:.0f}</text>')
-    for k, (method, points) in enumerate(series.items()):
-        colour, label = COLOURS[k % len(COLOURS)], escape(labels[method])
-        path = "L".join("{:.1f} {:.1f}".format(*place(r, v)) for r, v in points)
-        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        out.append(f'<text x="{LEFT + PLOT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
-        printed, open_mark = row.paper(method, 0), f'fill="white" stroke="{colour}" stroke-width="2"'
-        if printed is not None and one.unit == "%":
-            x, y = place(rounds, printed)
-            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {open_mark}/>')
-        if printed is not None and one.unit == "rounds" and isinstance(row.target, float) and printed <= rounds:
-            x, y = place(printed, 100 * row.target)
-            out.append(f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {open_mark}/>')
-    what = escape(of(key).words)
-    out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{what} over rounds: {escape(row.label)}</text></svg>')
-    return "\n".join(out) + "\n"
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers around these, four to eight of them."""
-    spread = max(high - low, 1e-9)
-    size = 10 ** math.floor(math.log10(spread / 4))
-    step = next(size * n for n in (1, 2, 5, 10) if spread / (size * n) <= 6)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [step * k for k in range(first, last + 1)]
-
-
-def _mean_curve(results: Sequence[Result], key: str) -> list[tuple[float, float]]:
-    """The mean over seeds in the rounds that all of them have."""
-    pairs = [zip(curve["round"], curve.get(key, ()), strict=False) for curve in (r["curve"] for r in results)]
-    curves = [{round: value for round, value in pair if value is not None} for pair in pairs]
-    if not curves:
-        return []
-    scale = 100 if of(key).unit == "percent" else 1
-    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-    return [(r, scale * stats.mean([curve[r] for curve in curves])) for r in rounds]
 
 
 def summary(found: Found) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from unalike.metrics.names import lower_ones
 from unalike.nn.task import Task
 from unalike.settings.knobs import knobs
 from unalike.settings.typed import Known, hints
+from unalike.training import LocalTraining
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -44,7 +45,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
         "participation": participation,
         **({} if run.channel is None else {"channel": {"stages": [str(stage) for stage in run.channel.stages]}}),
         "method": _plain(settings(run.method)),
-        "local": {f.name: _plain(getattr(run.local, f.name)) for f in dc.fields(run.local)},
+        "local": _local(run.local),
         **_models(run),
         "data": {
             "clients": len(run.data),
@@ -60,6 +61,12 @@ def usual_settings(method: Method) -> dict[str, Any]:
     without such a one is of a run that had said so."""
     known: Known = hints(type(method)) if dc.is_dataclass(method) else {}
     return {"method": {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}}
+
+
+def _local(local: LocalTraining) -> dict[str, Any]:
+    """The settings of training; what hides samples only where it does, for runs of before knew nothing of it."""
+    left_out = () if local.sample_clip is not None else ("sample_clip", "sample_noise")
+    return {f.name: _plain(getattr(local, f.name)) for f in dc.fields(local) if f.name not in left_out}
 
 
 def _newcomers(run: Run) -> dict[str, Any]:

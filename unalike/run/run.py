@@ -46,7 +46,7 @@ from unalike.run.round import Round
 from unalike.run.sampling import Bernoulli, Uniform, draw, sampling
 from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
-from unalike.run.spending import Spending, chosen_noise, drawing
+from unalike.run.spending import SampleSpending, Spending, chosen_noise, drawing
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
@@ -289,6 +289,9 @@ class Run:
         if self.channel is not None and self.channel.private:
             q = drawing(self.channel, self.sampling, self.population)
             self.spending = Spending(self.channel, self.settings, q, self.server.values)
+        self.sample_spending: SampleSpending | None = None
+        if self.local.sample_clip is not None:
+            self.sample_spending = SampleSpending(self.local, self.tasks.values(), self.settings, self.server.values)
         found = {name: self._engine(name, own[name], options, where) for name in self.tasks}
         (self.engine, self._reason), *_ = found.values()
         if self.architectures is not None:
@@ -401,6 +404,8 @@ class Run:
         exchanges.finish()
         if self.spending is not None and any(exchanges.noised.values()):
             self.spending.add(-1, exchanges.noised)
+        if self.sample_spending is not None and exchanges.trained:
+            self.sample_spending.add(-1, exchanges.trained, self._training.train.sizes)
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
@@ -421,6 +426,8 @@ class Run:
         exchanges.finish()
         if self.spending is not None:
             self.spending.add(t, exchanges.noised)
+        if self.sample_spending is not None:
+            self.sample_spending.add(t, exchanges.trained, self._training.train.sizes)
         self._commit()
         began += self.engine.others_seconds - others
         trained = time.perf_counter() - began
@@ -446,6 +453,8 @@ class Run:
             line |= {f"setup_bytes_{way}": count for way, count in self._setup_bytes().items()}
         if self.spending is not None:
             line |= self.spending.line(last=t + 1 == self.rounds or self._used_up())
+        if self.sample_spending is not None:
+            line |= self.sample_spending.line()
         if self.evaluated(t + 1):
             line |= self.evaluate()
         line["seconds"] = round(trained, 6)
@@ -667,14 +676,14 @@ class Run:
         }
 
     def _privacy(self) -> dict[str, Any]:
-        """What was spent, and what is guaranteed with it, where the channel has noise."""
-        if self.spending is None:
-            return {}
-        return {
-            "epsilon": self.spending.line(False)["epsilon"],
-            "delta": self.spending.delta,
-            "guarantee": str(self.spending.guarantee()),
-        }
+        """What was spent, and what is guaranteed with it, where there is noise."""
+        found: dict[str, Any] = {}
+        if self.spending is not None:
+            spent = self.spending.line(last=False)["epsilon"]
+            found |= {"epsilon": spent, "delta": self.spending.delta, "guarantee": str(self.spending.guarantee())}
+        if self.sample_spending is not None:
+            found["sample_guarantee"] = str(self.sample_spending.guarantee())
+        return found
 
 
 def _finite(value: Any) -> bool:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from unalike.channel import Channel
 from unalike.channel.accountant import Accountant, Guarantee
 from unalike.channel.calibrate import noise_for
-from unalike.channel.events import Event, together
+from unalike.channel.events import ZERO_OUT, Event, GaussianSum, together
 from unalike.channel.stage import Stage
 from unalike.channel.stages import GaussianNoise, Noise, TreeNoise
+from unalike.client.sample_privacy import most_passes
 from unalike.errors import UnalikeError
+from unalike.nn.task import Task
 from unalike.run.sampling import Bernoulli, Listed, Sampling, Turns
 from unalike.run.settings import RunSettings
+from unalike.training import LocalTraining
 
 SPENT = "_spent"  # among the server's values: what was spent so far
+SAMPLES_SPENT = "_samples_spent"  # and for single samples
 EACH_ROUND = "_spent_each_round"  # and how many exchanges the last round had, of drawn clients and of everybody
 
 
@@ -95,6 +101,34 @@ class Spending:
     def guarantee(self) -> Guarantee:
         """Return the smallest ε that can be shown for what was spent so far, with δ and who counts as a neighbour."""
         return self.account.tight(self.delta)
+
+
+class SampleSpending:
+    """What a client's noised training (DP-SGD) has spent for each of its samples, of a client that takes part in every
+    round: towards whoever sees what it sends. Counted apart from what a channel's noise spends for whole clients."""
+
+    def __init__(self, local: LocalTraining, tasks: Iterable[Task], settings: RunSettings, values: dict[str, Any]):
+        self.local, self.delta, self.values = local, settings.delta, values
+        if any(task.buffer_layout.size for task in tasks):
+            raise UnalikeError(
+                "sample_clip: BatchNorm mixes the samples of a batch, so that none has a gradient of its own: take "
+                "another norm (--norm group), or none."
+            )
+
+    def add(self, round: int, trainings: int, sizes: np.ndarray) -> None:
+        """Take a round's trainings down (-1: the set-up's)."""
+        account = Accountant(self.values.get(SAMPLES_SPENT, ()), "sample")
+        account.add(GaussianSum(self.local.sample_noise), trainings * most_passes(self.local, sizes, round))
+        self.values[SAMPLES_SPENT] = account.rows
+
+    def guarantee(self) -> Guarantee:
+        """Return the ε so far; who takes part, and how many samples there are, is the same in both runs compared."""
+        return Accountant(self.values.get(SAMPLES_SPENT, ()), "sample").tight(self.delta, ZERO_OUT)
+
+    def line(self) -> dict[str, float | None]:
+        """Return ε for a round's line."""
+        found = self.guarantee().epsilon
+        return {"sample_epsilon": found if math.isfinite(found) else None}
 
 
 def chosen_noise(stages: tuple[Stage, ...], settings: RunSettings, q: float) -> tuple[Stage, ...]:

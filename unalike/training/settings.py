@@ -39,6 +39,8 @@ class LocalTraining:
     eps: float = knob(1e-8, "of adam and rmsprop", least=0)
     weight_decay: float = knob(0.0, "added to the gradient, after clipping", least=0)
     clip_norm: float | None = knob(None, "the gradient's norm is cut to this", above=0)
+    sample_clip: float | None = knob(None, "each sample's gradient is cut to this norm (DP-SGD)", above=0)
+    sample_noise: float = knob(0.0, "noise on a batch's gradients, relative to sample_clip (DP-SGD)", least=0)
     shuffle: bool = knob(True, "a new order of the samples every pass")
     drop_last: bool = knob(False, "leave a short last batch out")
     keep_optimizer: bool = knob(False, "a client's optimizer lives through the run")
@@ -63,6 +65,8 @@ class LocalTraining:
         object.__setattr__(self, "betas", tuple(float(b) for b in self.betas))  # a config file gives a list
         if self.nesterov and not (self.optimizer == "sgd" and self.momentum > 0):
             raise UnalikeError("nesterov=True needs optimizer='sgd' and a momentum above 0.")
+        if self.sample_noise and self.sample_clip is None:
+            raise UnalikeError("sample_noise needs sample_clip: noise hides a sample whose gradient is bounded.")
         if self.momentum and self.optimizer == "adam":
             raise UnalikeError(f"adam takes betas and no momentum; got momentum={self.momentum!r}.")
         if self.augment is not None:

@@ -262,7 +262,7 @@ class Stack:
             "rows": rows,
             "state": {name: value.contiguous().clone() for name, value in request.state.items()},
         }
-        if request.loss is not None or request.step is not None:
+        if request.loss is not None or request.step is not None or local.sample_clip is not None:
             moving["draws"] = draws.fold(self.numbers["_draws"], self.trained)
         there = chosen.samples
         samples = "public" if there.own is None else "both" if there.public else "own"
@@ -284,7 +284,7 @@ class Stack:
         ends: Any = (*done, moving["state"])
         theta, buffers, slots, loss, state = tree_map(lambda t: t[moves[1]], ends) if moves else ends
         self.used += order, step.static
-        self.loss = judged(request, theta, loss)
+        self.loss = judged(request, theta, loss, local.sample_clip is not None)
         self.numbers = {**self.numbers, "steps": did.to(lr), "lr": lr[:, 0]}
         if model:
             keep, send = leave(job, local, slots, buffers, self.received, self._unpack)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from unalike import draws
 from unalike.client.calls import ModelCalls
 from unalike.client.plan import part_mask, stepped
+from unalike.client.sample_privacy import private_gradient
 from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import Batch, Train, plain_args
 from unalike.contract.requests import DataName
@@ -131,6 +132,8 @@ class Step:
         self.static: StaticBuffers | None = None
         self.mask = part_mask(task, kind.net, kind.part, pure.layout)
         self.asked: frozenset[str] | None = frozenset() if kind.loss is None and kind.step is None else None
+        if kind.local.sample_clip is not None:
+            self.asked = None  # it draws
         self.trying: set[str] | None = None
 
     # ---- one step of every client of a prefix, in place on `moving`
@@ -166,6 +169,14 @@ class Step:
             for name, value in after.items():
                 state[name].copy_(kept(value, state[name]))
             return loss
+        if self.kind.local.sample_clip is not None:
+            first_x, first_y = (t[0] if each is None else t[:, 0] for t in (x, y))
+            g = vmap(self._private, in_dims=(0, 0, each, each, 0, 0, 0))(
+                theta, buffers, first_x, first_y, weight[:, 0], keys, known
+            )
+            pull, push = moving.get("pull", 0.0), moving.get("push", 0.0)
+            update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live, self.mask)
+            return lr[:, 0] * torch.nan  # the loss would tell of samples
         objective = self._objective if self.kind.net == "model" else self._net_objective
         g, (loss, new_buffers) = vmap(grad(lambda *one: objective(common["args"], *one), has_aux=True), in_dims=dims)(
             theta, buffers, *(t[0] if each is None else t[:, 0] for t in (x, y)), weight[:, 0], keys, args, known
@@ -292,6 +303,14 @@ class Step:
             batch, _ = self._batch(buffers, x, y, weight, key, known, at=at)
             loss = loss + extra(batch, **args, **common, **self.args)
         return loss, ((data_loss if own else loss).detach(), after[-1].detach())
+
+    def _private(
+        self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, known: dict[str, Any]
+    ) -> Tensor:
+        """The gradient of one client's step that hides each sample."""
+        own, packed = self.task.layout, self.pure.layout
+        batch, _ = self._batch(buffers, x, y, weight, key, known)
+        return own.repack(private_gradient(batch, packed.repack(theta, own), self.kind.local), packed)
 
     def _net_objective(
         self,

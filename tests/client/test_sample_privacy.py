@@ -1,0 +1,110 @@
+"""DP-SGD in a client's own steps: the same on every engine, what it is worth, and what it would not cover."""
+
+import math
+
+import numpy as np
+import pytest
+import small
+import torch
+from torch import nn
+
+import unalike as ua
+from unalike.channel.accountant import epsilon_of_mu
+from unalike.client.sample_privacy import most_passes, private_gradient
+from unalike.errors import UnalikeError
+
+ENGINES = ("sequential", "batched", "loopback")
+
+
+def local(**changes):
+    return ua.LocalTraining(**{"epochs": 1, "batch_size": 4, "lr": 0.1, **changes})
+
+
+def run(method=None, engine="sequential", dtype="float64", rounds=2, **changes):
+    module = changes.pop("module", None)
+    return small.run(method, module=module, engine=engine, dtype=dtype, rounds=rounds, local=local(**changes))
+
+
+class Given:
+    """A batch of given gradients, the last of which only fills it."""
+
+    weights = torch.tensor([0.5, 0.5, 0.0])
+
+    def gradients(self, vector):
+        return torch.tensor([[3.0, 4.0], [0.3, 0.4], [100.0, 100.0]])
+
+    def normal(self, purpose, shape):
+        return torch.tensor([1.0, -1.0])
+
+
+def test_gradients_are_clipped_one_by_one_and_the_sum_has_the_noise():
+    """(3, 4) is cut to (0.6, 0.8), (0.3, 0.4) stays; noise of 2 · 1 on the sum is 1 on the mean of two."""
+    found = private_gradient(Given(), torch.zeros(2), local(sample_clip=1.0, sample_noise=2.0))
+    assert found.tolist() == pytest.approx([0.45 + 1.0, 0.6 - 1.0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_a_long_clip_and_no_noise_it_is_training(engine):
+    plain = small.run(dtype="float64", rounds=2, local=local())
+    assert torch.allclose(run(engine=engine, sample_clip=1e6).server.w, plain.server.w, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", [ua.FedAvg(), ua.Scaffold(), ua.FedDyn()], ids=lambda m: m.name)
+def test_engines_agree(method):
+    changes = {"sample_clip": 0.3, "sample_noise": 0.5, "momentum": 0.5}
+    one, *others = (run(method, engine, **changes).server.w for engine in ENGINES)
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-13) for other in others)
+    assert not torch.allclose(one, run(method, sample_clip=0.3, momentum=0.5).server.w, atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_step_has_the_stated_noise(engine):
+    torch.manual_seed(3)
+    wide = nn.Sequential(nn.Linear(5, 1200), nn.Tanh(), nn.Linear(1200, 3))
+    both = [
+        small.run(module=wide, dtype="float64", rounds=1, engine=engine, clients_per_round=[[1]], local=one)
+        for one in (local(sample_clip=0.1, sample_noise=z, lr=0.5) for z in (3.0, 0.0))
+    ]
+    noise = (both[0].server.w - both[1].server.w).double()  # one step of 4 samples: 0.5 · 3 · 0.1 / 4
+    assert float(noise.square().mean().sqrt()) == pytest.approx(0.0375, rel=6 / math.sqrt(2 * noise.numel()))
+
+
+def test_each_pass_is_one_release_of_each_sample():
+    found = run(rounds=3, epochs=2, sample_clip=1.0, sample_noise=2.0)
+    expected = [epsilon_of_mu(math.sqrt(2 * t) / 2.0, 1e-5) for t in (1, 2, 3)]
+    assert [line["sample_epsilon"] for line in found.history] == pytest.approx(expected)
+    assert all(line["train_loss"] is None for line in found.history)
+    assert found.summary()["sample_guarantee"].endswith("(zero out one sample; exact)")
+    assert run(rounds=1, sample_clip=1.0).history[0]["sample_epsilon"] is None  # a clip alone hides nothing
+
+
+@pytest.mark.parametrize(
+    "changes, most", [({"epochs": 3}, 3), ({"steps": 5}, 5), ({"epochs": 0.5}, 1), ({"steps": 2}, 2)]
+)
+def test_the_client_that_takes_most_passes(changes, most):
+    """Sizes 8 and 2, batches of 4: a pass has two steps, or one."""
+    assert most_passes(local(**{"epochs": None, **changes}), np.array([8, 2]), 0) == most
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path):
+    settings = {"local": local(sample_clip=1.0, sample_noise=2.0)}
+    whole = small.run(rounds=3, **settings)
+    small.run(rounds=1, folder=tmp_path / "a", **settings)
+    parts = small.run(rounds=3, folder=tmp_path / "a", resume=True, **settings)
+    assert torch.equal(parts.server.w, whole.server.w)
+    assert small.timeless(parts.history) == small.timeless(whole.history)
+
+
+@pytest.mark.parametrize("method", [ua.Moon(), ua.FedSAM(0.1), ua.QFedAvg(q=1.0), ua.IFCA(2)], ids=lambda m: m.name)
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_other_looks_at_samples_are_refused(method, engine):
+    with pytest.raises(UnalikeError, match="sample_clip covers plain training") as error:
+        run(method, engine, sample_clip=1.0)
+    assert "\n" not in str(error.value)
+
+
+def test_what_has_no_meaning_is_refused():
+    with pytest.raises(UnalikeError, match="sample_noise needs sample_clip"):
+        local(sample_noise=1.0)
+    with pytest.raises(UnalikeError, match="BatchNorm mixes the samples"):
+        run(module=small.model(batch_norm=True), sample_clip=1.0)

@@ -1,0 +1,140 @@
+"""The pictures of a paper's page: a number over rounds, one picture a row, or across the rows of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from unalike.metrics.names import of
+from unalike.reproduce import measure
+from unalike.reproduce.define import Row, Table
+from unalike.reproduce.results import Result
+from unalike.results import stats
+
+if TYPE_CHECKING:
+    from unalike.reproduce.pages import Found
+
+PLOT, HIGH, LEFT, BOTTOM = 500, 330, 46, 44
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
+Points = list[tuple[float, float]]
+
+
+def groups(table: Table, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each picture, by its name: each row by itself, or where a picture goes across rows all that
+    begin with the same part."""
+    out: dict[str, list[Row]] = {}
+    for row in rows:
+        out.setdefault(row.begins if table.across else row.id, []).append(row)
+    return out
+
+
+def curves(found: Found, row: Row) -> str:
+    """Return a number over rounds, a line a method (mean over seeds); circles at the end are the paper's numbers,
+    diamonds its rounds to the target."""
+    one = measure.measure(found.table.measures[0])
+    if one.unit in ("s", "bytes"):  # of which a curve says nothing
+        return ""
+    key = one.key or "test_accuracy"
+    series = {m: _mean_curve(found.results_of(row, m), key) for m in found.table.methods}
+    series = {m: points for m, points in series.items() if len(points) > 1}
+    if not series:
+        return ""
+    rounds = max(points[-1][0] for points in series.values())
+    circles: dict[str, tuple[float, float]] = {}
+    diamonds: dict[str, tuple[float, float]] = {}
+    for method in series:
+        printed = row.paper(method, 0)
+        if printed is not None and one.unit == "%":
+            circles[method] = rounds, printed
+        if printed is not None and one.unit == "rounds" and isinstance(row.target, float) and printed <= rounds:
+            diamonds[method] = printed, 100 * row.target
+    values = [v for points in series.values() for _, v in points[len(points) // 20 :]]
+    values += [value for _, value in circles.values()]
+    below = [(rounds * k / 4, f"{rounds * k / 4:.0f}") for k in range(5)]
+    title = f"{of(key).words} over rounds: {row.label}"
+    return _picture(found, series, values, (0.0, rounds), below, title, circles, diamonds)
+
+
+def across(found: Found, rows: Sequence[Row]) -> str:
+    """Return the table's first number across rows, a line a method."""
+    one = measure.measure(found.table.measures[0])
+    cells = {(cell.row.id, cell.method): cell.mean for cell in found.shown() if cell.measure == one}
+    series: dict[str, Points] = {}
+    for method in found.table.methods:
+        means = [(float(k), cells.get((row.id, method))) for k, row in enumerate(rows)]
+        series[method] = [(k, mean) for k, mean in means if mean is not None]
+    series = {m: points for m, points in series.items() if points}
+    if not series or len(rows) < 2:
+        return ""
+    values = [v for points in series.values() for _, v in points]
+    below = [(float(k), row.ends) for k, row in enumerate(rows)]
+    title = f"{one.words} across {found.table.across}: {rows[0].label.partition(', ')[0]}"
+    return _picture(found, series, values, (-0.3, len(rows) - 0.7), below, title)
+
+
+def _picture(
+    found: Found,
+    series: dict[str, Points],
+    values: Sequence[float],
+    ends: tuple[float, float],
+    below: Sequence[tuple[float, str]],
+    title: str,
+    circles: dict[str, tuple[float, float]] | None = None,
+    diamonds: dict[str, tuple[float, float]] | None = None,
+) -> str:
+    """Return lines as SVG. values: what must be seen; ends: of the horizontal axis; below: what stands under it."""
+    ticks = _ticks(min(values), max(values))
+    low, high = ticks[0], ticks[-1]
+    labels = {method: found.paper.methods[method]["label"] for method in series}
+    wide = LEFT + PLOT + 40 + 7 * max(map(len, labels.values()))
+
+    def place(at: float, value: float) -> tuple[float, float]:
+        x = LEFT + PLOT * (at - ends[0]) / (ends[1] - ends[0])
+        y = 10 + (HIGH - 10 - BOTTOM) * (high - min(max(value, low), high)) / (high - low)
+        return x, y
+
+    size = f'viewBox="0 0 {wide} {HIGH}" font-family="sans-serif" font-size="11"'
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f'<rect width="{wide}" height="{HIGH}" fill="white"/>']
+    for value in ticks:
+        _, y = place(ends[0], value)
+        out.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + PLOT}" stroke="#ddd"/>')
+        out.append(f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{value:.5g}</text>')
+    for at, text in below:
+        x, _ = place(at, low)
+        out.append(f'<text x="{x:.1f}" y="{HIGH - 28}" text-anchor="middle">{escape(text)}</text>')
+    for k, (method, points) in enumerate(series.items()):
+        colour, label = COLOURS[k % len(COLOURS)], escape(labels[method])
+        path = "L".join("{:.1f} {:.1f}".format(*place(*point)) for point in points)
+        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        out.append(f'<text x="{LEFT + PLOT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
+        mark = f'fill="white" stroke="{colour}" stroke-width="2"'
+        if circles and method in circles:
+            x, y = place(*circles[method])
+            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {mark}/>')
+        if diamonds and method in diamonds:
+            x, y = place(*diamonds[method])
+            out.append(f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {mark}/>')
+    out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{escape(title)}</text></svg>')
+    return "\n".join(out) + "\n"
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers around these, four to eight of them."""
+    spread = max(high - low, 1e-9)
+    size = 10 ** math.floor(math.log10(spread / 4))
+    step = next(size * n for n in (1, 2, 5, 10) if spread / (size * n) <= 6)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [step * k for k in range(first, last + 1)]
+
+
+def _mean_curve(results: Sequence[Result], key: str) -> Points:
+    """The mean over seeds in the rounds that all of them have."""
+    pairs = [zip(curve["round"], curve.get(key, ()), strict=False) for curve in (r["curve"] for r in results)]
+    found = [{round: value for round, value in pair if value is not None} for pair in pairs]
+    if not found:
+        return []
+    scale = 100 if of(key).unit == "percent" else 1
+    rounds = sorted(set.intersection(*(set(curve) for curve in found)))
+    return [(r, scale * stats.mean([curve[r] for curve in found])) for r in rounds]
