@@ -95,6 +95,11 @@ def test_of_a_run():
     rows = ua.simulate(model(batch_norm=True), federation(), ua.FedAvg(), channel="half", **given).who_sees()
     assert said(rows, SERVER, "BatchNorm's statistics") == ["each client's own, past the channel"]
     assert said(rows, WIRE, "a reply") == ["94 bytes, 188 without the channel"]
+    assert said(rows, SERVER, "clients' scores") == [
+        "what evaluation measures on each client's own samples: it goes past the channel"
+    ]
+    silent = ua.simulate(model(), federation(), ua.FedAvg(), evaluate_clients="none", **given).who_sees()
+    assert not said(silent, SERVER, "clients' scores")
     alone = ua.simulate(model(), federation(), ua.DefKT(), **given).who_sees()
     assert said(alone, MODEL, "who holds it") == ["there is none for all: each client has its own"]
     assert not said(alone, SERVER, "BatchNorm's statistics") and not said(alone, WIRE, "a reply")

@@ -203,7 +203,8 @@ def test_an_estimate_after_round_1(here, capsys):
 @pytest.mark.parametrize(
     "line",
     ["list", "list methods", "list method scaffold", "list data synthetic-feddc", "list model mlp",
-     "list engine batched", "list partition dirichlet", "config check run.toml", "config schema",
+     "list engine batched", "list partition dirichlet", "list stages", "list stage noise", "config check run.toml",
+     "config schema",
      "doctor --no-probe", "new mine", "completion bash", "run run.toml --dry-run", "--version",
      "run run.toml --rounds 0"],
 )  # fmt: skip
@@ -225,7 +226,7 @@ def test_help_fits_80_columns(here, capsys, command):
 
 
 @pytest.mark.parametrize(
-    "line", ["list", "list methods", "list method scaffold", "list data digits", "doctor --no-probe"]
+    "line", ["list", "list methods", "list stages", "list method scaffold", "list data digits", "doctor --no-probe"]
 )
 def test_tables_fit_80_columns(here, capsys, line):
     code, out, _ = do(capsys, line)
@@ -237,6 +238,14 @@ def test_every_method_s_page_fits_80_columns(here, capsys):
         code, out, _ = do(capsys, f"list method {name}")
         assert code == 0 and max(map(len, out.splitlines())) <= 80, name
         assert "the server sees" in out and "vector" in out
+
+
+def test_a_stage_shows_its_settings_and_how_it_is_written(capsys):
+    out = " ".join(do(capsys, "list stages")[1].split())
+    assert "topk:share:feedback share: of the entries that travel [0.01]; feedback: whether" in out
+    assert "bounded" not in out and "Compression hides nothing that can be relied on" in out
+    assert "multiplier 1.0 a number or text" in " ".join(do(capsys, "list stage noise")[1].split())
+    assert "who sees what the server the clients: who takes part" in " ".join(do(capsys, "list scaffold")[1].split())
 
 
 def test_a_method_shows_what_it_reads_what_the_server_sees_and_its_bytes(capsys):

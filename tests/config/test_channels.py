@@ -138,6 +138,21 @@ def test_flags_take_the_place_of_a_files_channel(tmp_path, capsys):
     assert "channel" not in found("--channel", "none")["found"]
 
 
+def test_a_dry_run_finds_the_noise_for_all_rounds(tmp_path, capsys):
+    pytest.importorskip("dp_accounting")
+    file = tmp_path / "run.toml"
+    file.write_text(GOOD.replace("mu = 0.5", 'weights = "uniform"').replace("fedprox", "fedavg"))
+
+    def found(rounds):
+        words = ["--rounds", str(rounds), "--epsilon", "8", "--channel", "clip:1,noise:auto"]
+        assert cli.main(["--json", "run", str(file), "--dry-run", "--clients-per-round", "bernoulli:0.5", *words]) == 0
+        said = json.loads(capsys.readouterr().out)["found"]
+        return float(said["channel"].rpartition(":")[2]), said["privacy"]
+
+    (few, privacy), (many, _) = found(2), found(20)
+    assert many > 1.3 * few and privacy.startswith("ε = 8 at δ = 1e-05") and "after all rounds" in privacy
+
+
 def test_networks_that_differ_need_channels_of_their_own():
     tables = {"data": {"name": "digits"}, "models": {"a": {"name": "linear"}, "b": {"name": "mlp"}}}
     tables["run"] = {"rounds": 1, "architecture": "a:5,b:5", "channel": "clip:1.0"}

@@ -220,7 +220,9 @@ def test_a_channel_its_bytes_and_who_sees_what(tmp_path):
         config.run(table, callbacks=[record.Record()])
     run = tmp_path / "clip-1.0,topk-0.1"
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    lines[-1] |= {"epsilon": 2.5, "delta": 1e-5}
+    lines[-1] |= {"epsilon": 3.0, "epsilon_pld": 2.5}
+    who = json.loads((run / "record/clients.json").read_text())
+    (run / "record/clients.json").write_text(json.dumps(who | {"delta": 1e-5}))
     (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = content(report.write(tmp_path))
     plain, through = sorted(data["privacy"], key=lambda p: len(p["channel"]))

@@ -110,6 +110,8 @@ def test_it_opens_and_has_all_its_parts(page):
     parts = page.run("[...document.querySelectorAll('section')].map(s => s.id)")
     assert parts == ["verdict", "numbers", "curves", "clients", "labels", "drift", "privacy", "repeat", "settings"]
     assert page.run("document.documentElement.dataset.ready") == "yes"
+    seen = page.run("[...document.querySelectorAll('#privacy details')].map(d => d.querySelectorAll('tr').length)")
+    assert seen and min(seen) > 5
 
 
 def test_every_picture_has_words_and_a_table(page):

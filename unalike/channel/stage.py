@@ -256,7 +256,7 @@ class Stage:
 
     @classmethod
     def arguments(cls) -> list[dc.Field]:
-        """Its parameters in their order."""
+        """Its parameters in their order; what is given by name only is not written."""
         return [f for f in dc.fields(cls) if not f.kw_only]
 
     def __str__(self) -> str:

@@ -34,6 +34,11 @@ TRAVELS = {
     False: "nothing travels in a simulation; between machines TLS leaves sizes and times",
 }
 
+_SCORES = {
+    False: "what evaluation measures on each client's own samples",
+    True: "what evaluation measures on each client's own samples: it goes past the channel",
+}
+
 
 @dc.dataclass(frozen=True)
 class Sight:
@@ -51,16 +56,19 @@ def who_sees(
     real: bool = False,
     common: bool = True,
     statistics: bool = False,
+    judged: bool = False,
     reply: tuple[int, int] | None = None,
 ) -> list[Sight]:
     """Return the rows for a run.
 
     real: between machines, not simulated. common: there is a model that all share. statistics: BatchNorm's are
-    averaged. reply: bytes of one reply without the channel and with it.
+    averaged. judged: models are evaluated on clients' own samples. reply: bytes of one reply without the channel and
+    with it.
     """
     private = any(stage.private for stage in stages)
     return [
         *_server(method, stages, private, statistics),
+        *([Sight(SERVER, "clients' scores", _SCORES[bool(stages)])] if judged and not method.pooled else []),
         *_clients(method, stages, private, real),
         Sight(WIRE, "every message", TRAVELS[real]),
         *_wire(stages, reply),
@@ -97,7 +105,8 @@ def _clients(method: Method, stages: Sequence[Stage], private: bool, real: bool)
 def _wire(stages: Sequence[Stage], reply: tuple[int, int] | None) -> Iterator[Sight]:
     yield from (Sight(WIRE, str(s), s.sees.wire) for s in stages if s.sees.wire)
     if reply is not None:
-        yield Sight(WIRE, "a reply", f"{reply[1]:,} bytes, {reply[0]:,} without the channel")
+        saved = f", {reply[0]:,} without the channel" if reply[0] != reply[1] else ", as without the channel"
+        yield Sight(WIRE, "a reply", f"{reply[1]:,} bytes{saved}")
 
 
 def _model(method: Method, private: bool, common: bool) -> Iterator[Sight]:

@@ -95,7 +95,7 @@ def stage_usage(name: str) -> str:
 def stage_settings(name: str) -> str:
     """A stage's settings and their defaults, in a line."""
     empty = inspect.Parameter.empty
-    known = {n: s for n, s in typed.hints(STAGES[name]).items() if n != "fields"}
+    known = {n: s for n, s in config.stage_settings(STAGES[name]).items() if n != "fields"}
     said = (
         f"{n}: {s.knob.text}{'' if s.default in (empty, None) else f' [{str(s.default).lower()}]'}"
         for n, s in known.items()
@@ -122,6 +122,8 @@ def _text(thing: Any) -> str:
 def _detail(kind: str, name: str, as_json: bool) -> int:
     thing = KINDS[kind][name]
     hints = {} if kind == "engines" else config.data_settings({"name": name}) if kind == "data" else typed.hints(thing)
+    if kind == "stages":
+        hints = config.stage_settings(thing)
     settings: dict[str, dict[str, Any]] = {
         n: {
             "kind": typed.words(s.hint),

@@ -30,6 +30,7 @@ from unalike.data import Federation
 from unalike.errors import UnalikeError
 from unalike.metrics.names import of, score_in
 from unalike.report import Record
+from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.settings import typed
 from unalike.text import size, span
@@ -182,8 +183,11 @@ def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | 
     """Do everything but the training: make data and model, choose the engine, or take one that stands in for it."""
     alone = {k: v for k, v in settings["run"].items() if k not in ("folder", "resume")}
     alone |= {"engine": stand_in} if stand_in else {}
-    run = config.run({**settings, "run": {**alone, "rounds": 0}})
+    rounds = alone["rounds"] if "epsilon" in alone else 0  # the noise is found for so many
+    run = config.run({**settings, "run": {**alone, "rounds": rounds}}, callbacks=[_NoRound()])
     found, seen = show.facts(run), run.who_sees(real=stand_in is not None)
+    if run.spending is not None:
+        found["privacy"] = f"{run.spending.ahead(alone['rounds'])} after all rounds, if each has one exchange"
     found |= {"engine": settings["run"]["engine"], "because": "as asked"} if stand_in else {}
     if args.json:
         show.document({"settings": settings, "found": found, "who_sees": show.sights(seen)})
@@ -193,6 +197,13 @@ def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | 
         Console(highlight=False, markup=False).print(show.settings_tree(settings, found))
         print("\n" + show.sight_table(seen))
     return 0
+
+
+class _NoRound(Callback):
+    """Ends a run before its first round."""
+
+    def on_start(self, run: Run) -> None:
+        run.rounds = 0
 
 
 def report(run: Run, folder: str, as_json: bool) -> None:
@@ -210,7 +221,7 @@ def report(run: Run, folder: str, as_json: bool) -> None:
         rows.append([name, f"{chosen[score.key]:.4f}"])
     ways = [way for way in ("down", "up", "peer") if f"bytes_{way}" in summary]
     rows += [[f"bytes {way}", size(summary[f"bytes_{way}"])] for way in ways]
-    if "bytes_up_plain" in summary:
+    if summary.get("bytes_up_plain", summary["bytes_up"]) != summary["bytes_up"]:
         rows.append(["bytes up without the channel", size(summary["bytes_up_plain"])])
     rows.append(["time", span(summary["seconds"])])
     count = summary["rounds"]

@@ -48,7 +48,7 @@ from unalike.config.build import (
     make_sampling,
     network_names,
 )
-from unalike.config.channels import channel_tables, channel_text, find_stage, make_channel
+from unalike.config.channels import channel_tables, channel_text, find_stage, make_channel, stage_settings
 from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
@@ -108,6 +108,6 @@ __all__ = [
     "read",
     "read_tables",
     "run",
-    "schema",
+    "schema", "stage_settings",
     "uses",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from unalike.channel.channel import tables as stage_tables
 from unalike.config.user_files import absolute_file, from_file, is_file
 from unalike.contract import Method
 from unalike.errors import UnalikeError
-from unalike.settings.typed import short
+from unalike.settings.typed import Known, hints, short
 
 CHANNEL = "channel"  # of a file: tables, one for each stage, in their order
 
@@ -23,6 +23,12 @@ def find_stage(kind: str) -> type[Stage]:
     if not (isinstance(found, type) and issubclass(found, Stage)):
         raise UnalikeError(f"{kind!r} is not a stage: it must be a class made from unalike.channel.Stage.")
     return found
+
+
+def stage_settings(kind: type[Stage]) -> Known:
+    """What a [[channel]] table of a kind may hold beside it."""
+    own = {"fields", *(f.name for f in kind.arguments())}
+    return {name: setting for name, setting in hints(kind).items() if name in own}
 
 
 def make_channel(given: Any, where: str = "") -> tuple[Stage, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unalike.channel import STAGES
-from unalike.config.channels import CHANNEL
+from unalike.config.channels import CHANNEL, stage_settings
 from unalike.config.tables import (
     FACTS,
     IN_COMMON,
@@ -21,7 +21,6 @@ from unalike.config.tables import (
 )
 from unalike.settings import typed
 from unalike.settings.knobs import Knob
-from unalike.settings.typed import hints
 
 
 def schema() -> dict[str, Any]:
@@ -67,7 +66,7 @@ def _channel() -> dict[str, Any]:
     kind = {**words, "anyOf": [{"enum": list(STAGES)}, {"pattern": r"\.py:\w+$"}]}
     rules = []
     for name, stage in STAGES.items():
-        known = hints(stage)
+        known = stage_settings(stage)
         own = {
             n: typed.schema(s.hint) | _bounds(s.knob) | ({"description": s.knob.words} if s.knob.words else {})
             for n, s in known.items()

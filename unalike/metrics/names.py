@@ -163,7 +163,6 @@ def _others() -> Iterator[Number]:
     agree = "Agreement of clusters with planted groups (adjusted Rand)"
     yield Number("cluster_ari", agree, better="higher", words="adjusted Rand index", summary="ARI")
     yield Number("batches", "Mini-batches read in training", "count", source="bookkeeping")
-    yield Number("delta", "δ of ε", source="bookkeeping")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
     yield Number("rounds", "Rounds", "count", source="bookkeeping", summary="rounds")

@@ -943,8 +943,8 @@ function privacy() {
   const channel = data.privacy.some(p => p.channel.length), epsilon = data.privacy.some(p => p.epsilon !== null);
   const body = data.privacy.map(p => el("tr", {}, el("th", { scope: "row" }, p.label), el("td", {}, p.leaves),
     channel ? el("td", {}, p.channel.join(", then ") || "as it is") : null,
-    channel ? el("td", {}, p.plain === null ? FORMAT.bytes(p.up) : `${FORMAT.bytes(p.up)}, ${FORMAT.bytes(p.plain)} without the channel`) : null,
-    epsilon ? el("td", {}, p.epsilon === null ? "none: no guarantee" : `ε = ${trim(p.epsilon, 4)} at δ = ${trim(p.delta ?? 0, 3)}`) : null));
+    channel ? el("td", {}, p.plain === null || p.plain === p.up ? FORMAT.bytes(p.up) : `${FORMAT.bytes(p.up)}, ${FORMAT.bytes(p.plain)} without the channel`) : null,
+    epsilon ? el("td", {}, p.epsilon === null ? "none: no guarantee" : `ε = ${trim(p.epsilon, 4)}${p.delta === null ? "" : ` at δ = ${p.delta < 1e-3 ? p.delta.toExponential() : trim(p.delta, 3)}`}`) : null));
   const heads = ["method", "leaves a client", ...(channel ? ["goes through", "sent up"] : []), ...(epsilon ? ["guarantee"] : [])];
   const head = heads.length > 2 ? el("thead", {}, el("tr", {}, heads.map(h => el("th", { scope: "col" }, h)))) : null;
   const scroll = (...parts) => el("div", { class: "scroll free", tabindex: "0" }, el("table", { class: "words" }, parts.filter(p => p)));

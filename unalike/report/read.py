@@ -466,8 +466,8 @@ def _through(run: RunFiles) -> dict[str, Any]:
         "channel": [str(stage) for stage in stages],
         "up": up,
         "plain": plain or None,
-        "epsilon": _short(last.get("epsilon")),
-        "delta": _short(last.get("delta")),
+        "epsilon": _short(last.get("epsilon_pld") or last.get("epsilon")),
+        "delta": _short(run.who.get("delta")),
     }
 
 

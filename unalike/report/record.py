@@ -132,7 +132,8 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
     who = {"population": len(data), "client": ids.tolist(), "name": names, "samples": data.train.sizes[ids].tolist()}
     groups = planted(run)
     known = {} if groups is None else {"planted": groups[ids].tolist()}
-    seen = {"leaves": privacy(run.method), "who_sees": [dc.asdict(row) for row in run.who_sees()]}
+    seen: dict[str, Any] = {"leaves": privacy(run.method), "who_sees": [dc.asdict(row) for row in run.who_sees()]}
+    seen |= {"delta": run.settings.delta} if run.private else {}
     return {**who, "labels": labels, "label_names": data.label_names, **known, **seen}
 
 

@@ -228,6 +228,7 @@ class Run:
             real=self.data.remote if real is None else real,
             common=bool(self.vectors()),
             statistics=any(task.averages_buffers for task in self.tasks.values()),
+            judged=len(self.evaluated_clients) > 0 and not {"test", "validation"}.isdisjoint(self.data.splits),
             reply=self._reply_bytes(),
         )
 

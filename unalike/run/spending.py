@@ -90,6 +90,14 @@ class Spending:
             found["epsilon_pld"] = account.tight(self.delta).epsilon
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
+    def ahead(self, rounds: int) -> Guarantee:
+        """Return what so many rounds of one exchange each will spend."""
+        account = Accountant()
+        for t in range(rounds):
+            for event in self.events(t, 1, 0):
+                account.add(event)
+        return account.tight(self.delta)
+
     def guarantee(self) -> Guarantee:
         """Return the smallest ε that can be shown for what was spent so far, with δ and who counts as a neighbour."""
         return self.account.tight(self.delta)
