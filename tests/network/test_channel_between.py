@@ -341,3 +341,16 @@ def test_a_plan_cannot_run_a_file_that_the_client_was_not_given(tmp_path, people
         plan = {**header["plan"], "run": {**header["plan"]["run"], "channel": channel}}
         answer = wire.decode(people[0].answer([wire.encode({**header, "plan": plan}, {})]))[0]
         assert answer["kind"] == "error" and not trace.exists(), channel
+
+
+def test_the_noise_that_a_server_draws_has_the_stated_size_and_is_its_secret(people):  # noqa: F811
+    """From the operating system, others each time: by six standard errors of P numbers' deviation."""
+
+    def noised(channel):
+        settings = settings_of("fedavg", channel, rounds=1, clients_per_round=1.0)
+        return served({**settings, "method": {"name": "fedavg", "weights": "uniform"}}, Direct(people)).server.w
+
+    plain = noised("clip:0.01,noise:0")
+    drawn = torch.stack([4 * (noised("clip:0.01,noise:5.0") - plain) / 0.05 for _ in range(8)])  # of four clients' sum
+    assert len(drawn[:, 0].unique()) == 8
+    assert float(drawn.square().mean()) == pytest.approx(1, abs=6 * (2 / drawn.numel()) ** 0.5)
