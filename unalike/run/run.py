@@ -229,6 +229,7 @@ class Run:
             common=bool(self.vectors()),
             statistics=any(task.averages_buffers for task in self.tasks.values()),
             judged=len(self.evaluated_clients) > 0 and not {"test", "validation"}.isdisjoint(self.data.splits),
+            samples=bool(self.local.sample_clip is not None and self.local.sample_noise),
             reply=self._reply_bytes(),
         )
 
