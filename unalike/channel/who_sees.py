@@ -37,10 +37,9 @@ TRAVELS = {
     False: "nothing travels in a simulation; between machines TLS leaves sizes and times",
 }
 
-_SCORES = {
-    False: "what evaluation measures on each client's own samples",
-    True: "what evaluation measures on each client's own samples: it goes past the channel",
-}
+_SCORES = "what evaluation measures on each client's own samples"
+_PAST = ": it goes past the channel"
+_EXACT = ': exact, past the noise and outside every ε; evaluate_clients = "none" leaves it out'
 
 
 @dc.dataclass(frozen=True)
@@ -70,9 +69,10 @@ def who_sees(
     reply: bytes of one reply without the channel and with it.
     """
     private = any(stage.private for stage in stages)
+    scores = _SCORES + (_EXACT if private else _PAST if stages else "")
     return [
         *_server(method, stages, private, statistics, BOUNDED if samples else REBUILT),
-        *([Sight(SERVER, "clients' scores", _SCORES[bool(stages)])] if judged and not method.pooled else []),
+        *([Sight(SERVER, "clients' scores", scores)] if judged and not method.pooled else []),
         *_clients(method, stages, private, real),
         Sight(WIRE, "every message", TRAVELS[real]),
         *_wire(stages, reply),

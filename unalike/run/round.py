@@ -253,10 +253,11 @@ class Round:
                     finite &= torch.isfinite(value).reshape(len(value), -1).all(1).cpu().numpy()
         bad = np.isinf(outcome.loss) | ~finite
         if bad.any():
-            clients = [int(k) for k in outcome.ids[bad]]
-            named = ", ".join(map(str, clients[:5])) + (" and others" if len(clients) > 5 else "")
+            clients = [] if self.hidden else [int(k) for k in outcome.ids[bad]]  # under noise nobody is named
+            named = f"client {', '.join(map(str, clients[:5]))}" if clients else "a client"
+            named += " and others" if len(clients) > 5 else ""
             raise Diverged(
-                f"Round {self.round + 1}: the loss or weights of client {named} became NaN or infinite; the last "
+                f"Round {self.round + 1}: the loss or weights of {named} became NaN or infinite; the last "
                 "checkpoint is kept. A smaller lr or clip_norm=10 usually helps.",
                 self.round + 1,
                 clients,

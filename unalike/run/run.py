@@ -111,7 +111,7 @@ class Run:
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
-        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed)
+        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, self.secretive)
         self._bound = {name: own.live() for name, own in tasks.items()}
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
@@ -222,13 +222,15 @@ class Run:
         """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
         it is between machines, where it only stands in for one that is."""
         stages = () if self.channel is None else self.channel.stages
+        real = self.data.remote if real is None else real
+        judged = choose_clients(self.settings.evaluate_clients, len(self.data), self.seed, self.private and real)
         return who_sees(
             self.method,
             stages,
-            real=self.data.remote if real is None else real,
+            real=real,
             common=bool(self.vectors()),
             statistics=any(task.averages_buffers for task in self.tasks.values()),
-            judged=len(self.evaluated_clients) > 0 and not {"test", "validation"}.isdisjoint(self.data.splits),
+            judged=len(judged) > 0 and not {"test", "validation"}.isdisjoint(self.data.splits),
             samples=bool(self.local.sample_clip is not None and self.local.sample_noise),
             reply=self._reply_bytes(),
         )
