@@ -446,8 +446,8 @@ class Run:
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
-        if self.sample_spending is not None and exchanges.trained:
-            self.sample_spending.add(-1, exchanges.trained, self._training.train.sizes)
+        if self.sample_spending is not None and exchanges.passes is not None and exchanges.passes.any():
+            self.sample_spending.add(exchanges.passes)
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
@@ -468,8 +468,8 @@ class Run:
         exchanges.finish()
         if self.spending is not None:
             self.spending.end()
-        if self.sample_spending is not None:
-            self.sample_spending.add(t, exchanges.trained, self._training.train.sizes)
+        if self.sample_spending is not None and exchanges.passes is not None:
+            self.sample_spending.add(exchanges.passes)
         self._commit()
         began += self.engine.others_seconds - others
         trained = time.perf_counter() - began
