@@ -306,8 +306,10 @@ REFUSED = [
     (ua.FLHC(2, warmup=0), {}, "FLHC reads 'own' of every single client"),
     (ua.DefKT(), {}, "DefKT sends the server nothing"),
     (ua.Centralized(), {}, "pools all data"),
-    (ua.RFedAvgPlus(weights="uniform"), HALF, "replies.ids"),
-    (ua.FedCluster(2, weights="uniform"), HALF, "cohort.ids"),
+    (ua.RFedAvgPlus(weights="uniform"), HALF, "RFedAvgPlus reads who takes part or answers"),
+    (ua.FedCluster(2, weights="uniform"), HALF, "FedCluster reads who takes part or answers"),
+    (ua.PowerSGD(weights="uniform"), {"rounds": 0}, "PowerSGD reads who takes part or answers"),
+    (ua.L2GD(variant="steady"), HALF, "who takes part"),
     (Reads("ids"), {}, "Reads reads who answered"),
     (Reads("losses"), {}, "losses"),
     (Reads("losses"), {"channel": "clip:1.0,local-noise:1.0"}, "losses"),
@@ -333,6 +335,8 @@ def test_what_noise_need_not_hide_is_read():
     assert [private(Reads(what), **local).server.found for what in ("ids", "cohort", "only")] == [2, 2, 1]
     assert private(ua.FLHC(2, warmup=0), **local).rounds_done == 1  # each reply has noise of its own
     assert private(ua.FedAvg(), **local).rounds_done == 1
+    assert private(ua.PowerSGD(), **local).rounds_done == 1
+    assert private(ua.L2GD(variant="steady"), rounds=1).rounds_done == 1  # everybody takes part
 
 
 @pytest.mark.parametrize("buffers", ["freeze", "local"])
@@ -356,6 +360,32 @@ def test_sample_weights_without_an_option_are_equal():
     """FedProx weighs by samples and has no option for it: under noise every client counts the same."""
     mean = private(ua.FedProx(mu=0.0), channel="clip:1000.0,noise:0").server.w
     assert torch.equal(mean, small.run(UNIFORM, clients_per_round=1.0).server.w)
+
+
+# ---------------------------------------------------------------- whole numbers, bits, and who is named
+
+
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
+def test_shares_of_clients_who_do_not_come(kind):
+    """One of six comes on the average, or nobody, and the noise is divided over five: the server adds the rest."""
+    channel = f"clip:0.5,quantise:12:0.5,{kind}:4.0:5"
+    run = private(channel=channel, clients_per_round=ua.sampling.Bernoulli(0.2), rounds=6)
+    assert run.rounds_done == 6 and min(line["clients"] for line in run.history) == 0
+    assert "(zero out one client; RDP)" in run.summary()["guarantee"]
+
+
+def test_bytes_without_the_channel_are_those_of_a_plain_run():
+    run = private(channel="adaptive-clip:0.1:0.5:0.2:0.4,noise:1.0", rounds=1)
+    plain = small.run(UNIFORM, clients_per_round=1.0, rounds=1)
+    assert run.history[0]["bytes_up_plain"] == plain.history[0]["bytes_up"] == run.history[0]["bytes_up"] - 6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_diverged_is_not_named_under_noise(engine):
+    local = ua.LocalTraining(epochs=5, batch_size=4, lr=1e38)
+    with pytest.raises(ua.Diverged, match="of a client became NaN") as error:
+        private(local=local, engine=engine)
+    assert error.value.clients == []
 
 
 # ---------------------------------------------------------------- an audit

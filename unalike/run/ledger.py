@@ -16,8 +16,8 @@ LEDGER = "spent.jsonl"
 
 
 class Ledger:
-    """spent.jsonl of a run's folder: a line an exchange under noise, on disk before clients are asked, with all
-    that was spent up to and with it. Lines are never taken back. count: of the lines; last: the account of the last.
+    """spent.jsonl of a run's folder: a line an exchange under noise, on disk before clients are asked, with all that
+    was spent up to and with it. Lines are never taken back. count: of the lines; last: the account of the last one.
 
     The checkpoint comes after the round. A round that a crash cut off may have been seen by clients already, and is
     done again with other noise: both were spent.

@@ -52,6 +52,8 @@ class Round:
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
         self.bytes_saved = 0  # by the channel, of what went up
         self.batches = 0  # read by all clients in training
+        # how often a client had any one of its samples in a step, where that is counted (DP-SGD)
+        self.passes = None if engine.job.local.sample_clip is None else np.zeros(self.population, dtype=np.int64)
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
         self._buffers: dict[str, list[tuple[np.ndarray, Tensor, float]]] = {}
@@ -111,6 +113,11 @@ class Round:
             call = dc.replace(call, rows=rows, parcels=parcels)
         if self.spending is not None:
             self.spending.ask(self.exchange, of_round)
+        expected = {}
+        if self.passes is not None and len(ids):
+            passes = self.engine.passes(call, ids)
+            np.add.at(self.passes, ids, passes)
+            expected = dict(zip(ids.tolist(), passes.tolist(), strict=True))
         self.exchange += 1
         sums, trained = self._sums(), 0
         if not len(ids) and isinstance(sums, Sums):
@@ -121,6 +128,11 @@ class Round:
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
+            if outcome.passes and outcome.passes > expected.get(int(outcome.ids[0]), 0):
+                raise UnalikeError(
+                    f"{type(self.method).__name__}.{name}: how long a client trains depends on its own values "
+                    "(me.n, its message or state), so that sample_clip cannot count it."
+                )
             self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
             losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
@@ -258,10 +270,11 @@ class Round:
                     finite &= torch.isfinite(value).reshape(len(value), -1).all(1).cpu().numpy()
         bad = np.isinf(outcome.loss) | ~finite
         if bad.any():
-            clients = [int(k) for k in outcome.ids[bad]]
-            named = ", ".join(map(str, clients[:5])) + (" and others" if len(clients) > 5 else "")
+            clients = [] if self.hidden else [int(k) for k in outcome.ids[bad]]  # under noise nobody is named
+            named = f"client {', '.join(map(str, clients[:5]))}" if clients else "a client"
+            named += " and others" if len(clients) > 5 else ""
             raise Diverged(
-                f"Round {self.round + 1}: the loss or weights of client {named} became NaN or infinite; the last "
+                f"Round {self.round + 1}: the loss or weights of {named} became NaN or infinite; the last "
                 "checkpoint is kept. A smaller lr or clip_norm=10 usually helps.",
                 self.round + 1,
                 clients,

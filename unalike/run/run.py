@@ -112,7 +112,7 @@ class Run:
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
-        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed)
+        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, self.secretive)
         self._bound = {name: own.live() for name, own in tasks.items()}
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
@@ -225,13 +225,16 @@ class Run:
         """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
         it is between machines, where it only stands in for one that is."""
         stages = () if self.channel is None else self.channel.stages
+        real = self.data.remote if real is None else real
+        judged = choose_clients(self.settings.evaluate_clients, len(self.data), self.seed, self.private and real)
         return who_sees(
             self.method,
             stages,
-            real=self.data.remote if real is None else real,
+            real=real,
             common=bool(self.vectors()),
             statistics=any(task.averages_buffers for task in self.tasks.values()),
-            judged=len(self.evaluated_clients) > 0 and not {"test", "validation"}.isdisjoint(self.data.splits),
+            judged=len(judged) > 0 and not {"test", "validation"}.isdisjoint(self.data.splits),
+            samples=bool(self.local.sample_clip is not None and self.local.sample_noise),
             reply=self._reply_bytes(),
         )
 
@@ -443,8 +446,8 @@ class Run:
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
-        if self.sample_spending is not None and exchanges.trained:
-            self.sample_spending.add(-1, exchanges.trained, self._training.train.sizes)
+        if self.sample_spending is not None and exchanges.passes is not None and exchanges.passes.any():
+            self.sample_spending.add(exchanges.passes)
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
@@ -465,8 +468,8 @@ class Run:
         exchanges.finish()
         if self.spending is not None:
             self.spending.end()
-        if self.sample_spending is not None:
-            self.sample_spending.add(t, exchanges.trained, self._training.train.sizes)
+        if self.sample_spending is not None and exchanges.passes is not None:
+            self.sample_spending.add(exchanges.passes)
         self._commit()
         began += self.engine.others_seconds - others
         trained = time.perf_counter() - began

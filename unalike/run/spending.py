@@ -17,7 +17,6 @@ from unalike.channel.events import ZERO_OUT, Event, GaussianSum, together
 from unalike.channel.passage import SECRET
 from unalike.channel.stage import Stage
 from unalike.channel.stages import GaussianNoise, Noise, TreeNoise
-from unalike.client.sample_privacy import most_passes
 from unalike.errors import UnalikeError
 from unalike.nn.task import Task
 from unalike.run.folder import written_facts
@@ -244,10 +243,10 @@ class SampleSpending:
                 "another norm (--norm group), or none."
             )
 
-    def add(self, round: int, trainings: int, sizes: np.ndarray) -> None:
-        """Take a round's trainings down (-1: the set-up's)."""
+    def add(self, passes: np.ndarray) -> None:
+        """Take a round down, or the set-up: how often each client had any one of its samples in a step."""
         account = Accountant(self.values.get(SAMPLES_SPENT, ()), "sample")
-        account.add(GaussianSum(self.local.sample_noise), trainings * most_passes(self.local, sizes, round))
+        account.add(GaussianSum(self.local.sample_noise), int(passes.max()))
         self.values[SAMPLES_SPENT] = account.rows
 
     def guarantee(self) -> Guarantee:
