@@ -324,7 +324,11 @@ def test_without_the_package_one_line_says_so(monkeypatch):
         (lambda: Accountant().add(GaussianSum(1.0), -1), "cannot be taken back"),
         (lambda: spent(GaussianSum(1.0), 1, 1.0), r"δ must be in \[0, 1\); got 1.0"),
         (lambda: spent(SampledGaussian(0.1, 1.0), 1, 1e-5, REPLACE), "Bernoulli sampling has no 'replace'"),
-        (lambda: spent(SkellamSum(9.0, 1.0, 1.0, 0.1), 1, 1e-5, REPLACE), "'skellam' with Bernoulli sampling"),
+        (lambda: spent(SkellamSum(9.0, 1.0, 1.0), 1, 1e-5, ADD_REMOVE), "'skellam' has no guarantee for 'add or"),
+        (
+            lambda: spent(DiscreteGaussianSum(9.0, 1.0, 1.0), 1, 1e-5, ADD_REMOVE),
+            "'discrete gaussian' has no guarantee for 'add or",
+        ),
     ],
 )
 def test_mistakes_are_one_line(make, says):

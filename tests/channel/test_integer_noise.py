@@ -108,10 +108,21 @@ def test_what_a_sum_spends_is_of_the_longest_reply():
     assert gaussian.event(1.0) == DiscreteGaussianSum(skellam.sigma**2, l1, l2, 1.0, 5, 4)
 
 
-def test_too_few_shares_are_too_little_noise():
-    channel = channel_of("clip:0.1,quantise:8:1.27,skellam:2.0:5", 4)
-    with pytest.raises(UnalikeError, match="4 clients answered, and the noise is divided over 5"):
-        exchanged(channel, torch.zeros(4, 4, dtype=torch.float64), 4.0)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("came", [1, 2, 7])
+def test_shares_that_are_missing_the_server_adds(kind, came):
+    """Five shares are a deviation of 20 codes; who comes beyond them brings more."""
+    channel = channel_of(f"clip:0.1,quantise:8:1.27,{kind}:2.0:5", MANY)
+    total = exchanged(channel, torch.zeros(came, MANY, dtype=torch.float64), 5.0).total("delta")
+    codes, expected = total / 0.01, 20 * math.sqrt(max(came, 5) / 5)
+    assert torch.allclose(codes, codes.round(), atol=1e-6)
+    assert float(codes.square().mean().sqrt()) == pytest.approx(expected, rel=6 / math.sqrt(2 * MANY))
+    assert abs(float(codes.mean())) < 6 * expected / math.sqrt(MANY)
+
+
+def test_missing_shares_of_no_noise_are_nothing():
+    channel = channel_of("clip:0.1,quantise:8:1.27,skellam:0:5", 4)
+    assert not exchanged(channel, torch.zeros(2, 4, dtype=torch.float64), 5.0).total("delta").any()
 
 
 @pytest.mark.parametrize(
@@ -127,6 +138,8 @@ def test_too_few_shares_are_too_little_noise():
         ("clip:0.1,topk:0.5,noise:1.0", "topk adds an error of earlier rounds after the clip"),
         ("clip:0.1,topk:0.5:false,local-noise:1.0", "which entries travel would go past the noise"),
         ("clip:0.1,quantise:8,local-noise:1.0", "put it before"),
+        ("adaptive-clip:0.1,local-noise:1.0", "bit of an adaptive clip before it would go past the noise: take clip"),
+        ("adaptive-clip:0.1,clip:1.0,local-noise:1.0", "would go past the noise: take clip"),
     ],
 )
 def test_what_compression_would_break_is_one_line(stages, why):

@@ -45,6 +45,11 @@ def test_fedavg_hides_nothing_without_a_channel():
     assert said(rows, MODEL, "who holds it") == ["the server, and every client that it sends it to"]
 
 
+def test_noise_in_local_steps_hides_samples_not_clients():
+    words = said(who_sees(ua.FedAvg(), samples=True), SERVER, "its change of the model")[0]
+    assert "rebuilt" not in words and "one sample" in words and "in common is not hidden" in words
+
+
 def test_compression_is_called_no_privacy():
     rows = who_sees(ua.FedAvg(), parse("clip:2,quantise:8"), reply=(400, 104))
     assert (

@@ -122,13 +122,14 @@ def test_the_state_is_read_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_reply_that_is_not_finite_is_not_packed(bad, tmp_path):
-    node = make(tmp_path, "quantise:8")
-    with refused("Round 1: 'delta' of client 2 became NaN or infinite", Diverged):
-        node._through(Call("client", {}, {}, 0, 0), {"delta": torch.full((SIZE,), bad)}, {})
+    for channel, named in (("quantise:8", "client 2"), ("clip:1.0,local-noise:1.0", "a client")):
+        node = make(tmp_path / channel, channel)
+        with refused(f"Round 1: 'delta' of {named} became NaN or infinite", Diverged):
+            node._through(Call("client", {}, {}, 0, 0), {"delta": torch.full((SIZE,), bad)}, {})
 
 
 def test_whole_numbers_do_not_go_past_the_noise(tmp_path):
-    with refused("channel: 'count' is of whole numbers, which go past the noise"):
+    with refused("channel: 'count' is of whole numbers, which noise does not cover"):
         parts(make(tmp_path, "clip:1.0,local-noise:1.0"))
 
 

@@ -54,7 +54,7 @@ def test_a_federation_computes_what_a_simulation_does(name, people):  # noqa: F8
 @pytest.mark.parametrize("channel", ["clip:0.1,local-noise:0.5", "clip:0.1,quantise:12:0.1,skellam:1:4"])
 def test_noise_that_clients_draw_is_that_of_a_simulation(channel, people):  # noqa: F811
     """These clients draw from the run's seed, for tests (--repeatable)."""
-    settings = settings_of("fedavg", channel)
+    settings = settings_of("fedavg", channel, evaluate_clients="all")
     same_as_simulated({**settings, "method": {"name": "fedavg", "weights": "uniform"}}, Direct(people))
 
 
@@ -258,7 +258,15 @@ def test_a_plan_says_every_setting_of_a_stage(people):  # noqa: F811
     [
         (("clip",), "clip:3", None),
         (("clip:1.0", "topk"), "clip:1,topk:0.5", None),
+        (("clip:1.0",), "clip:0.5", None),  # a norm is a bound from above
         (("clip:1.0",), "clip:2.0", "clip:1.0"),
+        (("clip:1.0:1",), "clip:0.5", "clip:1.0:1"),
+        (("local-noise",), "clip:1,local-noise:0.01", None),
+        (("local-noise",), "clip:1,local-noise:0", "local-noise"),
+        (("noise",), "clip:1,noise:0", "noise"),
+        (("clip:1.0", "local-noise:2.0"), "clip:0.5,local-noise:2.5", None),  # a multiplier is one from below
+        (("local-noise:2.0",), "clip:1,local-noise:1.5", "local-noise:2.0"),
+        (("local-noise:2.0:laplace",), "clip:1,local-noise:2.5", "local-noise:2.0:laplace"),
         (("clip", "topk"), "clip:1.0", "topk"),
         (("clip",), "", "clip"),
         (("clip",), [{"kind": "clip", "fields": ["control"]}], "clip"),
@@ -266,7 +274,9 @@ def test_a_plan_says_every_setting_of_a_stage(people):  # noqa: F811
 )
 def test_a_client_insists_on_stages(require, channel, lacks, people):  # noqa: F811
     people[3].rules = Rules(repeatable=True, require=require)
-    settings = settings_of("scaffold", channel, rounds=1)
+    method = "fedavg" if "noise" in str(channel) else "scaffold"
+    settings = settings_of(method, channel, rounds=1, clients_per_round=1.0)
+    settings["method"] |= {"weights": "uniform"} if method == "fedavg" else {}
     if lacks is None:
         served(settings, Direct(people))
         return
@@ -275,7 +285,8 @@ def test_a_client_insists_on_stages(require, channel, lacks, people):  # noqa: F
 
 
 def test_rules_name_stages_that_there_are():
-    for wrong, words in (("clpi", "clip"), ("clip:-1", "norm"), ("clip:1:2:3", "clip:norm")):
+    wrongs = (("clpi", "clip"), ("clip:-1", "norm"), ("clip:1:2:3", "clip:norm"), ("noise:auto", "as a number"))
+    for wrong, words in wrongs:
         with refused(words):
             Rules(require=(wrong,))
 
@@ -341,3 +352,89 @@ def test_a_plan_cannot_run_a_file_that_the_client_was_not_given(tmp_path, people
         plan = {**header["plan"], "run": {**header["plan"]["run"], "channel": channel}}
         answer = wire.decode(people[0].answer([wire.encode({**header, "plan": plan}, {})]))[0]
         assert answer["kind"] == "error" and not trace.exists(), channel
+
+
+def test_the_noise_that_a_server_draws_has_the_stated_size_and_is_its_secret(people):  # noqa: F811
+    """From the operating system, others each time: by six standard errors of P numbers' deviation."""
+
+    def noised(channel):
+        settings = settings_of("fedavg", channel, rounds=1, clients_per_round=1.0)
+        return served({**settings, "method": {"name": "fedavg", "weights": "uniform"}}, Direct(people)).server.w
+
+    plain = noised("clip:0.01,noise:0")
+    drawn = torch.stack([4 * (noised("clip:0.01,noise:5.0") - plain) / 0.05 for _ in range(8)])  # of four clients' sum
+    assert len(drawn[:, 0].unique()) == 8
+    assert float(drawn.square().mean()) == pytest.approx(1, abs=6 * (2 / drawn.numel()) ** 0.5)
+
+
+def uniform(channel, **run):
+    settings = settings_of("fedavg", channel, rounds=1, clients_per_round=1.0, **run)
+    return {**settings, "method": {"name": "fedavg", "weights": "uniform"}}
+
+
+def evaluated(link):
+    return {k for k, header in link.asked if header["kind"] == "evaluate"}
+
+
+def scores(run):
+    return [row.words for row in run.who_sees() if row.of == "clients' scores"]
+
+
+@pytest.mark.parametrize("noise", ["noise:1.0", "local-noise:1.0"])
+def test_under_noise_real_clients_are_not_evaluated_unless_it_is_asked_for(noise, people):  # noqa: F811
+    quiet, asked, clipped = Direct(people), Direct(people), Direct(people)
+    run = served(uniform(f"clip:1.0,{noise}"), quiet)
+    assert not evaluated(quiet) and not scores(run) and not run.client_values and "test_loss" in run.history[0]
+    run = served(uniform(f"clip:1.0,{noise}", evaluate_clients="all"), asked)
+    assert evaluated(asked) == {0, 1, 2, 3} and "exact, past the noise" in scores(run)[0]
+    served(uniform("clip:1.0"), clipped)
+    assert evaluated(clipped) == {0, 1, 2, 3}
+    simulation = simulated(uniform(f"clip:1.0,{noise}"))
+    assert len(simulation.client_values["client"]) == 4
+    assert scores(simulation) and not [row for row in simulation.who_sees(real=True) if row.of == "clients' scores"]
+
+
+def test_a_client_that_needs_noise_answers_no_evaluation_unless_it_allows_it(people):  # noqa: F811
+    for k, rules in (
+        (1, {"require": ("local-noise",)}),
+        (3, {"require": ("local-noise:0.5",), "allow_evaluation": True}),
+    ):
+        people[k].rules = Rules(repeatable=True, **rules)
+    people[2].rules = Rules(repeatable=True, require=("clip",))
+    answers, said = {}, []
+
+    def hear(k, header, answer):
+        if header["kind"] == "evaluate":
+            answers[k] = wire.decode(answer)[0]
+        return answer
+
+    run = served(uniform("clip:1.0,local-noise:1.0", evaluate_clients="all"), Direct(people, hear), said)
+    assert [answers[k]["kind"] for k in range(4)] == ["reply", "error", "reply", "reply"]
+    assert "--allow-evaluation" in answers[1]["reason"] and "\n" not in answers[1]["reason"]
+    assert run.client_values["client"].tolist() == [0, 2, 3]
+
+
+WIDE = {"name": "mlp", "hidden": [2000]}
+STATED = {
+    "noise:3.0": 0.03,
+    "local-noise:3.0": 0.03 * 2,  # four clients
+    "tree-noise:3.0:1": 0.03,
+    "quantise:16:0.1,skellam:3.0:4": 0.03,
+}
+
+
+@pytest.mark.parametrize("noise", STATED)
+def test_real_noise_on_the_sum_has_the_stated_size(noise, tmp_path):
+    """Drawn from the operating system, at clients or the server, of some 18,000 numbers in two rounds: a tenth off
+    would be 19 standard errors."""
+    people = [Client(own(data(), k), tmp_path / str(k)) for k in range(4)]  # noqa: F811
+
+    def moved(channel):
+        settings = {**uniform(channel, dtype="float64", evaluate_every=2), "model": WIDE}
+        settings["run"]["rounds"], settings["local"]["lr"] = 2, 1e-9
+        return served(settings, Direct(people)).server.w.double()
+
+    drawn = 4 * (moved(f"clip:0.01,{noise}") - moved("clip:0.01"))  # of the sum, in two rounds
+    sigma = STATED[noise] * 2**0.5
+    assert drawn.numel() > 15_000 and float(drawn.std()) == pytest.approx(sigma, rel=0.1)
+    assert abs(float(drawn.mean())) < 8 * sigma / drawn.numel() ** 0.5

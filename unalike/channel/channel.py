@@ -238,9 +238,10 @@ class Channel:
         return {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if any(n in acts for acts in self.acts)}
 
     def saved(self, fields: Sequence[str]) -> int:
-        """The bytes that the stages take off one reply of these fields."""
+        """The bytes that the stages take off one reply of these fields; a number of a stage's own adds one."""
         after = self.forms(fields)
-        return sum(form.bytes - after[name].bytes for name, form in self.plain(fields).items())
+        own = sum(len(s.extra) for s, acts in zip(self.stages, self.acts, strict=True) if {*fields} & {*acts})
+        return sum(form.bytes - after[name].bytes for name, form in self.plain(fields).items()) - own
 
     def forms(self, fields: Sequence[str]) -> dict[str, Form]:
         """What travels of these fields of a reply, of those that stages act on."""
@@ -260,11 +261,6 @@ class Channel:
     ) -> Way:
         """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
         flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
-        for name in up.keys() & self.touched if self.private else ():
-            if name not in flights:
-                raise UnalikeError(
-                    f"channel: {name!r} is of whole numbers, which go past the noise: send it as floats."
-                )
         if self.private and len(flights) < len(up):
             name = next(name for name in up if name not in flights)
             raise UnalikeError(f"channel: {name!r} is of whole numbers, which noise does not cover: send it as floats.")

@@ -3,6 +3,9 @@
 All in units of the integer grid: an update is clipped to C, scaled by s, and rounded at random, which lengthens it:
 `rounded_norms` says how much. The variance is that of the noise in the *sum* that is sure to be there: where clients
 may drop out, of the shares of those who must remain.
+
+A client brings its share of the noise with it, so a sum with one client more has more noise: who takes part shows, and
+there is no guarantee for "add or remove". For "zero out" and "replace" the client takes part in both runs.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from unalike.channel.events import REPLACE, Event, at_least_zero, moved, probability
+from unalike.channel.events import REPLACE, ZERO_OUT, Event, at_least_zero, moved, probability
 from unalike.errors import UnalikeError
 
 
@@ -35,8 +38,10 @@ class IntegerSum(Event):
     """Integer noise of this variance on a sum that one client moves by at most `l1` and `l2` in the two norms.
 
     A subclass gives `bound`; it holds at whole orders, and (order − 1) · divergence is convex between them. With
-    clients drawn at probability q: theorem 5 of Zhu and Wang (2019), which holds for any mechanism.
+    clients drawn at probability q: see `sampled`.
     """
+
+    relations: ClassVar[tuple[str, ...]] = (ZERO_OUT, REPLACE)
 
     variance: float
     l1: float
@@ -54,12 +59,10 @@ class IntegerSum(Event):
     def renyi(self, orders: np.ndarray, relation: str) -> np.ndarray:
         if not self.variance:
             return np.full_like(orders, math.inf)
-        if relation == REPLACE and self.q < 1:
-            raise UnalikeError(f"'{self.kind}' with Bernoulli sampling has no guarantee for 'replace'.")
         whole = np.arange(2, math.ceil(orders.max()) + 1)
         divergences = self.bound(whole, relation)
         if self.q < 1:
-            divergences = np.minimum(divergences, sampled(whole, divergences, self.q))
+            divergences = sampled(whole, divergences, self.q)
         moments = np.concatenate([[0.0], (whole - 1) * divergences])  # at orders 1, 2, …
         return np.interp(orders, np.arange(1, len(moments) + 1), moments) / (orders - 1)
 
@@ -107,18 +110,11 @@ class DiscreteGaussianSum(IntegerSum):
 
 
 def sampled(orders: np.ndarray, divergences: np.ndarray, q: float) -> np.ndarray:
-    """Return a bound of the Rényi divergences when each client is drawn with probability q; orders are 2, 3, 4, …
+    """Return a bound of the Rényi divergences when each client is drawn with probability q.
 
-    Log of (1 − q)^(α − 1) (1 + (α − 1) q) + Σ_{k ≥ 2} c_k C(α, k) q^k (1 − q)^(α − k) e^((k − 1) D(k)), by α − 1. c_2
-    is 1 and c_3, c_4, … are 3: without the 3 it holds for some mechanisms, and for Skellam noise we know no proof.
+    Drawn or not, the client's part of the two runs is (1 − q) A + q B and (1 − q) A + q B′: the moments e^((α − 1) D)
+    are jointly convex, so theirs is at most 1 − q + q e^((α − 1) D(B, B′)). Sampling gives more where A = B′ (Zhu and
+    Wang 2019), but here A lacks the share of noise that the client brings.
     """
-    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, orders[-1] + 1)))])  # log 0!, log 1!, …
-    weights = np.log(np.where(orders == 2, 1, 3)) + (orders - 1) * divergences + orders * math.log(q)
-    bounds = []
-    for order in orders:
-        k = orders[: order - 1]
-        ways = factorials[order] - factorials[k] - factorials[order - k]
-        first = (order - 1) * math.log1p(-q) + math.log1p((order - 1) * q)
-        terms = weights[: order - 1] + ways + (order - k) * math.log1p(-q)
-        bounds.append(np.logaddexp.reduce(terms, initial=first) / (order - 1))
-    return np.array(bounds)
+    moments = np.logaddexp(math.log1p(-q), math.log(q) + (orders - 1) * divergences)
+    return moments / (orders - 1)

@@ -19,6 +19,13 @@ def check_private(stages: Sequence[Stage], acts: Sequence[Sequence[str]], method
         raise UnalikeError(
             "channel: BatchNorm's statistics would be averaged outside the noise: give buffers='freeze' or 'local'."
         )
+    central = next((stage for stage in stages if isinstance(stage, Noise) and not stage.local), None)
+    if central is not None and method.sees_who:
+        raise refuse(
+            central,
+            f"{kind} reads who takes part or answers, which this noise does not cover: take another method "
+            "(docs/privacy.md lists them).",
+        )
     covered: dict[str, Noise] = {}
     for stage, fields in zip(stages, acts, strict=True):
         if isinstance(stage, Noise):

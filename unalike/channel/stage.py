@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 Common = Callable[[str], np.random.Generator]
-KINDS = ("float", "half", "bfloat", "codes")
 
 
 @dc.dataclass(frozen=True)

@@ -17,6 +17,9 @@ from unalike.text import listed
 
 SERVER, CLIENTS, WIRE, MODEL = "the server", "other clients", "on the wire", "the final model"
 REBUILT = "training samples can be rebuilt from it"
+BOUNDED = (
+    "noise in the local steps bounds what it tells of one sample; what a client's samples have in common is not hidden"
+)
 AT_SERVER = {  # by `Field.read`
     "sum": f"each client's own, though the method needs the sum only: {REBUILT}",
     "each": f"each client's own, by design: {REBUILT}",
@@ -34,10 +37,9 @@ TRAVELS = {
     False: "nothing travels in a simulation; between machines TLS leaves sizes and times",
 }
 
-_SCORES = {
-    False: "what evaluation measures on each client's own samples",
-    True: "what evaluation measures on each client's own samples: it goes past the channel",
-}
+_SCORES = "what evaluation measures on each client's own samples"
+_PAST = ": it goes past the channel"
+_EXACT = ': exact, past the noise and outside every ε; evaluate_clients = "none" leaves it out'
 
 
 @dc.dataclass(frozen=True)
@@ -57,18 +59,20 @@ def who_sees(
     common: bool = True,
     statistics: bool = False,
     judged: bool = False,
+    samples: bool = False,
     reply: tuple[int, int] | None = None,
 ) -> list[Sight]:
     """Return the rows for a run.
 
     real: between machines, not simulated. common: there is a model that all share. statistics: BatchNorm's are
-    averaged. judged: models are evaluated on clients' own samples. reply: bytes of one reply without the channel and
-    with it.
+    averaged. judged: models are evaluated on clients' own samples. samples: noise in local steps hides single samples.
+    reply: bytes of one reply without the channel and with it.
     """
     private = any(stage.private for stage in stages)
+    scores = _SCORES + (_EXACT if private else _PAST if stages else "")
     return [
-        *_server(method, stages, private, statistics),
-        *([Sight(SERVER, "clients' scores", _SCORES[bool(stages)])] if judged and not method.pooled else []),
+        *_server(method, stages, private, statistics, BOUNDED if samples else REBUILT),
+        *([Sight(SERVER, "clients' scores", scores)] if judged and not method.pooled else []),
         *_clients(method, stages, private, real),
         Sight(WIRE, "every message", TRAVELS[real]),
         *_wire(stages, reply),
@@ -76,7 +80,7 @@ def who_sees(
     ]
 
 
-def _server(method: Method, stages: Sequence[Stage], private: bool, statistics: bool) -> Iterator[Sight]:
+def _server(method: Method, stages: Sequence[Stage], private: bool, statistics: bool, tells: str) -> Iterator[Sight]:
     if method.pooled:
         yield Sight(SERVER, "every client's data", "all of it: it is pooled in one place")
         return
@@ -85,7 +89,7 @@ def _server(method: Method, stages: Sequence[Stage], private: bool, statistics: 
     shield = next((stage.sees.server for stage in stages if stage.sees.shields), "")
     for read, what in _sent(method):
         acted = read != "sealed" and shield
-        yield Sight(SERVER, what, shield if acted else AT_SERVER[read])
+        yield Sight(SERVER, what, shield if acted else AT_SERVER[read].replace(REBUILT, tells))
     if statistics:
         yield Sight(SERVER, "BatchNorm's statistics", f"each client's own{', past the channel' if stages else ''}")
     yield from (Sight(SERVER, str(s), s.sees.server) for s in stages if s.sees.server and not s.sees.shields)

@@ -92,9 +92,11 @@ class Node:
             return sent, {}
         for name, value in sent.items():  # codes could not show it
             if channel.touches(name, value) and not torch.isfinite(value).all():
+                who = [] if job.hidden else [self.client]  # under noise nobody is named
+                named = f"client {self.client}" if who else "a client"
                 raise Diverged(
-                    f"Round {call.round + 1}: {name!r} of client {self.client} became NaN or infinite. A smaller lr or "
-                    "clip_norm=10 usually helps.", call.round + 1, [self.client],
+                    f"Round {call.round + 1}: {name!r} of {named} became NaN or infinite. A smaller lr or clip_norm=10 "
+                    "usually helps.", call.round + 1, who,
                 )  # fmt: skip
         kept = {name: state[CHANNEL + name][None].to(job.task.device) for name in channel.shapes}
         draw = job.channel_draws(np.array([self.client]), call.round, call.exchange)

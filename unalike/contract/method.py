@@ -48,6 +48,7 @@ class Method:
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
     ships: ClassVar[str] = ""  # samples that clients send, in words ("samples"): everybody concerned must allow it
     one_network: ClassVar[str] = ""  # why clients cannot have different networks ("compares clients' models")
+    sees_who: ClassVar[bool] = False  # its server asks by who answered or takes part: not under noise on sums
     serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients
 
     def __init_subclass__(cls) -> None:

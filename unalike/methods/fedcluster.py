@@ -37,6 +37,7 @@ class FedCluster(Method):
     weights: str = knob("samples", "of clients in a cluster's mean", choices=("samples", "uniform"))
 
     name = "fedcluster"
+    sees_who = True
     sends = {"delta": Field(weight="weights")}
 
     def setup(self, server: Server, everyone: Cohort) -> None:

@@ -47,6 +47,7 @@ class FedMD(OwnModel):
     warm_own: int = knob(25, "passes over its own data after that", values="up to 25", least=0)
 
     name = "fedmd"
+    sees_who = True
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]

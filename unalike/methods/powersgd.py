@@ -39,6 +39,7 @@ class PowerSGD(Method):
     server_lr: float = knob(1.0, "η_g, the server's rate")
 
     name = "powersgd"
+    sees_who = True
     keeps = {"error": Field(), "change": Field(life="round"), "left": Field("left_size", life="round")}
     sends = {
         "left": Field("left_size", weight="weights", what="products of its update with thin matrices"),

@@ -37,6 +37,7 @@ class RFedAvgPlus(Method):
     )
 
     name = "rfedavg-plus"
+    sees_who = True
     keeps = {"mean": Field("features", life="round"), "model": Field(life="round")}
     sends = {"delta": Field(weight="weights"), "mean": Field("features", weight="one", what="the mean of its features")}
 

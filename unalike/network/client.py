@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses as dc
 import hashlib
 import json
+import operator
 import re
 import reprlib
 import time
@@ -26,7 +27,9 @@ from torch import Tensor, nn
 import unalike
 from unalike import config
 from unalike.channel import STAGES, Channel, parse
+from unalike.channel.channel import as_table, registered
 from unalike.channel.stage import Stage
+from unalike.channel.stages.noise import AUTO, Noise
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.preparing import sums_for
 from unalike.client.state_on_disk import with_channel
@@ -51,6 +54,7 @@ PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), 
 PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # of [run]
 LACKS_PUBLIC = "The run has a public set, and this client has none: give it the server's file (--public)."
 OTHER_PUBLIC = "The run's public set is not this client's: give both the same file (--public)."
+BOUNDS: dict[str, Callable[[Any, Any], bool]] = {"norm": operator.le, "multiplier": operator.ge}  # of --require
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -62,7 +66,9 @@ class Rules:
     looked at, from which it runs methods, models, losses and metrics; max_steps: mini-batch steps of a training;
     repeatable: privacy noise from the run's seed, which the server knows, for tests; else from the operating system;
     allow_samples: runs methods that send its own samples to the server; require: stages that a run's channel must
-    have, on all fields: "clip" whatever its settings, "clip:1.0" with these.
+    have, on all fields. "clip" is any clip and "local-noise" any noise above 0; of "clip:1.0" and "local-noise:2.0" the
+    numbers are bounds: at most that norm, at least that multiplier. Other settings that are given must be the same.
+    allow_evaluation: answers exact scores on its own samples though it requires noise.
     """
 
     methods: tuple[str, ...] | None = None
@@ -71,11 +77,13 @@ class Rules:
     repeatable: bool = False
     allow_samples: bool = False
     require: tuple[str, ...] = ()
+    allow_evaluation: bool = False
 
     def __post_init__(self) -> None:
-        for stage in self.require:
-            if stage not in STAGES:
-                parse(stage)
+        for text in self.require:
+            for stage in () if text in STAGES else parse(text):
+                if isinstance(stage, Noise) and stage.multiplier == AUTO:
+                    raise UnalikeError(f"--require {text}: give the least multiplier as a number, or the name alone.")
         for name in self.methods or ():
             if name not in METHODS:
                 raise unalike.errors.unknown("method", name, METHODS)
@@ -86,11 +94,24 @@ class Rules:
     def check_channel(self, stages: Sequence[Stage]) -> None:
         """Refuse a run whose channel lacks what this client insists on."""
         for wanted in self.require:
-            if not any(stage.name == wanted or (stage,) == parse(wanted) for stage in stages if not stage.fields):
+            if not any(_meets(stage, wanted) for stage in stages if not stage.fields):
                 has = ", ".join(map(str, stages)) or "none"
                 raise UnalikeError(
                     f"This client answers through a channel with {wanted} only (--require); the run's has {has}."
                 )
+
+    @property
+    def requires_noise(self) -> bool:
+        """Whether it answers through noise only."""
+        return any(issubclass(registered(as_table(text)["kind"]), Noise) for text in self.require)
+
+    def check_evaluation(self) -> None:
+        """Refuse to answer exact scores where replies need noise."""
+        if self.requires_noise and not self.allow_evaluation:
+            raise UnalikeError(
+                "This client answers through noise only (--require), and scores on its own samples are exact: it is "
+                "not evaluated, unless it is started with --allow-evaluation."
+            )
 
     def _with_own(self, plan: dict[str, Any], value: Any) -> Any:
         """A part of the plan with files that are this client's own, or an error if there is one it was not given."""
@@ -121,6 +142,16 @@ class Rules:
         if "file" not in method and self.methods is not None and name not in self.methods:
             raise UnalikeError(f"The run is of {name!r}; this client runs {', '.join(self.methods)} only (--methods).")
         return tables
+
+
+def _meets(stage: Stage, wanted: str) -> bool:
+    """Return whether a run's stage is the one that a client insists on, within the bounds that it names."""
+    table = as_table(wanted)
+    if type(stage) is not registered(table.pop("kind")):
+        return False
+    if isinstance(stage, Noise) and (stage.multiplier == AUTO or not stage.z):
+        return False
+    return all(BOUNDS.get(name, operator.eq)(getattr(stage, name), value) for name, value in table.items())
 
 
 def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
@@ -267,6 +298,7 @@ class Client:
         return reply
 
     def _evaluate(self, header: dict[str, Any], parts: Parts) -> bytes:
+        self.rules.check_evaluation()
         return self._node(header).handle(*parts)
 
     def _end(self, header: dict[str, Any], parts: Parts) -> bytes:

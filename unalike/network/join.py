@@ -69,8 +69,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-steps", metavar="N", type=int, help="mini-batch steps a round at most")
     samples = "this client's own samples may be sent to the server, by methods that do so"
     parser.add_argument("--allow-samples", action="store_true", help=samples)
-    stages = "stages that replies must go through, as clip:1.0,local-noise: a name, or a name with its settings"
+    stages = (
+        "stages that replies must go through, as clip:1.0,local-noise:2.0: clipped to that norm at most, with that "
+        "noise at least; a name alone is any clip, any noise above 0"
+    )
     parser.add_argument("--require", metavar="STAGES", help=stages)
+    exact = "answer exact scores on this client's own samples, though --require names noise"
+    parser.add_argument("--allow-evaluation", action="store_true", help=exact)
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--wait", metavar="SECONDS", type=float, default=float("inf"), help="for a server that is away")
     parser.add_argument("--once", action="store_true", help="leave when a run is over")
@@ -87,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
     data = with_public(data, Path(args.public)) if args.public else data
     methods = tuple(args.methods.split(",")) if args.methods else None
     files, require = tuple(map(Path, args.file)), tuple(filter(None, (args.require or "").split(",")))
-    rules = Rules(methods, files, args.max_steps, args.repeatable, args.allow_samples, require)
+    rules = Rules(methods, files, args.max_steps, args.repeatable, args.allow_samples, require, args.allow_evaluation)
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
     keyring = Keyring(Path(args.key), args.peers and Path(args.peers))
     client = Client(data, Path(args.state), rules, args.device, say, keyring)

@@ -27,8 +27,11 @@ SAME = 1e-5  # a difference between two numbers of a client that rounding makes
 EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
 
 
-def choose_clients(asked: str | int, population: int, seed: int) -> np.ndarray:
-    """Return the clients whose own data the model is evaluated on: the same ones each time."""
+def choose_clients(asked: str | int, population: int, seed: int, secretive: bool = False) -> np.ndarray:
+    """Return the clients whose own data the model is evaluated on: the same ones each time. secretive: noise protects
+    real clients, whose exact scores would go past it: nobody, unless it is asked for."""
+    if asked == "auto" and secretive:
+        asked = "none"
     if asked == "auto":
         asked = "all" if population <= EVALUATE_ALL else EVALUATE_ALL
     if asked == "none":

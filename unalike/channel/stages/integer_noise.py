@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses as dc
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from unalike.channel.stages.quantise import Quantiser
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import knob
 
+Uniforms = Callable[[str], Tensor]  # in [0, 1), float64, by purpose
 REACH = 12  # standard deviations on either side of a table: what is left out is less than a draw of 53 bits can tell
 LARGEST = 1 << 24  # entries of a table
 
@@ -33,9 +34,11 @@ class IntegerNoise(Noise):
     """Clip, then whole codes of a common unit (`quantise` with a limit), then this.
 
     The noise of the sum has the standard deviation z·C; in codes σ = z·C / unit, and each client adds noise of the
-    variance σ²/t, t = `clients`: so many at least must answer. Rounding to codes lengthens a reply; its norm in codes
-    is then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021): one that is longer is shrunk towards zero,
-    where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
+    variance σ²/t, t = `clients`: what so many add is accounted for. Rounding to codes lengthens a reply; its norm in
+    codes is then held to a bound Δ (`rounded_norms`; Kairouz, Liu & Steinke 2021): one that is longer is shrunk towards
+    zero, where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
+
+    Where fewer than t answer, the server adds the shares that are missing: without a secure sum it is trusted anyway.
     """
 
     clients: int = knob(1, "t, how many clients' shares together are the whole noise", least=1)
@@ -94,8 +97,8 @@ class IntegerNoise(Noise):
         """The largest number that can be drawn."""
         raise NotImplementedError
 
-    def drawn(self, way: Way, purpose: str, count: int) -> Tensor:
-        """Return each client's noise, [c, count]."""
+    def drawn(self, uniforms: Uniforms, purpose: str) -> Tensor:
+        """Return one share of the noise, of the shape of the uniform numbers of a purpose."""
         raise NotImplementedError
 
     def client(self, way: Way) -> None:
@@ -105,15 +108,14 @@ class IntegerNoise(Noise):
             values = flight.values.double()
             values = torch.where(shrink < 1, (values * shrink).trunc(), values)
             if self.z:
-                values = values + self.drawn(way, f"share {name}", values.shape[1])
+                values = values + self.drawn(_of_clients(way, values.shape[1]), f"share {name}")
             way.flights[name] = Flight(self.form(flight.form), values.to(flight.values.dtype), flight.at, flight.unit)
 
     def server(self, total: Total) -> None:
-        if total.came < self.clients:
-            raise UnalikeError(
-                f"channel: {self}: {total.came} clients answered, and the noise is divided over {self.clients}: too "
-                "little of it came. Let more take part, or divide it over fewer."
-            )
+        for name, value in total.sums.items() if self.z else ():
+            for missing in range(total.came, self.clients):
+                share = self.drawn(_of_server(total, value), f"share {missing} {name}")
+                total.sums[name] = total.sums[name] + self.unit * share
 
 
 @dc.dataclass(frozen=True)
@@ -131,11 +133,9 @@ class Skellam(IntegerNoise):
         low, cumulated = poisson_table(self.share / 2)
         return low + len(cumulated) - 1
 
-    def drawn(self, way: Way, purpose: str, count: int) -> Tensor:
-        one, other = (
-            inverted(poisson_table(self.share / 2), fine(way.draw.uniform, f"{purpose} {side}", (count,)))
-            for side in ("up", "down")
-        )
+    def drawn(self, uniforms: Uniforms, purpose: str) -> Tensor:
+        table = poisson_table(self.share / 2)
+        one, other = (inverted(table, uniforms(f"{purpose} {side}")) for side in ("up", "down"))
         return one - other
 
 
@@ -154,8 +154,18 @@ class DiscreteGaussian(IntegerNoise):
     def largest(self) -> int:
         return -gaussian_table(self.share)[0]
 
-    def drawn(self, way: Way, purpose: str, count: int) -> Tensor:
-        return inverted(gaussian_table(self.share), fine(way.draw.uniform, purpose, (count,)))
+    def drawn(self, uniforms: Uniforms, purpose: str) -> Tensor:
+        return inverted(gaussian_table(self.share), uniforms(purpose))
+
+
+def _of_clients(way: Way, count: int) -> Uniforms:
+    """Return uniform numbers of each client's, [c, count], by purpose."""
+    return lambda purpose: fine(way.draw.uniform, purpose, (count,))
+
+
+def _of_server(total: Total, like: Tensor) -> Uniforms:
+    """Return uniform numbers of the server's, of the shape of a sum: Φ of normal ones, which is what it can draw."""
+    return lambda purpose: torch.special.ndtr(total.normal(purpose, tuple(like.shape), like))
 
 
 Table = tuple[int, np.ndarray]  # the least number, and the cumulated probabilities from it on

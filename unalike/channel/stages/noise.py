@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unalike.channel.events import Event, GaussianSum, LocalGaussian, LocalLaplace, SampledGaussian
+from unalike.channel.events import Event, GaussianSum, LocalGaussian, LocalLaplace, SampledGaussian, noise_beside_count
 from unalike.channel.stage import Flight, Form, Sees, Stage, Total, Way, refuse
 from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
+from unalike.errors import UnalikeError
 from unalike.settings.knobs import knob
 
 AUTO = "auto"  # in place of a multiplier: found from the run's epsilon
@@ -110,14 +111,10 @@ class GaussianNoise(Noise):
         """Return the noise of the sums, relative to the clip, where a count of an adaptive clip spends a part of z."""
         if not isinstance(self.clip, AdaptiveClip) or not self.z:
             return self.z
-        count = self.clip.std * expected
-        if 2 * count <= self.z:
-            raise refuse(
-                self,
-                f"the count of {self.clip} has noise {count:g} and needs more than {self.z / 2:g} beside z = "
-                f"{self.z:g}: raise its std, or take more clients.",
-            )
-        return (self.z**-2 - (2 * count) ** -2) ** -0.5
+        try:
+            return noise_beside_count(self.z, self.clip.std * expected)
+        except UnalikeError as error:
+            raise refuse(self, f"{error} Raise the std of {self.clip}, or take more clients.") from None
 
     def server(self, total: Total) -> None:
         sigma = self.updates(total.expected) * self.bound(total.values)
@@ -144,6 +141,11 @@ class LocalNoise(Noise):
 
     def event(self, q: float) -> Event:
         return LocalGaussian(self.z) if self.law == "gaussian" else LocalLaplace(self.z)
+
+    def fit(self, before: Sequence[Stage], size: int) -> Stage:
+        if any(isinstance(stage, AdaptiveClip) for stage in before):
+            raise refuse(self, "the bit of an adaptive clip before it would go past the noise: take clip.")
+        return super().fit(before, size)
 
     def form(self, form: Form) -> Form:
         if form.positions == "sent":
