@@ -22,7 +22,7 @@ from unalike.channel.stages import Clip, Half, Quantise, TopK
         ("clip:1@delta", (Clip(1.0, fields=("delta",)),)),
         ("half@delta+control", (Half(fields=("delta", "control")),)),
         ("Clip", (Clip(),)),
-        ("", ()),
+        ("none", ()),
         ("none", ()),
         (None, ()),
         ([], ()),
@@ -49,6 +49,8 @@ def test_all_ways_to_write_a_channel(given, stages):
         ({"kind": "clip", "norm": True}, "clip: norm must be a number; got True"),
         ({"kind": "clip", "fields": "delta"}, "clip: fields must be a list of texts"),
         ({"kind": 3}, "kind must be the name of a stage; got 3"),
+        ("", "channel is empty: name its stages, such as clip:1.0, or write none"),
+        (" , ", "channel is empty"),
         (3.5, "channel must be stages, such as 'clip:1.0,topk:0.01'; got 3.5"),
     ],
 )
@@ -132,7 +134,7 @@ def test_bytes_with_and_without(tmp_path):
 
 def test_a_run_that_goes_on_has_the_same_channel(tmp_path):
     simulated("topk:0.1", folder=tmp_path / "run")
-    for other in ("topk:0.2", "", "topk:0.1@delta", "topk:0.1,half"):
+    for other in ("topk:0.2", "none", "topk:0.1@delta", "topk:0.1,half"):
         with pytest.raises(ua.UnalikeError, match=r"holds another run: there channel\.stages is"):
             simulated(other, folder=tmp_path / "run", resume=True, rounds=3)
     assert simulated([TopK(0.1)], folder=tmp_path / "run", resume=True, rounds=3).rounds_done == 3

@@ -73,6 +73,8 @@ def _table(stage: Stage) -> dict[str, Any]:
 def texts(channel: str) -> list[str]:
     """The stages of 'clip:1.0,topk:0.01', each as a text; 'none' has none."""
     found = [text.strip() for text in channel.split(",") if text.strip()]
+    if not found:
+        raise UnalikeError("channel is empty: name its stages, such as clip:1.0, or write none.")
     return [] if found == ["none"] else found
 
 

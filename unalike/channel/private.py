@@ -48,5 +48,5 @@ def check_private(stages: Sequence[Stage], acts: Sequence[Sequence[str]], method
             raise refuse(
                 noise,
                 f"weighed by samples, a large client moves the sum by more than the clip: give {kind} "
-                f"{field.weight}='uniform'.",
+                f"{field.weight}='uniform' (--{field.weight} uniform).",
             )

@@ -216,7 +216,8 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     final, chosen = summary["final"] or {}, summary["selected"] or {}
     found = {k: v for k, v in final.items() if isinstance(v, float) and of(k, run.numbers).source != "bookkeeping"}
     squared = {k for k in found if k.endswith("_pp2") and of(k, run.numbers).unit != "pp²"}  # of no points
-    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items() if k not in squared]
+    private = {k for k in found if "epsilon" in k}  # one ε, with all that it means, stands below the table
+    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items() if k not in squared | private]
     if score := score_in(chosen, run.numbers):
         name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"
         rows.append([name, f"{chosen[score.key]:.4f}"])
@@ -227,3 +228,6 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     rows.append(["time", span(summary["seconds"])])
     count = summary["rounds"]
     print(show.table([], rows, f"after {count} round{'s' * (count != 1)}"))
+    for name in ("guarantee", "sample_guarantee"):
+        if name in summary:
+            print(f"private: {summary[name]}")

@@ -221,10 +221,11 @@ def _case(
 
 
 def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], list[str]]:
-    """Of each method the setting with the best validation score; without validation data, by the score itself."""
+    """Of each method, through each channel, the setting with the best validation score; without validation data, by the
+    score itself. Channels are compared, not chosen: one that costs accuracy for bytes would never be."""
     out, blind = [], False
-    for method in dict.fromkeys(e.method for e in found):
-        mine = [e for e in found if e.method == method]
+    for kind in dict.fromkeys(map(_kind, found)):
+        mine = [e for e in found if _kind(e) == kind]
         rated = [e for e in mine if e.complete or (e.reference and not e.diverged)] or mine[:1]
         by_validation = all(len(e.validation) == len(e.seeds) for e in rated)
         blind = blind or (len(mine) > 1 and not by_validation)
@@ -236,6 +237,11 @@ def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], l
     labels = listed([e.label for e in out if not e.reference])
     how = "the test score, there being no validation data: read its numbers as too good" if blind else "validation data"
     return out, [f"Settings: of each method the one is judged that does best on {how}: {labels}."]
+
+
+def _kind(evidence: Evidence) -> tuple[str, str]:
+    """The method, and the channel where there are several."""
+    return evidence.method, next((word for word in evidence.label.split() if word.startswith("channel=")), "")
 
 
 # ---------------------------------------------------------------- tables
