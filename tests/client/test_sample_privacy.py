@@ -130,19 +130,19 @@ def counted(found):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "method, made",
-    [(ua.FedAvg(), 1), (ua.FedRep(head_epochs=50), 51), (ua.OneShot(epochs=50), 50), (ua.Reptile(steps=100), 100)],
+    [(ua.FedAvg(), 1), (ua.FedRep(head_epochs=5), 6), (ua.OneShot(epochs=5), 5), (ua.Reptile(steps=7), 7)],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_passes_that_a_method_asks_for_are_counted(engine, method, made):
-    """The smallest client has 4 samples, one batch: a hundred steps are a hundred passes."""
+    """The smallest client has 4 samples, one batch: seven steps are seven passes."""
     found = small.run(method, local=PRIVATE, rounds=1, clients_per_round=1.0, engine=engine)
     assert counted(found) == made
 
 
 @BOTH
 def test_passes_of_the_set_up_are_counted(engine):
-    found = small.run(ua.FedMD(warm_own=25), data=public(), local=PRIVATE, rounds=0, engine=engine)
-    assert counted(found) == 25
+    found = small.run(ua.FedMD(warm_own=5), data=public(), local=PRIVATE, rounds=0, engine=engine)
+    assert counted(found) == 5
 
 
 @pytest.mark.parametrize("engine", ENGINES)
