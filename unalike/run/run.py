@@ -428,7 +428,7 @@ class Run:
                 store.discard()
             if self.secretive and self.spending.begun:
                 self.server.values[SECRET] = new_secret().hex()  # it may be done again, with clients drawn again
-            self._enter(max(1, self.rounds_done))
+            self._enter(max(1, t))
             self._end(str(end))
             return None
 
