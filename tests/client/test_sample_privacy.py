@@ -10,7 +10,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.channel.accountant import epsilon_of_mu
-from unalike.client.sample_privacy import most_passes, private_gradient
+from unalike.client.sample_privacy import passes, private_gradient
 from unalike.errors import UnalikeError
 
 ENGINES = ("sequential", "batched", "loopback")
@@ -83,7 +83,7 @@ def test_each_pass_is_one_release_of_each_sample():
 )
 def test_the_client_that_takes_most_passes(changes, most):
     """Sizes 8 and 2, batches of 4: a pass has two steps, or one."""
-    assert most_passes(local(**{"epochs": None, **changes}), np.array([8, 2]), 0) == most
+    assert passes(local(**{"epochs": None, **changes}), np.arange(2), np.array([8, 2]), 0).max() == most
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path):
@@ -108,3 +108,142 @@ def test_what_has_no_meaning_is_refused():
         local(sample_noise=1.0)
     with pytest.raises(UnalikeError, match="BatchNorm mixes the samples"):
         run(module=small.model(batch_norm=True), sample_clip=1.0)
+
+
+# ---- every pass is counted, also those that a method asks for by itself
+
+PRIVATE = local(sample_clip=1.0, sample_noise=5.0)
+BOTH = pytest.mark.parametrize("engine", ["sequential", "batched"])
+
+
+def public():
+    draw = torch.Generator().manual_seed(1)
+    rows = torch.randn(16, 5, generator=draw), torch.randint(0, 3, (16,), generator=draw)
+    return small.federation().replace(public=rows)
+
+
+def counted(found):
+    """How many Gaussian releases of each sample were taken down."""
+    return sum(row[-1] for row in found.server.values["_samples_spent"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "method, made",
+    [(ua.FedAvg(), 1), (ua.FedRep(head_epochs=50), 51), (ua.OneShot(epochs=50), 50), (ua.Reptile(steps=100), 100)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_passes_that_a_method_asks_for_are_counted(engine, method, made):
+    """The smallest client has 4 samples, one batch: a hundred steps are a hundred passes."""
+    found = small.run(method, local=PRIVATE, rounds=1, clients_per_round=1.0, engine=engine)
+    assert counted(found) == made
+
+
+@BOTH
+def test_passes_of_the_set_up_are_counted(engine):
+    found = small.run(ua.FedMD(warm_own=25), data=public(), local=PRIVATE, rounds=0, engine=engine)
+    assert counted(found) == 25
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_channel_that_hides_replies_hides_no_pass(engine):
+    settings = {"channel": "clip:1.0,noise:1.0", "clients_per_round": 1.0, "engine": engine}
+    assert counted(small.run(ua.FedRep(head_epochs=3), local=PRIVATE, rounds=2, **settings)) == 8
+
+
+class Asks(ua.Method):
+    """A method that makes one request of its clients and sends what comes of it."""
+
+    sends = {"sent": ua.Field("model", weight="one")}
+
+    def __init__(self, **asked):
+        self.asked = asked
+
+    def client(self, me, s, m):
+        return me.train(m.w, **self.asked).then(self.done, w=m.w)
+
+    def done(self, me, s, m, theta, w):
+        return {}, {"sent": theta - w}
+
+    def round(self, server, cohort):
+        server.w = server.w + cohort.call(self.client, w=server.w).mean("sent")
+
+
+class Looks(Asks):
+    """The mean of a split's samples."""
+
+    sends = {"sent": ua.Field((5,), weight="one")}
+
+    def client(self, me, s, m):
+        return me.average(self.inputs, m.w, **self.asked).then(self.done, w=0.0)
+
+    def inputs(self, batch):
+        return batch.x
+
+    def round(self, server, cohort):
+        server.seen = cohort.call(self.client, w=server.w).mean("sent")
+
+
+class Doubles(Asks):
+    def client(self, me, s, m):
+        return me.train(m.w, epochs=2 * me.local.epochs).then(self.done, w=m.w)
+
+
+class ByValue(Asks):
+    def client(self, me, s, m):
+        return me.train(m.w, epochs=int(me.n)).then(self.done, w=m.w)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_runs_own_settings_are_seen_where_passes_are_counted(engine):
+    how = local(epochs=3, sample_clip=1.0, sample_noise=5.0)
+    assert counted(small.run(Doubles(), local=how, rounds=1, engine=engine)) == 6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_passes_that_hang_on_a_clients_values_are_refused(engine):
+    with pytest.raises(UnalikeError, match=r"sample_clip cannot count it|looks at the value of a tensor"):
+        small.run(ByValue(), local=PRIVATE, rounds=1, engine=engine)
+
+
+@BOTH
+@pytest.mark.parametrize("asked", [{"sample_clip": None, "sample_noise": 0.0}, {"sample_noise": 0.1}], ids=str)
+def test_a_training_cannot_change_the_noise(engine, asked):
+    with pytest.raises(UnalikeError, match="is a setting of the run, by which privacy is counted"):
+        small.run(Asks(**asked), local=PRIVATE, rounds=1, engine=engine)
+
+
+@BOTH
+@pytest.mark.parametrize("data", ["train", "test", "validation"])
+def test_no_split_of_a_clients_own_is_looked_at(engine, data):
+    fed = small.federation(validation=True)
+    with pytest.raises(UnalikeError, match="sample_clip covers plain training"):
+        small.run(Looks(data=data), data=fed, local=PRIVATE, rounds=1, engine=engine)
+
+
+@BOTH
+@pytest.mark.parametrize("asked", [{"data": "validation"}, {"data": ("train", "public")}], ids=str)
+def test_no_other_split_is_trained_on(engine, asked):
+    fed = small.federation(validation=True) if asked["data"] == "validation" else public()
+    with pytest.raises(UnalikeError, match="sample_clip covers plain training"):
+        small.run(Asks(**asked), data=fed, local=PRIVATE, rounds=1, engine=engine)
+
+
+@BOTH
+def test_averages_over_the_public_set_are_free(engine):
+    found = small.run(Looks(data="public"), data=public(), local=PRIVATE, rounds=1, engine=engine)
+    assert torch.allclose(found.server.seen, public().public[0].mean(0))
+    assert counted(found) == 0
+
+
+def nothing(batch):
+    return 0.0 * batch.output.sum()
+
+
+@BOTH
+@pytest.mark.parametrize("asked", [{"own": 0.0, "loss": nothing}, {"own": 1.0}], ids=["own loss", "plain"])
+def test_training_on_the_public_set_is_as_without_a_clip(engine, asked):
+    given = {"data": public(), "rounds": 1, "clients_per_round": 1.0, "engine": engine}
+    one, other = (small.run(Asks(data="public", **asked), local=how, **given) for how in (PRIVATE, local()))
+    assert torch.equal(one.server.w, other.server.w)
+    assert counted(one) == 0

@@ -125,3 +125,13 @@ def test_everything_that_shows_losses_does_without(hides, tmp_path, capsys):
     page = report.write(tmp_path / "run").read_text()
     assert "NaN" not in page and "nan" not in repr(run).lower()
     assert run.summary()["final"]["train_loss"] is None
+
+
+@pytest.mark.parametrize("run", [{}, {"channel": "clip:1.0,noise:1.0"}], ids=["open", "hidden"])
+def test_passes_of_noised_training_are_counted_between_machines(people, run):
+    """No reply tells them: one for the body and three for the head, in each of two rounds."""
+    noised = {"sample_clip": 1.0, "sample_noise": 5.0}
+    settings = tables("fedrep", 2, run=run, local=noised, method={"head_epochs": 3})
+    spent = served(settings, Direct(people)).server.values["_samples_spent"]
+    assert spent == simulated(settings).server.values["_samples_spent"]
+    assert [row[-1] for row in spent] == [8]

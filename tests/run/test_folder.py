@@ -254,7 +254,7 @@ WHERE = {
     "callbacks": None, "folder": None, "resume": None, "state_memory": None, "recipe": None,
     "allow_samples": None, "new_clients": None, "new_steps": None,  # where there are any: tests/run/test_newcomers.py
     "channel": None, "epsilon": None,  # where there are any, "channel.stages": tests/channel/test_written.py
-    "delta": None, "max_epsilon": None,
+    "delta": None, "max_epsilon": None, "exchanges": None,
     "architecture": None,  # of several networks: "model.architecture_fingerprint"
 }  # fmt: skip
 

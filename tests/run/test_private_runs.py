@@ -176,8 +176,68 @@ def test_the_run_says_its_noise_in_its_facts(tmp_path):
     private(channel="clip:1.0,noise:auto", epsilon=6.0, rounds=1, folder=tmp_path / "a")
     facts = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
     assert facts["channel"]["stages"] == ["clip:1.0", "noise:0.7637"]
-    with pytest.raises(UnalikeError, match="channel"):  # more rounds need another noise
-        private(channel="clip:1.0,noise:auto", epsilon=6.0, rounds=2, folder=tmp_path / "a", resume=True)
+    same = {"channel": "clip:1.0,noise:auto", "folder": tmp_path / "a", "resume": True}
+    run = private(epsilon=6.0, rounds=2, **same)  # the noise stays; what it was found for is spent
+    assert run.rounds_done == 1 and run.channel.noises[0].z == 0.7637 and "ε = 6" in run.ended
+    assert private(epsilon=12.0, rounds=2, **same).rounds_done == 2
+
+
+@pytest.mark.parametrize(
+    "method, channel, exchanges",
+    [(Ones(exchanges=2), "clip:1.0,noise:auto", 2), (ua.Scaffold(), "clip:1.0,noise:auto@delta,noise:3.0@control", 1)],
+)
+def test_noise_is_found_for_all_that_a_round_spends(method, channel, exchanges):
+    run = private(method, channel=channel, epsilon=8.0, exchanges=exchanges, rounds=4)
+    assert 7.99 < run.history[-1]["epsilon_pld"] <= 8.0 and not run.ended
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_round_ends_before_the_exchange_that_spends_too_much(tmp_path, engine):
+    """One exchange is 3.7 and two are 5.5: not even the first round can be done, and all is as it was."""
+    asked = {
+        "channel": "clip:1.0,noise:1.2",
+        "max_epsilon": 5.0,
+        "rounds": 3,
+        "folder": tmp_path / "a",
+        "engine": engine,
+    }
+    run = private(Ones(exchanges=2), **asked)
+    assert run.rounds_done == 0 and run.history == [] and run.server.got == []
+    assert run.spending.guarantee().epsilon <= 5.0 and run.server.values["_spent"][0][-1] == 1  # one was made
+    assert "Exchange 2 of round 1" in run.summary()["ended"] and run.notes == [run.ended]
+    again = private(Ones(exchanges=2), resume=True, **asked)
+    assert again.server.values["_spent"] == run.server.values["_spent"]  # nothing more is tried
+    more = private(Ones(exchanges=2), resume=True, **{**asked, "max_epsilon": 7.0})
+    assert more.rounds_done == 1 and more.spending.guarantee().epsilon <= 7.0
+
+
+class Sometimes(Ones):
+    """Calls nobody in every other round, the first one too."""
+
+    def round(self, server, cohort):
+        if cohort.round % 2:
+            super().round(server, cohort)
+
+
+def test_rounds_that_call_nobody_hide_nothing_of_those_that_do():
+    tree = private(Sometimes(), channel="clip:1.0,tree-noise:1.0:2", clients_per_round=ua.sampling.Turns(3), rounds=6)
+    event = TreeGaussian(2, 1.0)
+    expected = [0.0, *[epsilon(*[event] * t) for t in (1, 1, 2, 2, 3)]]
+    assert [line["epsilon"] for line in tree.history] == pytest.approx(expected)
+    run = private(Sometimes(), max_epsilon=5.0, rounds=6)
+    assert run.rounds_done < 4 and run.spending.guarantee().epsilon <= 5.0
+
+
+def test_delta_is_the_runs_and_small(tmp_path):
+    run = private(rounds=1, folder=tmp_path / "a")
+    assert tomllib.loads((tmp_path / "a" / "config.toml").read_text())["run"]["delta"] == 1e-5 and run.notes == []
+    with pytest.raises(UnalikeError, match=r"run\.delta is 1e-05, here 0\.01"):
+        private(rounds=2, folder=tmp_path / "a", resume=True, delta=0.01)
+    config = (tmp_path / "a" / "config.toml").read_text()
+    (tmp_path / "a" / "config.toml").write_text(config.replace("delta = 1e-05\n", ""))  # of before it was written
+    assert private(rounds=2, folder=tmp_path / "a", resume=True).rounds_done == 2
+    many = private(data=small.federation(sizes=(4,) * 11), rounds=0, delta=0.099)
+    assert "more than 1 / 11 clients" in many.notes[0]
 
 
 # ---------------------------------------------------------------- what is refused
@@ -232,6 +292,17 @@ REFUSED = [
     (UNIFORM, {"channel": "clip:1.0,tree-noise:1.0:2", "clients_per_round": ua.sampling.Turns(2)}, "turns:3"),
     (UNIFORM, {"channel": "clip:1.0,tree-noise:1.0:2", "clients_per_round": [[0, 1], [1, 2]]}, "turns:3"),
     (UNIFORM, {"delta": 0.0}, "delta must lie in"),
+    (UNIFORM, {"delta": 0.1}, "delta must lie in"),
+    (Ones(exchanges=2), {"channel": "clip:1.0,noise:auto", "epsilon": 8.0}, "give exchanges=2"),
+    (Ones(before=1), {"channel": "clip:1.0,noise:auto", "epsilon": 8.0}, "give the noise a number"),
+    (
+        ua.Scaffold(),
+        {"channel": "clip:1.0,noise:auto@delta,local-noise:1@control", "epsilon": 8.0},
+        "all of them a number",
+    ),
+    (UNIFORM, {"channel": "clip:1.0,tree-noise:auto", "epsilon": 8.0, "exchanges": 2}, "one exchange a round"),
+    (UNIFORM, {"channel": "adaptive-clip:0.1,tree-noise:1.0", "rounds": 0}, "one bound for all"),
+    (UNIFORM, {"channel": "adaptive-clip:0.1:0.5:0.2:0.01,noise:1.0", "rounds": 0}, "raise its std"),
     (ua.FLHC(2, warmup=0), {}, "FLHC reads 'own' of every single client"),
     (ua.DefKT(), {}, "DefKT sends the server nothing"),
     (ua.Centralized(), {}, "pools all data"),

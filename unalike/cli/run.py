@@ -187,7 +187,8 @@ def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | 
     run = config.run({**settings, "run": {**alone, "rounds": rounds}}, callbacks=[_NoRound()])
     found, seen = show.facts(run), run.who_sees(real=stand_in is not None)
     if run.spending is not None:
-        found["privacy"] = f"{run.spending.ahead(alone['rounds'])} after all rounds, if each has one exchange"
+        each = "one exchange" if run.settings.exchanges == 1 else f"{run.settings.exchanges} exchanges"
+        found["privacy"] = f"{run.spending.ahead(alone['rounds'])} after all rounds, if each has {each}"
     found |= {"engine": settings["run"]["engine"], "because": "as asked"} if stand_in else {}
     if args.json:
         show.document({"settings": settings, "found": found, "who_sees": show.sights(seen)})

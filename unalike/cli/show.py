@@ -234,7 +234,7 @@ class Live(Callback):
 
     def on_end(self, run: Run) -> None:
         self.stop()
-        for note in run.engine.notes:
+        for note in run.notes:
             self.say(f"note: {note}")
 
     def say(self, text: str) -> None:

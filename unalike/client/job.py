@@ -14,10 +14,10 @@ from unalike import draws
 from unalike.channel import Channel
 from unalike.channel.stage import Draw
 from unalike.client.evaluation import evaluation
-from unalike.client.sample_privacy import check_request
+from unalike.client.sample_privacy import check_request, reads_own
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
-from unalike.contract import BUFFERS, OPTIMIZER, Average, Evaluate, Gradient, Method, Outputs, Train
+from unalike.contract import BUFFERS, OPTIMIZER, Average, Call, Evaluate, Gradient, Method, Outputs, Request, Train
 from unalike.contract.requests import PUBLIC, DataName
 from unalike.data import SPLITS, Columns, Federation
 from unalike.errors import UnalikeError, unknown
@@ -60,6 +60,11 @@ class Job:
         """The run's first vector (`me.start`)."""
         return self.task.start
 
+    @property
+    def shown(self) -> LocalTraining:
+        """The run's settings as a client function sees them (`me.local`)."""
+        return self.local
+
     def start_of(self, net: str) -> Tensor:
         """The first vector of one of the method's further networks (`me.start_of`)."""
         if net not in self.task.nets:
@@ -87,10 +92,13 @@ class Job:
         for samples in self._samples.values():
             samples.renew()
 
+    def allow(self, request: Request, call: Call) -> None:
+        """Refuse a request that single samples are not to be looked at with; `call` is what it is part of."""
+        if self.local.sample_clip is not None:
+            check_request(request, type(self.method).__name__, judging=isinstance(call.function, Evaluate))
+
     def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
         """Return the samples of a request for these clients; each must have one at least."""
-        if self.local.sample_clip is not None:
-            check_request(self.local, request, type(self.method).__name__)
         chosen = Chosen(self.samples(request.data), ids, request.only)
         if isinstance(request, Gradient) and not chosen.samples.labelled:
             raise UnalikeError("The public set has no labels, and the gradient of its samples' loss was asked for.")
@@ -155,6 +163,8 @@ class Job:
         local = self.local.replaced(**request.local) if request.local else self.local
         if local.augment and PUBLIC in request.data and "augment" not in request.local:
             local = dc.replace(local, augment=None)  # targets for public samples were made from these as they are
+        if local.sample_clip is not None and not reads_own(request):
+            local = dc.replace(local, sample_clip=None, sample_noise=0.0)  # the public set has nothing to hide
         apart = request.net != "model" or request.slots is not None
         return dc.replace(local, keep_optimizer=False) if apart and local.keep_optimizer else local
 

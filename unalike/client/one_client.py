@@ -30,7 +30,7 @@ from unalike.client.plan import (
     start_buffers,
     stepped,
 )
-from unalike.client.sample_privacy import private_gradient
+from unalike.client.sample_privacy import passes, private_gradient
 from unalike.client.samples import Chosen, row_values
 from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Outputs, Request, Train
 from unalike.contract.requests import PUBLIC, Measure
@@ -126,7 +126,7 @@ class OneClient:
         }
         numbers["first"], numbers["start"] = first, job.start
         self.drawn = numbers["_draws"] = job.draws(client, call.round, f"draws {call.exchange}")
-        self.me = me = Me(numbers, call.round, job.local, task.layout, job.start_of)
+        self.me = me = Me(numbers, call.round, job.shown, task.layout, job.start_of)
         s = Fields(state)
         self.state = state
         self.kept: dict[str, Tensor] = {}
@@ -134,6 +134,7 @@ class OneClient:
         self.received = self.buffers = start_buffers(task, s, m)
         self.loss = float("nan")
         self.trained, self.batches = call.trained, 0
+        self.passes = 0  # how often any one of its own samples was in a noised step (DP-SGD)
         self.ordered: Ordered | None = None
         fn = job.function(call.function)
         inputs: dict[str, Any] = {**{f"m.{k}": v for k, v in dict.items(m)}, **{f"s.{k}": v for k, v in dict.items(s)}}
@@ -141,6 +142,7 @@ class OneClient:
             out = fn(me, s, m)
             while isinstance(out, Request):
                 following, keep = out.following(fn.__name__), out.keep
+                job.allow(out, call)
                 result = PERFORM[type(out)](self, out)
                 if isinstance(result, Trained):
                     keep, result = {**keep, **result.more}, result.vector
@@ -182,6 +184,8 @@ class OneClient:
                 total += self._descend_net(course, theta, parts[0], slots, rate)
         self.trained += 1
         self.batches += steps * request.batches
+        if local.sample_clip is not None:
+            self.passes += int(passes(local, course.plan.ids, course.plan.sizes, self.round)[0])
         mean = float(total) / steps if request.step is None else float("nan")
         found = torch.tensor(mean, dtype=torch.float64, device=theta.device)
         self.loss = float(judged(request, theta, found, local.sample_clip is not None))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unalike.client.job import Job, state_shapes
 from unalike.client.one_client import OneClient
+from unalike.client.sample_privacy import passes, reads_own
 from unalike.client.state_in_memory import ClientStore
 from unalike.contract import Call, Train
 from unalike.data import Columns, Federation
@@ -37,11 +38,28 @@ class Rehearsal(Job):
         self.largest = job.largest  # type: ignore[method-assign]  # shapes are declared for the real clients
         states = ClientStore(state_shapes(job.method, job.task, job.local), 1, job.task.device)
         local = _one_step(job.local)
+        self.whole = job.local
         super().__init__(job.method, job.task, data, local, job.seed, states, job.mean_samples)
         self.stand_in = OneClient(self)
+        self.asked: list[LocalTraining] = []  # settings of the real clients' trainings on own samples so far
+
+    @property
+    def shown(self) -> LocalTraining:
+        return self.whole
 
     def settings(self, request: Train) -> LocalTraining:
+        if reads_own(request):
+            self.asked.append(self.whole.replaced(**request.local))
         return _one_step(super().settings(request))
+
+    def passes(self, call: Call, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return how often this call has any one of a client's own samples in a step, for clients of these sizes."""
+        self.asked = []
+        self.sent(call)
+        made = np.zeros(len(ids), dtype=np.int64)
+        for local in self.asked:
+            made += passes(local, ids, sizes, call.round)
+        return made
 
     def sends(self, call: Call) -> frozenset[str]:
         """Return the names of the fields that this call's function sends."""

@@ -2,10 +2,11 @@
 
     g = (Σ_i g_i · min(1, C / ‖g_i‖) + N(0, (z·C)²)) / B        over the B samples of a mini-batch
 
-What it bounds: how much of any one of a client's samples can be learnt by whoever sees what the client sends, the
-server included. It hides neither that a client takes part nor what its samples have in common; a channel with noise
+What it bounds: how much of any one of a client's training samples can be learnt by whoever sees what the client sends,
+the server included. It hides neither that a client takes part nor what its samples have in common; a channel with noise
 (client-level) does. A pass takes every sample once, so a sample is in one step of it: each pass is one Gaussian release
-without amplification by sampling, whatever the size of the batches.
+without amplification by sampling, whatever the size of the batches. Training on the public set reads nothing of a
+client's own, and is as ever.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from unalike.contract import Average, Batch, Gradient, Outputs, Train
+from unalike.contract import Batch, Request, Train
+from unalike.contract.requests import PUBLIC, DataName
 from unalike.errors import UnalikeError
 from unalike.training import LocalTraining
 
@@ -33,19 +35,35 @@ def private_gradient(batch: Batch, vector: Tensor, local: LocalTraining) -> Tens
     return mean + deviation * batch.normal("sample noise", (vector.shape[-1],))
 
 
-def check_request(local: LocalTraining, request: Train | Average | Outputs | Gradient, method: str) -> None:
-    """Refuse what would look at a client's samples past the noise."""
-    if local.sample_clip is None or "train" not in request.data:
+def reads_own(request: Request) -> bool:
+    """Return whether a request reads samples of a client's own, of whatever split."""
+    return _names(request) != (PUBLIC,)
+
+
+def _names(request: Request) -> tuple[str, ...]:
+    """The splits that a request reads; one without any is taken as public."""
+    data: DataName = getattr(request, "data", PUBLIC)
+    return (data,) if isinstance(data, str) else data
+
+
+def check_request(request: Request, method: str, judging: bool = False) -> None:
+    """Refuse what would look at a client's samples past the noise. judging: the request is part of an evaluation, whose
+    scores no guarantee covers; it may look at what is not trained on."""
+    if not reads_own(request):
         return
-    plain = isinstance(request, Train) and request.loss is None and request.step is None and request.own == 1
-    if not plain or request.data != "train" or request.only is not None:
-        raise UnalikeError(
-            f"sample_clip covers plain training on a client's own samples, and {method} asks for more than that (a "
-            "loss or step of its own, averages, outputs): take a method such as FedAvg, FedProx, SCAFFOLD or FedDyn."
-        )
+    if isinstance(request, Train):
+        plain = request.loss is None and request.step is None and request.own == 1 and request.net == "model"
+        if plain and request.data == "train" and request.only is None:
+            return
+    elif judging and "train" not in _names(request):
+        return
+    raise UnalikeError(
+        f"sample_clip covers plain training on a client's own training samples, and {method} asks for more than that "
+        "(a loss or step of its own, another split or network, averages, outputs): take a method such as FedAvg, "
+        "FedProx, SCAFFOLD or FedDyn."
+    )
 
 
-def most_passes(local: LocalTraining, sizes: np.ndarray, round: int) -> int:
-    """Return how often the client that takes most has a sample of its own in a step, in one training."""
-    ids = np.arange(len(sizes))
-    return int(np.max(-(-local.counts(ids, sizes, round) // local.per_epoch(sizes))))
+def passes(local: LocalTraining, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
+    """Return how often each client has any one of its samples in a step, in one training with these settings, [c]."""
+    return -(-local.counts(ids, sizes, round) // local.per_epoch(sizes))

@@ -61,6 +61,7 @@ class Outcome:
     finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
     sealed: dict[str, Tensor] | None = None  # fields whose bytes only another client can open
     batches: np.ndarray | int = 0  # mini-batches that each client read in training
+    passes: int = 0  # how often any one of its samples was in a noised step (DP-SGD), where the engine has counted it
     # of replies that went through the run's channel at the client: bytes that travelled, and its stages' own numbers
     sent: int | None = None
     extra: dict[str, Tensor] | None = None

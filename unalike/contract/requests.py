@@ -91,6 +91,11 @@ class Train(Request):
             )
         if "keep_optimizer" in self.local:
             raise UnalikeError("keep_optimizer is a setting of the run: a method keeps an optimizer's state by slots=.")
+        for name in ("sample_clip", "sample_noise"):
+            if name in self.local:
+                raise UnalikeError(
+                    f"{name} is a setting of the run, by which privacy is counted: no training changes it."
+                )
 
 
 @dc.dataclass(frozen=True)

@@ -401,15 +401,16 @@ class Exchanges(Protocol):
     def populations(self) -> int | Vectors: ...
     def samples(self, ids: np.ndarray) -> np.ndarray: ...
     def rates(self, ids: np.ndarray) -> np.ndarray: ...
-    def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies: ...
+    def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message, of_round: bool = False) -> Replies: ...
 
 
 class Cohort:
     """The clients of a round, or a part of them: `call` runs a client function on each and gathers the replies."""
 
-    def __init__(self, exchanges: Exchanges, ids: np.ndarray, drawn: bool = False):
-        """drawn: these are clients that were drawn for the round, not all there are."""
-        self._exchanges, self._ids, self._drawn = exchanges, ids, drawn
+    def __init__(self, exchanges: Exchanges, ids: np.ndarray, drawn: bool = False, of_round: bool = False):
+        """drawn: these are clients that were drawn for the round, not all there are; of_round: these are the round's
+        clients, drawn or not, and all of them."""
+        self._exchanges, self._ids, self._drawn, self._of_round = exchanges, ids, drawn, of_round
 
     @property
     def ids(self) -> np.ndarray:
@@ -469,4 +470,4 @@ class Cohort:
     def call(self, fn: Callable[..., Answer], **message: Tensor | Vectors | float | PerClient) -> Replies:
         """Run `fn(me, s, m)`, a function of the method, on every client; values in `message` go to all,
         `PerClient(rows)` one row to each."""
-        return self._exchanges.call(fn, self._ids, message)
+        return self._exchanges.call(fn, self._ids, message, self._of_round)

@@ -15,6 +15,8 @@ from unalike.client.job import Job
 from unalike.client.rehearsal import Rehearsal
 from unalike.contract.architectures import Architectures
 from unalike.contract.call import Call, Evaluate, Outcome
+from unalike.messages.check import reply_fields
+from unalike.messages.sealed import unsealed
 from unalike.settings.typed import Known, hints
 
 
@@ -58,6 +60,13 @@ class Engine:
     def rehearsal(self) -> Rehearsal:
         """What tells, without a client, which fields a function sends."""
         return Rehearsal(self.job)
+
+    def passes(self, call: Call, ids: np.ndarray) -> np.ndarray:
+        """Return how often a call has any one of a client's own samples in a step of training, for each of these
+        clients. It follows from the method and the clients' sizes, so that no reply has to tell it."""
+        fields = reply_fields(self.job.method, self.job.task)
+        call = unsealed(call, fields, self.job.task, self.job.method)
+        return self.rehearsal.passes(call, ids, self.sizes[ids])
 
     @property
     def sizes(self) -> np.ndarray:

@@ -43,6 +43,12 @@ class Families(Engine):
     def _divide(self, call: Call, ids: np.ndarray) -> list[tuple[Any, Call, np.ndarray]]:
         return [(self.parts[name], own, some) for name, own, some in divided(self.architectures, call, ids)]
 
+    def passes(self, call: Call, ids: np.ndarray) -> np.ndarray:
+        found = np.zeros(len(self.architectures.of), dtype=np.int64)
+        for engine, own, some in self._divide(call, ids):
+            found[some] = engine.passes(own, some)
+        return found[ids]
+
     def renew(self) -> None:
         for engine in self.parts.values():
             engine.renew()

@@ -43,10 +43,12 @@ class Loopback(Engine):
         request = wire.encode(request_header(self.job.method, call), message)
         self.states.touched(client)
         node = Node(self.job, client, self.states.of(client), self.one_client)
+        self.one_client.passes = 0
         answer, sent = wire.decode(node.handle(request))
         loss = sent_loss(sent)
         up, carried = self.read(call, sent)
         samples = np.array([answer.get("samples", self.sizes[client])])
         batches = np.array([answer.get("batches", 0)])
         one = np.array([client]), up, samples, np.array([loss]), answer["trained"]
-        return Outcome(*one, batches=batches, **carried)
+        # the simulator's own count: no reply tells it
+        return Outcome(*one, batches=batches, passes=self.one_client.passes, **carried)

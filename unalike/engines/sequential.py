@@ -41,7 +41,7 @@ def one(job: Job, one_client: OneClient, call: Call, position: int, client: int)
     samples = job.data.train.sizes[ids]
     up = {k: v[None] for k, v in sent.items()}
     batches = np.array([one_client.batches])
-    return Outcome(ids, up, samples, np.array([loss]), one_client.trained, batches=batches)
+    return Outcome(ids, up, samples, np.array([loss]), one_client.trained, batches=batches, passes=one_client.passes)
 
 
 def _row(stacked: dict[str, Tensor]) -> dict[str, Tensor]:

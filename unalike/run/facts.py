@@ -35,6 +35,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
         "unalike": {"version": unalike.__version__},
         "run": asked
         | _newcomers(run)
+        | _privacy(run)
         | {"device": task.device.type, "deterministic": torch.are_deterministic_algorithms_enabled()},
         "engine": {
             **_plain({k: v for k, v in engine_options.items() if isinstance(v, str | int | float)}),
@@ -60,7 +61,8 @@ def usual_settings(method: Method) -> dict[str, Any]:
     """Return the options of a method at their defaults, as a config holds them, but those that may be None: a config
     without such a one is of a run that had said so."""
     known: Known = hints(type(method)) if dc.is_dataclass(method) else {}
-    return {"method": {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}}
+    own = {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}
+    return {"method": own, "run": {"delta": 1e-5}}
 
 
 def _local(local: LocalTraining) -> dict[str, Any]:
@@ -73,6 +75,12 @@ def _newcomers(run: Run) -> dict[str, Any]:
     """The settings of clients that take no part, where there are any."""
     chosen = run.settings
     return {"new_clients": chosen.new_clients, "new_steps": chosen.new_steps} if chosen.new_clients else {}
+
+
+def _privacy(run: Run) -> dict[str, Any]:
+    """δ, where there is noise: the ε of a log are all at the same."""
+    noised = run.spending is not None or run.sample_spending is not None
+    return {"delta": run.settings.delta} if noised else {}
 
 
 def _taken(run: Run) -> dict[str, Any]:

@@ -349,17 +349,25 @@ def architectures_of(server: Server) -> list[str]:
 def taken_engine(path: Path, device: str, architecture: str | None = None) -> dict[str, Any] | None:
     """What `engine="auto"` took when this run began on such a device (for the clients of one architecture, where there
     are several); None for a new run, for one that was given its engine, and for one that began elsewhere."""
-    import tomllib
-
+    facts = written_facts(path)
     try:
-        tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        facts = tree.get("facts", tree)
         if (facts["run"]["engine"], facts["run"]["device"]) != ("auto", device):
             return None
         engine = facts["engine"] if architecture is None else facts["engine"]["parts"][architecture]
         return {name: engine[name] for name in ("took", "compiled")}
-    except (OSError, ValueError, KeyError, TypeError):  # none yet, or from before this was written down
+    except (KeyError, TypeError):  # none yet, or from before this was written down
         return None
+
+
+def written_facts(path: Path) -> dict[str, Any]:
+    """The facts of the run in this folder; none where there is no such run."""
+    import tomllib
+
+    try:
+        tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return dict(tree.get("facts", tree))
 
 
 def _locked(folder: Path) -> int | None:

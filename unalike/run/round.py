@@ -21,13 +21,14 @@ from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
 from unalike.messages.request import message_parts, told_parts
 from unalike.messages.sealed import peer_payload
+from unalike.run.spending import Spending
 
 
 class Round:
     """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
     replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
-    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty; drawn: the
-    clients that were drawn for the round."""
+    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty; spending:
+    asked before every exchange under noise, and told after it."""
 
     def __init__(
         self,
@@ -40,10 +41,10 @@ class Round:
         expected: float | None = None,
         secret: bool = False,
         nobody: bool = False,
-        drawn: np.ndarray | None = None,
+        spending: Spending | None = None,
     ):
         self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
-        self.drawn = drawn
+        self.spending = spending
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
@@ -51,6 +52,8 @@ class Round:
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
         self.bytes_saved = 0  # by the channel, of what went up
         self.batches = 0  # read by all clients in training
+        # how often a client had any one of its samples in a step, where that is counted (DP-SGD)
+        self.passes = None if engine.job.local.sample_clip is None else np.zeros(self.population, dtype=np.int64)
         self.losses: list[np.ndarray] = []
         # of each exchange, by architecture where there are several: who trained, sum, weight
         self._buffers: dict[str, list[tuple[np.ndarray, Tensor, float]]] = {}
@@ -61,7 +64,8 @@ class Round:
         if self.hides:  # a client's samples are no bounded weight
             equal = {n: dc.replace(field, weight="one") for n, field in self.fields[""].items()}
             self.fields = {"": equal}
-        self.noised = {"drawn": 0, "everyone": 0}  # exchanges under noise, of the round's clients and of all there are
+        if spending is not None:
+            spending.begin(round)
         self._serverless = type(self.method).__name__ if self.method.serverless else ""
         self._sealed = {name for name, field in self.method.sends.items() if field.read == "sealed"}
 
@@ -83,8 +87,9 @@ class Round:
         """Return the clients' learning rates in this round."""
         return self.engine.job.local.rates(ids, self.round)
 
-    def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message) -> Replies:
-        """Run a client function of the method on these clients and gather their replies."""
+    def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message, of_round: bool = False) -> Replies:
+        """Run a client function of the method on these clients and gather their replies; of_round: they are the round's
+        clients, all of them."""
         if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
@@ -98,7 +103,7 @@ class Round:
         parcels: dict[str, Parcels] = {}
         if sealed:
             ids, rows, parcels = self._delivered(sealed, ids, rows)
-        passage = None if self.channel is None else self._passage(ids, self.channel, when)
+        passage = None if self.channel is None else self._passage(ids, self.channel, when, of_round)
         told = {} if passage is None else passage.told
         call = Call(name, shared, rows, self.round, self.exchange, self.trained, told=told)
         self.bytes_down += self._payload(call, ids)
@@ -106,6 +111,13 @@ class Round:
             rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
             parcels = {part: some for part, some in parcels.items() if some.field in self._sealed}
             call = dc.replace(call, rows=rows, parcels=parcels)
+        if self.spending is not None:
+            self.spending.ask(self.exchange, of_round)
+        expected = {}
+        if self.passes is not None and len(ids):
+            passes = self.engine.passes(call, ids)
+            np.add.at(self.passes, ids, passes)
+            expected = dict(zip(ids.tolist(), passes.tolist(), strict=True))
         self.exchange += 1
         sums, trained = self._sums(), 0
         if not len(ids) and isinstance(sums, Sums):
@@ -116,6 +128,11 @@ class Round:
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
+            if outcome.passes and outcome.passes > expected.get(int(outcome.ids[0]), 0):
+                raise UnalikeError(
+                    f"{type(self.method).__name__}.{name}: how long a client trains depends on its own values "
+                    "(me.n, its message or state), so that sample_clip cannot count it."
+                )
             self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
             losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
@@ -125,9 +142,9 @@ class Round:
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
             self.bytes_saved += passage.channel.saved(sums.names) * len(sums.ids)
+            if self.spending is not None and (sums.names or not len(ids)):
+                self.spending.take(of_round)
             passage.close(sums)
-            if passage.channel.private and (sums.names or not len(ids)):
-                self.noised["drawn" if ids is self.drawn else "everyone"] += 1
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
         self.losses.append(sums.losses)
@@ -153,10 +170,10 @@ class Round:
         check_reply(up, self.fields[""], self.tasks[""], self.method, name)
         return Outcome(np.empty(0, dtype=np.int64), up, np.empty(0), np.empty(0))
 
-    def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int]) -> Passage:
+    def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int], of_round: bool) -> Passage:
         """Return the channel's part in an exchange with these clients."""
         job = self.engine.job
-        expected = self.expected if self.expected is not None and ids is self.drawn else float(len(ids))
+        expected = self.expected if self.expected is not None and of_round else float(len(ids))
         draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
         return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
 

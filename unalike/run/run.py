@@ -40,13 +40,14 @@ from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
 from unalike.run.facts import facts, usual_settings
 from unalike.run.folder import RunFolder, taken_engine
+from unalike.run.ledger import Ledger
 from unalike.run.newcomers import Newcomers, divide
 from unalike.run.predict import Prediction, predictor
 from unalike.run.round import Round
 from unalike.run.sampling import Bernoulli, Uniform, draw, sampling
 from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
-from unalike.run.spending import SampleSpending, Spending, chosen_noise, drawing
+from unalike.run.spending import LASTING, Exhausted, SampleSpending, Spending, chosen_noise, drawing
 from unalike.training.settings import LocalTraining
 
 PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
@@ -135,6 +136,8 @@ class Run:
         self.clusters: np.ndarray | None = None  # of the evaluated clients, where the method has clusters
         self.rounds_done = 0
         self._last = 0  # the round that ended the run before `rounds`, for more would spend too much privacy
+        self._notes: list[str] = [] if self.spending is None else self.spending.notes(self.population)
+        self.ended = ""  # why the run ended before its last round, where privacy was spent
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
 
@@ -291,7 +294,8 @@ class Run:
         self.spending: Spending | None = None
         if self.channel is not None and self.channel.private:
             q = drawing(self.channel, self.sampling, self.population)
-            self.spending = Spending(self.channel, self.settings, q, self.server.values)
+            expected = self.sampling.mean(self.population)
+            self.spending = Spending(self.channel, self.settings, q, self.server.values, expected)
         self.sample_spending: SampleSpending | None = None
         if self.local.sample_clip is not None:
             self.sample_spending = SampleSpending(self.local, self.tasks.values(), self.settings, self.server.values)
@@ -371,11 +375,13 @@ class Run:
         """From the last checkpoint, or from the start, to the last round."""
         if self.folder and self.folder.manifest is not None:
             self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
+            self._keep_ledger()
             self.server_draws.round = self.server_work.round = self.rounds_done - 1
             self._enter(max(1, self.rounds_done))
             self.history = self.folder.history()
             self.seconds_total = sum(line["seconds"] + line["seconds_evaluation"] for line in self.history)
         else:
+            self._keep_ledger()
             self._setup()
             if self.folder:
                 self.folder.save(0, self.server, self._stores)
@@ -391,24 +397,57 @@ class Run:
         self._listeners = [functools.partial(callback.on_reply, self) for callback in hears]
         stop = self._used_up()
         while self.rounds_done < self.rounds and not stop:
-            line = self._round(self.rounds_done)
-            stop = any([callback.on_round(self, line) for callback in callbacks]) or self._used_up()
+            line = self._affordable_round(self.rounds_done)
+            stop = line is None or any([callback.on_round(self, line) for callback in callbacks]) or self._used_up()
             if self.folder and (stop or self.saved(self.rounds_done)):
                 self.folder.save(self.rounds_done, self.server, self._stores)
         for callback in callbacks:
             callback.on_end(self)
 
+    def _keep_ledger(self) -> None:
+        """Write down what is spent before it is, where clients are real and a crashed run may go on. A simulation draws
+        the noise of a round that is done again as it was."""
+        if self.spending is not None:
+            if self.secretive and self.folder is not None and self.spending.keep(Ledger(self.folder)):
+                self.server.values[SECRET] = new_secret().hex()  # done again with clients that are drawn again
+            self.spending.stay_within(self.rounds_done, self.rounds)
+
+    def _affordable_round(self, t: int) -> dict[str, Any] | None:
+        """Return a round's line; None where one of its exchanges would spend too much: then all is as before the round,
+        but for what was spent."""
+        if self.spending is None or self.spending.most is None:
+            return self._round(t)
+        before = copy.deepcopy(self.server.values)
+        try:
+            return self._round(t)
+        except Exhausted as end:
+            spent = {name: value for name, value in self.server.values.items() if name in LASTING}
+            self.server.values.clear()
+            self.server.values.update(before, **spent)
+            for store in self._stores.values():
+                store.discard()
+            if self.secretive and self.spending.begun:
+                self.server.values[SECRET] = new_secret().hex()  # it may be done again, with clients drawn again
+            self._enter(max(1, t))
+            self._end(str(end))
+            return None
+
+    def _end(self, why: str) -> None:
+        """Say why the run ends before its last round."""
+        if not self.ended:
+            self.ended = why
+            self._notes.append(why)
+
     def _setup(self) -> None:
         if self.secretive:
             self.server.values[SECRET] = new_secret().hex()
-        exchanges = Round(self.engine, self.server, -1, (), self.channel, self._channel_store, secret=self.secretive)
+        through = self.channel, self._channel_store, None, self.secretive, False, self.spending
+        exchanges = Round(self.engine, self.server, -1, (), *through)
         self.server_work.buffers = exchanges.statistics
         self.method.setup(self.server, Cohort(exchanges, np.arange(self.population)))
         exchanges.finish()
-        if self.spending is not None and any(exchanges.noised.values()):
-            self.spending.add(-1, exchanges.noised)
-        if self.sample_spending is not None and exchanges.trained:
-            self.sample_spending.add(-1, exchanges.trained, self._training.train.sizes)
+        if self.sample_spending is not None and exchanges.passes is not None and exchanges.passes.any():
+            self.sample_spending.add(exchanges.passes)
         self._commit()
         shipped = self._training.shipped_bytes()
         if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
@@ -421,16 +460,16 @@ class Run:
         ids = self.cohort(t)
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
-        through = self.channel, self._channel_store, expected, self.secretive, not len(ids), ids
+        through = self.channel, self._channel_store, expected, self.secretive, not len(ids), self.spending
         exchanges = Round(self.engine, self.server, t, self._listeners, *through)
         self.server_work.buffers = exchanges.statistics
         drawn = not isinstance(self.sampling, Uniform) or len(ids) < self.population
-        self._run_round(Cohort(exchanges, ids, drawn), empty=not len(ids))
+        self._run_round(Cohort(exchanges, ids, drawn, of_round=True), empty=not len(ids))
         exchanges.finish()
         if self.spending is not None:
-            self.spending.add(t, exchanges.noised)
-        if self.sample_spending is not None:
-            self.sample_spending.add(t, exchanges.trained, self._training.train.sizes)
+            self.spending.end()
+        if self.sample_spending is not None and exchanges.passes is not None:
+            self.sample_spending.add(exchanges.passes)
         self._commit()
         began += self.engine.others_seconds - others
         trained = time.perf_counter() - began
@@ -473,6 +512,8 @@ class Run:
         if self.spending is None or not self.spending.used_up(self.rounds_done):
             return False
         self._last = self.rounds_done
+        if self.rounds_done < self.rounds:
+            self._end(f"One round more would spend more than ε = {self.spending.most:g}: the run ends here.")
         return True
 
     def _run_round(self, cohort: Cohort, empty: bool) -> None:
@@ -521,6 +562,11 @@ class Run:
     def reason(self) -> str:
         """Which engine runs, and why."""
         return self._reason + self.engine.remark
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines to be told at the end, of the engine and of what was spent."""
+        return [*self.engine.notes, *self._notes]
 
     def home(self, callback: str) -> RunFolder:
         """Return the run's folder, into which a callback of this name writes."""
@@ -676,6 +722,7 @@ class Run:
             "seconds": self.seconds_total,
             "engine": self.reason,
             **self._privacy(),
+            **({"ended": self.ended} if self.ended else {}),
         }
 
     def _privacy(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ SAMPLES = "clients' own samples may be sent to the server, by methods that do so
 CHANNEL = "stages that replies go through: clip:1.0,topk:0.01 (unalike list stages), or a list of tables"
 EPSILON = "what all rounds may spend at delta: finds the noise of noise:auto"
 MOST = "stops before the round that would spend more than this at delta"
+EXCHANGES = "sums of a round that noise:auto is found for: as many as the method asks clients for"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,9 +39,8 @@ class RunSettings:
     architecture: Any = knob(None, NETWORKS, written=str | list[str], fact=False)
     channel: Any = knob((), CHANNEL, written=str | list[str] | list[dict[str, Any]], fact=False)
     epsilon: float | None = knob(None, EPSILON, above=0, fact=False)
-    delta: float = knob(
-        1e-5, "δ of the ε in each line, where the channel has noise", above=0, below=1, **HOW, fact=False
-    )
+    exchanges: int = knob(1, EXCHANGES, least=1, **HOW, fact=False)
+    delta: float = knob(1e-5, "δ of the ε in each line, where there is noise", above=0, below=0.1, fact=False)
     max_epsilon: float | None = knob(None, MOST, above=0, **HOW, fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unalike.channel import Channel
+from unalike.channel import Channel, parse
 from unalike.channel.accountant import Accountant, Guarantee
 from unalike.channel.calibrate import noise_for
 from unalike.channel.events import ZERO_OUT, Event, GaussianSum, together
+from unalike.channel.passage import SECRET
 from unalike.channel.stage import Stage
 from unalike.channel.stages import GaussianNoise, Noise, TreeNoise
-from unalike.client.sample_privacy import most_passes
 from unalike.errors import UnalikeError
 from unalike.nn.task import Task
+from unalike.run.folder import written_facts
+from unalike.run.ledger import Ledger
 from unalike.run.sampling import Bernoulli, Listed, Sampling, Turns
 from unalike.run.settings import RunSettings
 from unalike.training import LocalTraining
@@ -25,62 +28,182 @@ from unalike.training import LocalTraining
 SPENT = "_spent"  # among the server's values: what was spent so far
 SAMPLES_SPENT = "_samples_spent"  # and for single samples
 EACH_ROUND = "_spent_each_round"  # and how many exchanges the last round had, of drawn clients and of everybody
+TREES = "_spent_trees"  # and of each tree-noise which tree was counted last
+LINES = "_spent_lines"  # and how many lines of the ledger are covered
+LASTING = (SPENT, EACH_ROUND, TREES, LINES, SECRET)  # what stays of a round that is taken back
+
+
+class Exhausted(UnalikeError):
+    """An exchange was not made, for it would have spent more than is allowed."""
 
 
 class Spending:
     """The events of a run so far, at the settings' δ.
 
     values: the server's, where they are kept. q: the probability that a client is drawn for a round; where clients are
-    not drawn in secret (`tree-noise`, `local-noise`) it plays no part.
+    not drawn in secret (`tree-noise`, `local-noise`) it plays no part. expected: a cohort's size on the average. most:
+    the ε that is not exceeded, if any.
+
+    A round begins (`begin`), each of its exchanges asks first (`ask`) and is taken down before its sum is noised
+    (`take`), and it ends (`end`).
     """
 
-    def __init__(self, channel: Channel, settings: RunSettings, q: float, values: dict[str, Any]):
+    def __init__(self, channel: Channel, settings: RunSettings, q: float, values: dict[str, Any], expected: float):
         self.channel, self.q, self.values = channel, q, values
-        self.delta, self.most = settings.delta, settings.max_epsilon
-        self._after(self.events(0, 1, 0)).spent(
-            self.delta
-        )  # a package that is missing is missed before the first round
+        self.delta, self.most, self.goal = settings.delta, settings.max_epsilon, settings.epsilon
+        self.exchanges = settings.exchanges
+        self.ledger: Ledger | None = None
+        self.trees = [stage for stage in channel.noises if isinstance(stage, TreeNoise)]
+        for stage in channel.noises:
+            if isinstance(stage, GaussianNoise):
+                stage.updates(expected)  # a count that leaves no noise for the updates is refused before round 1
+        self._judged: tuple[list[list], bool] = [], False
+        self.begin(0)
+        self._after(1, 0).spent(self.delta)  # a package that is missing is missed before the first round
 
     @property
     def account(self) -> Accountant:
         """What was spent so far."""
         return Accountant(self.values.get(SPENT, ()))
 
-    def events(self, round: int, drawn: int, everyone: int) -> list[Event]:
-        """Return what so many exchanges spend, with a round's clients and with everybody."""
-        return [*self._of(self.q, drawn, round), *(e for _ in range(everyone) for e in self._of(1.0, 1, round))]
+    def notes(self, population: int) -> list[str]:
+        """Return what is to be said of δ."""
+        if self.delta <= 1 / population:
+            return []
+        return [
+            f"δ = {self.delta:g} is more than 1 / {population} clients: the promise may fail for one of them; take it "
+            "well below."
+        ]
 
-    def _of(self, q: float, exchanges: int, round: int) -> list[Event]:
-        """Return what exchanges with the same clients spend."""
+    # ---- a round
+
+    def begin(self, round: int) -> None:
+        """Begin a round (-1: the set-up)."""
+        self._round, self._counts = round, (0, 0)
+        self._before = [*self.values.get(SPENT, ())]
+        self._counted = [*self.values.get(TREES, [-1] * len(self.trees))]
+
+    def ask(self, exchange: int, of_round: bool) -> None:
+        """Refuse an exchange that would spend too much; write down that it is made, before it is."""
+        if self.most is None and self.ledger is None:
+            return
+        counts = self._one_more(of_round)
+        account = self._after(*counts)
+        if self._too_much(account):
+            self.values[EACH_ROUND] = [*counts]
+            where = f"of round {self._round + 1}" if self._round >= 0 else "before round 1"
+            raise Exhausted(
+                f"Exchange {exchange + 1} {where} would spend more than ε = {self.most:g}: the run ends after "
+                f"{max(0, self._round)} rounds."
+            )
+        if self.ledger is not None:
+            self.values[LINES] = self.ledger.write(self._round, exchange, account.rows)
+
+    def take(self, of_round: bool) -> None:
+        """Take an exchange down that brought something; its sum is noised and handed on after this."""
+        counts = self._one_more(of_round)
+        if self.goal is not None:
+            self._check_plan(*counts)
+        self._counts = counts
+        self.values[SPENT] = self._after(*counts).rows
+        if self.trees:
+            self.values[TREES] = self._trees_of(self._round)
+
+    def end(self) -> None:
+        """End a round."""
+        self.values.setdefault(SPENT, [])
+        if self.begun:
+            self.values[EACH_ROUND] = [*self._counts]
+
+    @property
+    def begun(self) -> bool:
+        """Whether this round has spent something."""
+        return any(self._counts)
+
+    def _one_more(self, of_round: bool) -> tuple[int, int]:
+        drawn, everyone = self._counts
+        return (drawn + 1, everyone) if of_round else (drawn, everyone + 1)
+
+    def _check_plan(self, drawn: int, everyone: int) -> None:
+        """Refuse what the noise of 'auto' was not found for, before it is spent."""
+        if self._round < 0 or (everyone and self.q < 1):
+            raise UnalikeError(
+                "channel: 'auto' is found for sums of a round's clients, and this method also asks everybody: give the "
+                "noise a number (noise:2.0)."
+            )
+        if drawn + everyone > self.exchanges:
+            raise UnalikeError(
+                f"channel: 'auto' was found for exchanges={self.exchanges} a round, and round {self._round + 1} has "
+                f"more: give exchanges={drawn + everyone}, or as many as there are."
+            )
+
+    # ---- events
+
+    def events(self, round: int, drawn: int, everyone: int, counted: list[int]) -> list[Event]:
+        """Return what so many exchanges spend, with a round's clients and with everybody; counted: of each tree-noise
+        the tree that was counted last."""
+        found = [*self._of(self.q, drawn), *(e for _ in range(everyone) for e in self._of(1.0, 1))]
+        if drawn or everyone:  # a tree is spent by its first exchange, in whichever round that is
+            at = zip(self.trees, self._trees_of(round), counted, strict=True)
+            found += [tree.event(self.q) for tree, now, last in at if now != last]
+        return found
+
+    def _of(self, q: float, exchanges: int) -> list[Event]:
+        """Return what exchanges with the same clients spend, but for trees."""
         if not exchanges:
             return []
         central = [stage.z for stage in self.channel.noises if isinstance(stage, GaussianNoise)]
         # sums of the same drawn clients are one release: drawing twice would hide better than drawing once
         joint = [GaussianNoise(together(*central * exchanges)).event(q)] if central else []
-        others = [stage for stage in self.channel.noises if not isinstance(stage, GaussianNoise)]
-        trees = [s.event(q) for s in others if isinstance(s, TreeNoise) and round % s.leaves == 0]
-        return [*joint, *trees, *(s.event(q) for s in others if not isinstance(s, TreeNoise) for _ in range(exchanges))]
+        others = [stage for stage in self.channel.noises if not isinstance(stage, GaussianNoise | TreeNoise)]
+        return [*joint, *(stage.event(q) for stage in others for _ in range(exchanges))]
 
-    def add(self, round: int, noised: Mapping[str, int]) -> None:
-        """Take a round's exchanges down (-1: the set-up's)."""
-        events = self.events(round, noised["drawn"], noised["everyone"])
-        self.values[SPENT] = self._after(events).rows
-        if round >= 0:
-            self.values[EACH_ROUND] = [noised["drawn"], noised["everyone"]]
+    def _trees_of(self, round: int) -> list[int]:
+        return [round // tree.leaves for tree in self.trees]
 
-    def _after(self, events: list[Event]) -> Accountant:
-        account = self.account
-        for event in events:
+    def _after(self, drawn: int, everyone: int) -> Accountant:
+        """Return the account with so many exchanges of this round."""
+        account = Accountant(self._before)
+        for event in self.events(self._round, drawn, everyone, self._counted):
             account.add(event)
         return account
+
+    # ---- what is allowed
 
     def used_up(self, round: int) -> bool:
         """Return whether this round, if it is like the one before it, would spend more than is allowed."""
         if self.most is None:
             return False
-        drawn, everyone = self.values.get(EACH_ROUND, (1, 0))
-        account = self._after(self.events(round, drawn, everyone))
-        return account.spent(self.delta).epsilon > self.most and account.tight(self.delta).epsilon > self.most
+        self.begin(round)
+        return self._too_much(self._after(*self.values.get(EACH_ROUND, (1, 0))))
+
+    def _too_much(self, account: Accountant) -> bool:
+        if self.most is None:
+            return False
+        if self._judged[0] != account.rows:  # the same is asked several times, and may take a second
+            spends = (way(self.delta).epsilon > self.most for way in (account.spent, account.tight))
+            self._judged = account.rows, all(spends)
+        return self._judged[1]
+
+    def keep(self, ledger: Ledger) -> bool:
+        """Write exchanges down from now on. What was written after the checkpoint was spent too; its rounds are done
+        again with other noise, in a new tree. Return whether there was any: clients must then be drawn again too, for
+        two sums of one draw spend more than those of two."""
+        known, self.ledger = self.values.get(LINES, 0), ledger
+        if ledger.count < known:
+            raise ledger.changed()
+        if ledger.count > known:
+            self.values.update({SPENT: ledger.last, LINES: ledger.count})
+            for name in (TREES, SECRET):  # the same draws around other replies would show their difference
+                self.values.pop(name, None)
+        return ledger.count > known
+
+    def stay_within(self, done: int, rounds: int) -> None:
+        """Hold a run that goes on to the ε that its noise was found for, where all rounds would spend more."""
+        if self.goal is None or SPENT not in self.values:
+            return
+        if self._ahead(self.account, self.values.get(TREES), done, rounds).tight(self.delta).epsilon > self.goal:
+            self.most = self.goal if self.most is None else min(self.most, self.goal)
 
     def line(self, last: bool) -> dict[str, float | None]:
         """Return ε for a round's line; of the last round also the smaller one that takes a second to compute."""
@@ -91,12 +214,17 @@ class Spending:
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
     def ahead(self, rounds: int) -> Guarantee:
-        """Return what so many rounds of one exchange each will spend."""
-        account = Accountant()
-        for t in range(rounds):
-            for event in self.events(t, 1, 0):
+        """Return what so many rounds will spend, of as many exchanges as the settings say."""
+        return self._ahead(Accountant(), None, 0, rounds).tight(self.delta)
+
+    def _ahead(self, account: Accountant, counted: list[int] | None, done: int, rounds: int) -> Accountant:
+        """Return the account after the rounds to come."""
+        last = [-1] * len(self.trees) if counted is None else counted
+        for t in range(done, rounds):
+            for event in self.events(t, self.exchanges, 0, last):
                 account.add(event)
-        return account.tight(self.delta)
+            last = self._trees_of(t)
+        return account
 
     def guarantee(self) -> Guarantee:
         """Return the smallest ε that can be shown for what was spent so far, with δ and who counts as a neighbour."""
@@ -115,10 +243,10 @@ class SampleSpending:
                 "another norm (--norm group), or none."
             )
 
-    def add(self, round: int, trainings: int, sizes: np.ndarray) -> None:
-        """Take a round's trainings down (-1: the set-up's)."""
+    def add(self, passes: np.ndarray) -> None:
+        """Take a round down, or the set-up: how often each client had any one of its samples in a step."""
         account = Accountant(self.values.get(SAMPLES_SPENT, ()), "sample")
-        account.add(GaussianSum(self.local.sample_noise), trainings * most_passes(self.local, sizes, round))
+        account.add(GaussianSum(self.local.sample_noise), int(passes.max()))
         self.values[SAMPLES_SPENT] = account.rows
 
     def guarantee(self) -> Guarantee:
@@ -133,7 +261,7 @@ class SampleSpending:
 
 def chosen_noise(stages: tuple[Stage, ...], settings: RunSettings, q: float) -> tuple[Stage, ...]:
     """Return the stages with a number in place of 'auto': the least noise with which all rounds spend at most the
-    settings' ε, one exchange each."""
+    settings' ε, with so many exchanges each as they say. A run that goes on keeps the number that it has."""
     waiting = [stage for stage in stages if isinstance(stage, Noise) and stage.multiplier == "auto"]
     if settings.epsilon is None or not waiting:
         if settings.epsilon is not None:
@@ -141,12 +269,41 @@ def chosen_noise(stages: tuple[Stage, ...], settings: RunSettings, q: float) -> 
         return stages
     if len(waiting) > 1 or not isinstance(waiting[0], GaussianNoise | TreeNoise):
         raise UnalikeError("channel: 'auto' is for one stage, noise or tree-noise; give the others a number.")
-    stage, rounds = waiting[0], max(1, settings.rounds)
-    if isinstance(stage, TreeNoise):
-        rounds = -(-rounds // stage.leaves)
-    z = noise_for(settings.epsilon, settings.delta, rounds, lambda z: dc.replace(stage, multiplier=z).event(q))
-    found = dc.replace(stage, multiplier=math.ceil(z * 1e4) / 1e4)  # in few digits, rounded up
+    stage, others = waiting[0], [s for s in stages if isinstance(s, Noise) and s is not waiting[0]]
+    if any(not isinstance(other, GaussianNoise) for other in [*others, *([stage] if others else [])]):
+        raise UnalikeError(
+            "channel: 'auto' beside other noise is for 'noise' beside 'noise': give all of them a number."
+        )
+    z = _taken_noise(settings, stages, stage)
+    if z is None:
+        z = math.ceil(_least_noise(stage, others, settings, q) * 1e4) / 1e4  # in few digits, rounded up
+    found = dc.replace(stage, multiplier=z)
     return tuple(found if one is stage else one for one in stages)
+
+
+def _least_noise(stage: Noise, others: list[Noise], settings: RunSettings, q: float) -> float:
+    """Return the noise of a stage for all rounds, beside that of others which have a number."""
+    assert settings.epsilon is not None
+    rounds, n = max(1, settings.rounds), settings.exchanges
+    if not isinstance(stage, TreeNoise):
+        known = [other.z for other in others]
+        joint = lambda z: GaussianNoise(together(*[z, *known] * n)).event(q)  # noqa: E731
+        return noise_for(settings.epsilon, settings.delta, rounds, joint)
+    if n > 1:
+        raise UnalikeError(f"channel: a tree has one exchange a round; got exchanges={n}.")
+    trees = -(-rounds // stage.leaves)
+    return noise_for(settings.epsilon, settings.delta, trees, lambda z: dc.replace(stage, multiplier=z).event(q))
+
+
+def _taken_noise(settings: RunSettings, stages: tuple[Stage, ...], stage: Stage) -> float | None:
+    """Return the number that was found when this run began; None of a new run."""
+    if not settings.resume or settings.folder is None:
+        return None
+    texts = written_facts(Path(settings.folder)).get("channel", {}).get("stages", [])
+    if len(texts) != len(stages):
+        return None  # another run, which is said later
+    (then,) = parse(texts[stages.index(stage)])
+    return then.z if isinstance(then, Noise) and type(then) is type(stage) else None
 
 
 def drawing(channel: Channel, sampling: Sampling, population: int) -> float:

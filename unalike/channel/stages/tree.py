@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from unalike.channel.events import Event, TreeGaussian
-from unalike.channel.stage import Sees, Total, refuse
+from unalike.channel.stage import Sees, Stage, Total, refuse
 from unalike.channel.stages.clip import AdaptiveClip
 from unalike.channel.stages.noise import CENTRAL, Noise
 from unalike.settings.knobs import knob
@@ -40,9 +40,13 @@ class TreeNoise(Noise):
     def event(self, q: float) -> Event:
         return TreeGaussian(self.leaves, self.z)  # of a whole tree, whose first round spends it
 
-    def server(self, total: Total) -> None:
-        if isinstance(self.clip, AdaptiveClip):
+    def fit(self, before: Sequence[Stage], size: int) -> Stage:
+        fitted = super().fit(before, size)
+        if isinstance(fitted, Noise) and isinstance(fitted.clip, AdaptiveClip):
             raise refuse(self, "the nodes of a tree need one bound for all its rounds: take clip.")
+        return fitted
+
+    def server(self, total: Total) -> None:
         if total.round < 0 or total.exchange:
             raise refuse(self, "a tree has one exchange a round, and this method has more.")
         sigma, (tree, step) = self.z * self.bound(total.values), divmod(total.round, self.leaves)

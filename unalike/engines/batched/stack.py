@@ -147,6 +147,7 @@ class Stack:
         try:
             while isinstance(out := self._stage(fn, result, keep), Request):
                 following = out.following(fn.__name__)
+                self.job.allow(out, self.call)
                 self.asked.append(out)
                 done = self._perform(out)
                 fn, keep = following, dict(out.keep)
