@@ -302,7 +302,7 @@ REFUSED = [
     ),
     (UNIFORM, {"channel": "clip:1.0,tree-noise:auto", "epsilon": 8.0, "exchanges": 2}, "one exchange a round"),
     (UNIFORM, {"channel": "adaptive-clip:0.1,tree-noise:1.0", "rounds": 0}, "one bound for all"),
-    (UNIFORM, {"channel": "adaptive-clip:0.1:0.5:0.2:0.01,noise:1.0", "rounds": 0}, "raise its std"),
+    (UNIFORM, {"channel": "adaptive-clip:0.1:0.5:0.2:0.01,noise:1.0", "rounds": 0}, "Raise the std of adaptive-clip"),
     (ua.FLHC(2, warmup=0), {}, "FLHC reads 'own' of every single client"),
     (ua.DefKT(), {}, "DefKT sends the server nothing"),
     (ua.Centralized(), {}, "pools all data"),
