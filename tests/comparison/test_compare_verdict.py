@@ -665,3 +665,16 @@ def test_noise_seldom_looks_like_learning():
         (case,) = results.conclude(arms, [0, 1, 2], outcomes)
         said += case.sound
     assert said <= 40  # a twentieth for each of five methods, and for all further looks together
+
+
+def test_channels_are_compared_and_not_chosen():
+    """By validation the one that costs accuracy for bytes would never be judged."""
+    found = [
+        method("fedavg channel=none", [0.9, 0.9], validation=[0.9, 0.9]),
+        method("fedavg channel=topk:0.1", [0.8, 0.8], validation=[0.8, 0.8]),
+        method("ditto lr=0.1 channel=topk:0.1", [0.7, 0.7], validation=[0.7, 0.7]),
+        method("ditto lr=0.2 channel=topk:0.1", [0.6, 0.6], validation=[0.6, 0.6]),
+    ]
+    found = [dc.replace(e, method=e.label.partition(" ")[0]) for e in found]
+    judged, notes = results._judged(found, SCORES[0])
+    assert judged == found[:3] and "ditto lr=0.1" in notes[0]
