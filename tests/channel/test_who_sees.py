@@ -119,7 +119,7 @@ class Replies(ua.Callback):
         self.update = outcome.up["delta"][0]
 
 
-@pytest.mark.parametrize("channel", ["", "quantise:8", "half", "clip:0.1"])
+@pytest.mark.parametrize("channel", ["none", "quantise:8", "half", "clip:0.1"])
 def test_what_hides_nothing_hides_nothing(channel):
     """A client's only sample, after ten local steps, is read off its reply: a row of the first layer's change over the
     change of its bias."""

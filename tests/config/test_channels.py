@@ -138,6 +138,7 @@ def test_flags_take_the_place_of_a_files_channel(tmp_path, capsys):
     assert "channel" not in found("--channel", "none")["found"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_finds_the_noise_for_all_rounds(tmp_path, capsys):
     pytest.importorskip("dp_accounting")
     file = tmp_path / "run.toml"

@@ -171,6 +171,7 @@ def test_evaluation_leaves_nothing(crew):
     assert alone.history[-1]["clients_loss"] == dealt.history[-1]["clients_loss"]
 
 
+@pytest.mark.slow
 def test_several_networks_take_turns_on_the_same_cores(crew):
     from test_families import several
 
@@ -369,6 +370,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_ray_of_its_own_and_one_that_it_joins(cluster, tmp_path):
     """With a method and a loss of the script's own. An interrupted run leaves nothing; one that joined leaves Ray."""
     (tmp_path / "script.py").write_text(SCRIPT)

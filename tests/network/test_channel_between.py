@@ -247,7 +247,7 @@ def test_a_plan_says_every_setting_of_a_stage(people):  # noqa: F811
     stages = plan["run"]["channel"]
     assert stages[0].items() >= {"kind": "clip", "norm": 1.0}.items()
     assert stages[1] == {"kind": "topk", "share": 0.5, "feedback": True}
-    for nothing in ("", []):
+    for nothing in ("none", []):
         link = Direct(people)
         served(settings_of("fedavg", nothing, rounds=1), link)
         assert not any("channel" in header["plan"]["run"] for _, header in link.asked if header["kind"] == "plan")
@@ -268,7 +268,7 @@ def test_a_plan_says_every_setting_of_a_stage(people):  # noqa: F811
         (("local-noise:2.0",), "clip:1,local-noise:1.5", "local-noise:2.0"),
         (("local-noise:2.0:laplace",), "clip:1,local-noise:2.5", "local-noise:2.0:laplace"),
         (("clip", "topk"), "clip:1.0", "topk"),
-        (("clip",), "", "clip"),
+        (("clip",), "none", "clip"),
         (("clip",), [{"kind": "clip", "fields": ["control"]}], "clip"),
     ],
 )

@@ -326,7 +326,9 @@ def test_a_local_federation_by_command(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=lambda s: s.name
+    "how",
+    [signal.SIGINT, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGKILL, signal.SIGTERM))],
+    ids=lambda s: s.name,
 )
 def test_a_local_federation_that_is_stopped_leaves_nothing(how, nobody_left, tmp_path):
     scratch = tmp_path / "scratch"

@@ -231,6 +231,7 @@ def further():
     )
 
 
+@pytest.mark.slow
 def test_the_best_by_validation_have_further_seeds(tmp_path, capsys):
     """FedDC alone has a rate that learns: it has seeds 1 and 2 too, and so has FedAvg, which all are compared with."""
     file = _written(tmp_path, further())
