@@ -246,7 +246,7 @@ def one_of(names):
     return st.tuples(texts, STRENGTHS).map("".join)
 
 
-def changed(text):
+def what_changes(text):
     """What a change changes: a drift, what its own skew does; asked for twice it is refused, which has its own test."""
     name, *rest = text.split(":")
     return rest[1] if name == "drift" else name.partition("@")[0]
@@ -260,7 +260,7 @@ def requests(draw):
     changes = [name for name in PIECE if name in CHANGES]
     first = draw(one_of([name for name in dealers if name not in laws]))
     dealt = draw(st.sampled_from([[first], [first, draw(one_of(laws))], [draw(one_of(laws))], []]))
-    after = draw(st.lists(one_of(changes), max_size=3, unique_by=changed))
+    after = draw(st.lists(one_of(changes), max_size=3, unique_by=what_changes))
     return "|".join([*dealt, *after]) or "iid"
 
 
