@@ -121,6 +121,7 @@ def test_json_is_one_document(here, capsys):
     assert "--no-references" in content["command"]
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_the_same_numbers(here, capsys):
     line = f"compare fedavg scaffold {SMALL} --rounds 8 --checkpoint-every 3 --seeds 2 --no-references --folder"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

@@ -294,6 +294,7 @@ def counting(folder):
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", (ua.Scaffold(), FeatureMean()), ids=lambda m: type(m).__name__)
 def test_a_killed_worker_changes_nothing(method, crew, tmp_path, sent):
     """SCAFFOLD's clients have rows by then; FeatureMean's train in the second exchange, with what the first left."""

@@ -123,6 +123,7 @@ def test_five_methods_compute_what_a_simulation_does():
             assert final["clients_accuracy_mean"] == pytest.approx(wanted["clients_accuracy_mean"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_in_the_middle_of_a_round():
     """The round closes by its deadline with the others; started again, the client goes on with its state: the run is
     the simulation in which it was absent from the rounds that it missed."""
@@ -159,6 +160,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_round():
     close(real.server.control * 4, sum(state.values()))  # SCAFFOLD's mean: no reply counted at one end alone
 
 
+@pytest.mark.slow
 def test_a_local_federation_that_is_resumed_computes_what_an_uninterrupted_one_does(tmp_path):
     """SCAFFOLD's clients keep state: with other keys, or without the state, it would not go on at all."""
     fed, folder = data(2), tmp_path / "run"

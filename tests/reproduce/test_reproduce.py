@@ -293,6 +293,7 @@ def test_a_stack_that_diverges_is_said_to(tmp_path):
     assert [r["diverged"] for r in kept(tmp_path, "quick").values()] == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -324,6 +325,7 @@ def test_a_model_that_cannot_be_stacked_is_run_as_it_can_be(tmp_path):
     assert len(kept(tmp_path, "quick")) == 4
 
 
+@pytest.mark.slow
 def test_a_budget_stops_a_stack_and_it_goes_on(tmp_path, capsys, monkeypatch):
     file = tmp_path / "tiny.toml"
     file.write_text(BATCHED)
@@ -353,6 +355,7 @@ def test_a_budget_stops_the_queue_and_the_same_command_goes_on(tiny, tmp_path, c
     assert len(read_rounds(folders[0] / "rounds.jsonl")) == 40
 
 
+@pytest.mark.slow
 def test_runs_are_shared_by_tables_and_results_alone_suffice(tiny, tmp_path, capsys):
     import shutil
 
@@ -365,6 +368,7 @@ def test_runs_are_shared_by_tables_and_results_alone_suffice(tiny, tmp_path, cap
     assert not (tmp_path / "runs" / "tiny").exists()
 
 
+@pytest.mark.slow
 def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeypatch):
     """A run beside another queue counts for everything but its time, and is made once more where that is asked for."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -438,6 +442,7 @@ def test_a_run_that_diverged_says_when_and_rows_without_numbers_are_counted(tiny
     ]
 
 
+@pytest.mark.slow
 def test_rows_without_their_data_wait_and_the_others_go_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("UNALIKE_OFFLINE", "1")
     monkeypatch.setenv("UNALIKE_CACHE", str(tmp_path / "cache"))
@@ -787,7 +792,7 @@ steps = [
 )
 
 
-@pytest.mark.parametrize("engine", ["sequential", "batched"])
+@pytest.mark.parametrize("engine", [pytest.param("sequential", marks=pytest.mark.slow), "batched"])
 def test_settings_are_chosen_by_cross_validation_once(engine, tmp_path, capsys):
     file = tmp_path / "tiny.toml"
     text = CHOOSING.replace('engine = "sequential"', f'engine = "{engine}"\nevaluate_clients = "none"')
@@ -806,6 +811,7 @@ def test_settings_are_chosen_by_cross_validation_once(engine, tmp_path, capsys):
     assert go(file, "one", "--full", "--seeds", "1") == 0 and kept(tmp_path) == content
 
 
+@pytest.mark.slow
 def test_folds_and_rates_are_one_stack_and_score_as_alone(tmp_path, monkeypatch):
     sizes, scores = [], []
     real = jobs.together

@@ -178,6 +178,7 @@ def test_one_fold_is_tried_and_scored_by_its_last_evaluations(tmp_path):
     assert {*choice["steps"][0]["scores"]} == {r["score"] for r in first}
 
 
+@pytest.mark.slow
 def test_trials_that_are_there_are_not_made_again(tmp_path, monkeypatch):
     file = _written(tmp_path, TRIED.replace("rounds = 40", "rounds = 2"))
     assert go(file, "one", "--full", "--seeds", "1") == 0
