@@ -133,10 +133,7 @@ def from_table(table: Mapping[str, Any], find: Find = registered) -> Stage:
         if problem := misfit(value, known[name].hint):
             raise UnalikeError(f"{kind.name}: {name} {problem}")
     if "fields" in options:
-        names = options["fields"]
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise UnalikeError(f"channel: {kind.name} has fields={names!r}: it must be a list of names.")
-        options["fields"] = tuple(names)
+        options["fields"] = tuple(options["fields"])
     return _made(kind, options)
 
 
@@ -237,7 +234,7 @@ class Channel:
     def plain(self, fields: Sequence[str]) -> dict[str, Form]:
         """What would travel of these fields without the stages, of those that stages act on."""
         bits = 8 * torch.empty((), dtype=self.dtype).element_size()
-        return {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if any(n in acts for acts in self.acts)}
+        return {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if n in self.touched}
 
     def saved(self, fields: Sequence[str]) -> int:
         """The bytes that the stages take off one reply of these fields; a number of a stage's own adds one."""

@@ -75,9 +75,8 @@ class Bernoulli:
 
 
 @dc.dataclass(frozen=True)
-class BySize:
-    """`count` clients without replacement, likelier the more samples they have. With it, weigh replies uniformly:
-    size would count twice otherwise."""
+class Counted:
+    """What takes the same number of clients in every round."""
 
     count: int
 
@@ -88,27 +87,22 @@ class BySize:
         return float(self.size(population))
 
     def check(self, population: int) -> None:
-        _count("BySize", self.count, population)
+        _count(type(self).__name__, self.count, population)
+
+
+@dc.dataclass(frozen=True)
+class BySize(Counted):
+    """`count` clients without replacement, likelier the more samples they have. With it, weigh replies uniformly:
+    size would count twice otherwise."""
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
         return rng.choice(population, self.count, replace=False, p=sizes / sizes.sum())
 
 
 @dc.dataclass(frozen=True)
-class Turns:
+class Turns(Counted):
     """Every client once before any comes again: all clients in a random order, `count` of them a round, the rest in the
     last round of a turn; then in another order. For noise on a tree (`tree-noise`)."""
-
-    count: int
-
-    def size(self, population: int) -> int:
-        return self.count
-
-    def mean(self, population: int) -> float:
-        return float(self.size(population))
-
-    def check(self, population: int) -> None:
-        _count("Turns", self.count, population)
 
     def rounds(self, population: int) -> int:
         """How many rounds a turn has."""
