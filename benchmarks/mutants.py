@@ -1,12 +1,15 @@
 """Faults made by hand, applied one by one to a copy of the tree: which of them do the tests of their area catch?
 
-    python benchmarks/mutants.py                 all of mutants.toml
+    python benchmarks/mutants.py                 all in benchmarks/faults/
     python benchmarks/mutants.py M03 E02         these
     python benchmarks/mutants.py --list          id, file and what is wrong with it
     python benchmarks/mutants.py --check         only: is every fault's text still there, exactly once?
 
-A fault replaces `old` by `new` in one file. It is caught when a test of its area fails (or does not end). One marked
-`equivalent` cannot be seen from outside; it is listed and not counted. Two copies work side by side.
+A fault has an id, a file, what is wrong with it, `old` (a text that is in the file exactly once), `new` in its place, and
+an area, whose tests should catch it: it is caught when one of them fails (or does not end). One marked `equivalent`
+cannot be seen from outside; it is listed and not counted. A file of faults names its areas' tests under [areas]; areas
+of several files are in areas.toml. When code changes, repair the text of its faults: `--check` says which are stale.
+Two copies work side by side.
 Goal: at least 95 % are caught.
 """
 
@@ -26,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FAULTS = Path(__file__).with_suffix(".toml")
+FAULTS = Path(__file__).with_name("faults")
 PARTS = ("unalike", "tests", "docs", "examples", "README.md", "pyproject.toml", ".browser")
 GOAL = 0.95
 SECONDS = 180  # for the tests of one fault
@@ -54,13 +57,14 @@ class Fault:
 
 
 def faults() -> list[Fault]:
-    """Return the faults of mutants.toml."""
-    tables = tomllib.loads(FAULTS.read_text(encoding="utf-8"))
-    found = [Fault(tests=tables["areas"][fault.pop("area")], **fault) for fault in tables["fault"]]
-    ids = [fault.id for fault in found]
-    if twice := {name for name in ids if ids.count(name) > 1}:
-        sys.exit(f"{FAULTS.name}: {', '.join(sorted(twice))} stand there twice.")
-    return found
+    """Return the faults of all files, in the order of their names."""
+    tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(FAULTS.glob("*.toml"))]
+    areas = [area for table in tables for area in table.get("areas", {}).items()]
+    tests, faults = dict(areas), [fault for table in tables for fault in table.get("fault", [])]
+    for names in ([name for name, _ in areas], [fault["id"] for fault in faults]):
+        if twice := {name for name in names if names.count(name) > 1}:
+            sys.exit(f"{FAULTS.name}: {', '.join(sorted(twice))} stand there twice.")
+    return [Fault(tests=tests[fault.pop("area")], **fault) for fault in faults]
 
 
 def stale(some: list[Fault], root: Path = ROOT) -> list[str]:
