@@ -25,6 +25,7 @@ MAY = {
     "draws": {"errors"},
     "files": {"errors"},
     "text": {"errors"},
+    "crypto": BASE,
     "settings": BASE,
     "training": BASE | {"settings"},
     "nn": BASE | {"settings"},
