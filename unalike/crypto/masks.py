@@ -1,0 +1,82 @@
+"""Masks: the seed that two clients share, and the long vector that a seed stands for.
+
+A pair's seed is X25519, then HKDF-SHA256 to 16 bytes. A mask is AES-128 in counter mode from a zero counter, read as
+little-endian words: 5 GB a second where the processor has AES, ten times a generator of NumPy's, and with all of its
+128 bits of secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unalike.errors import UnalikeError
+
+SEED = 16  # bytes
+BLOCK = 1 << 18  # bytes of a mask in work at a time: they stay in the cache
+
+
+def public_of(private: bytes) -> bytes:
+    """Return the public key of a private X25519 key, 32 bytes each."""
+    return _private(private).public_key().public_bytes_raw()
+
+
+def agreement(private: bytes, public: bytes) -> bytes:
+    """Return the secret that the owners of two X25519 keys share; never use it as a key: derive one."""
+    _, x25519 = _cryptography()
+    try:
+        return _private(private).exchange(x25519.X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise UnalikeError("A public key of another client is none.") from None
+
+
+def _private(private: bytes) -> Any:
+    _, x25519 = _cryptography()
+    return x25519.X25519PrivateKey.from_private_bytes(private)
+
+
+def derived(secret: bytes, info: bytes, size: int = SEED) -> bytes:
+    """Return HKDF-SHA256 of a secret, for the purpose that `info` names."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), size, salt=None, info=info).derive(secret)
+
+
+def pair_seed(private: bytes, public: bytes, info: bytes) -> bytes:
+    """Return the seed that two clients share for a purpose; each has it from its own private key."""
+    return derived(agreement(private, public), info)
+
+
+def add_mask(total: np.ndarray, seed: bytes, minus: bool = False) -> None:
+    """Add the mask of a seed to a vector of uint32 or uint64, in place, modulo its words; minus: take it off."""
+    stream, step = _stream(seed), BLOCK // total.itemsize
+    zeros, block = bytes(BLOCK), np.empty(BLOCK + 15, dtype=np.uint8)
+    for start in range(0, len(total), step):
+        part = total[start : start + step]
+        count = stream.update_into(zeros[: part.nbytes], block)
+        words = block[:count].view(total.dtype.newbyteorder("<"))
+        (np.subtract if minus else np.add)(part, words, out=part)
+
+
+def mask(seed: bytes, size: int, kind: Any = np.uint32) -> np.ndarray:
+    """Return the mask of a seed, so many words."""
+    total = np.zeros(size, dtype=kind)
+    add_mask(total, seed)
+    return total
+
+
+def _stream(seed: bytes) -> Any:
+    ciphers, _ = _cryptography()
+    return ciphers.Cipher(ciphers.algorithms.AES(seed), ciphers.modes.CTR(bytes(16))).encryptor()
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import ciphers
+        from cryptography.hazmat.primitives.asymmetric import x25519
+        from cryptography.hazmat.primitives.ciphers import algorithms, modes  # noqa: F401 (attributes of ciphers)
+    except ModuleNotFoundError:
+        raise UnalikeError("Secure sums need the package cryptography: pip install 'unalike[privacy]'.") from None
+    return ciphers, x25519

@@ -1,0 +1,80 @@
+"""Whole numbers modulo 2^bits: codes of either sign as residues, and residues packed into bytes without gaps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from unalike.errors import UnalikeError
+
+MOST_BITS = 64
+
+
+def word(bits: int) -> type[np.unsignedinteger]:
+    """Return the unsigned type whose own overflow keeps residues modulo 2^bits right."""
+    if not 1 <= bits <= MOST_BITS:
+        raise UnalikeError(f"A ring has 1 to {MOST_BITS} bits; got {bits}.")
+    return np.uint32 if bits <= 32 else np.uint64
+
+
+def residues(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Return int64 codes as residues, of negative ones the two's complement."""
+    return reduced(codes.astype(np.int64).view(np.uint64).astype(word(bits)), bits)
+
+
+def reduced(words: np.ndarray, bits: int) -> np.ndarray:
+    """Return words modulo 2^bits."""
+    return words & words.dtype.type((1 << bits) - 1)
+
+
+def signed(words: np.ndarray, bits: int) -> np.ndarray:
+    """Return residues as int64 codes in [-2^(bits-1), 2^(bits-1))."""
+    shift = MOST_BITS - bits
+    return (words.astype(np.uint64) << np.uint64(shift)).view(np.int64) >> shift
+
+
+def carry_bits(clients: int) -> int:
+    """Return the bits by which a sum over clients is longer than one client's code."""
+    return max(clients - 1, 0).bit_length()
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """Return how many bytes `pack` makes of so many residues."""
+    return math.ceil(count * bits / 8)
+
+
+def pack(words: np.ndarray, bits: int) -> np.ndarray:
+    """Return residues as bytes, one behind the other, the lowest bit first; unused bits at the end are 0."""
+    groups = np.zeros((math.ceil(len(words) / 8), 8), dtype=np.uint64)  # eight residues fill `bits` bytes
+    groups.reshape(-1)[: len(words)] = words
+    out = np.zeros((len(groups), bits), dtype=np.uint8)
+    for place, byte, shift in _overlaps(bits):
+        column = groups[:, place]
+        out[:, byte] |= (column >> np.uint64(shift) if shift >= 0 else column << np.uint64(-shift)).astype(np.uint8)
+    return out.reshape(-1)[: packed_bytes(len(words), bits)]
+
+
+def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
+    """Return the residues that `pack` made these bytes of; refuse bytes that it cannot have made."""
+    if data.dtype != np.uint8 or data.shape != (packed_bytes(count, bits),):
+        raise UnalikeError(f"{count} numbers of {bits} bits are {packed_bytes(count, bits)} bytes; got {data.shape}.")
+    if count * bits % 8 and data[-1] >> (count * bits % 8):
+        raise UnalikeError("there are bits behind the last number.")
+    kind = word(bits)
+    octets = np.zeros((math.ceil(count / 8), bits), dtype=np.uint8)
+    octets.reshape(-1)[: len(data)] = data
+    groups = np.zeros((len(octets), 8), dtype=np.uint64)
+    for place, byte, shift in _overlaps(bits):
+        column = octets[:, byte].astype(np.uint64)
+        groups[:, place] |= column << np.uint64(shift) if shift >= 0 else column >> np.uint64(-shift)
+    return reduced(groups.reshape(-1)[:count].astype(kind), bits)
+
+
+def _overlaps(bits: int) -> list[tuple[int, int, int]]:
+    """Return (place of a residue among eight, byte that it reaches into, its bit that is the byte's lowest)."""
+    return [
+        (place, byte, 8 * byte - place * bits)
+        for place in range(8)
+        for byte in range(place * bits // 8, math.ceil((place + 1) * bits / 8))
+    ]

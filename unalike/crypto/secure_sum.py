@@ -1,0 +1,334 @@
+"""A secure sum: the server learns the sum of clients' vectors and nothing of any one of them.
+
+Double masking after Bonawitz et al. (2017), on the graph of SecAgg+ (Bell et al. 2020). With keys for sealing known for
+the whole run, one sum takes three messages to each client, four where clients first agree on who came:
+
+    deal     each client makes a masking key and a seed of its own, and deals Shamir shares of both to its neighbours,
+             sealed; the server passes them on. The public masking key travels inside the seal, so nobody need sign it.
+    mask     vector + mask of the own seed ± one mask for each neighbour, modulo 2^bits. The masks of a pair come from
+             both masking keys, bound to everything that all must have been told alike: the cohort and its keys, who
+             dealt, and the request itself. Told different things, masks do not cancel, and the sum is noise.
+    (agree   each client signs the list of those whose vectors came, and goes on when enough neighbours signed the same)
+    open     each client gives, of each neighbour, either the share of its own seed (its vector came) or that of its
+             masking key (it was lost), never both, and only once.
+
+Fewer than `threshold` neighbours of a client left: `Void`, and nothing is learnt. Secrets are used for one sum only.
+Nothing here talks to a network: `Member` is a client's part, `Collector` the server's.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unalike.crypto import shamir
+from unalike.crypto.graph import Lattice
+from unalike.crypto.masks import add_mask, agreement, derived, public_of
+from unalike.errors import UnalikeError
+
+KEY = 32  # bytes of a key, a seed, a digest
+NONCE, TAG = 12, 16
+CONTENT = 2 * shamir.BYTES + KEY  # of a sealed part: two shares and a public key
+SEALED = NONCE + CONTENT + TAG
+Verify = Callable[[int, bytes, bytes], bool]  # (client, statement, signature)
+
+
+class Void(UnalikeError):
+    """The sum cannot be opened; nothing of any client was learnt."""
+
+
+class RunKey:
+    """A client's X25519 key for sealing shares, one for a run. Losing it later opens what was recorded of this run and
+    of no other."""
+
+    def __init__(self, private: bytes | None = None):
+        self._private = private or os.urandom(KEY)
+        self.public = public_of(self._private)
+        self._agreed: dict[bytes, bytes] = {}
+
+    def sealing(self, other: bytes, info: bytes) -> Any:
+        """Return the cipher that this key and another client's share for a purpose."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        if other not in self._agreed:
+            self._agreed[other] = agreement(self._private, other)
+        return ChaCha20Poly1305(derived(self._agreed[other], b"unalike secure sum, seal " + info, KEY))
+
+
+@dc.dataclass(frozen=True)
+class Group:
+    """Those who may take part in one sum, and the rules of it: both ends must have the same.
+
+    label: of the sum (run, round, exchange); keys: the public run keys, by client; degree: how many neighbours each
+    has; threshold: how many of them open a secret.
+    """
+
+    label: bytes
+    keys: Mapping[int, bytes]
+    degree: int
+    threshold: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threshold <= self.degree:
+            raise UnalikeError(f"The threshold must lie in [1, {self.degree}], the neighbours; got {self.threshold}.")
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Stand for everything in it."""
+        rules = repr((self.label, self.degree, self.threshold)).encode()
+        return hashlib.sha256(rules + b"".join(_number(c) + self.keys[c] for c in sorted(self.keys))).digest()
+
+    @functools.cached_property
+    def lattice(self) -> Lattice:
+        return Lattice([*self.keys], self.degree, self.digest)
+
+    def context(self, present: Iterable[int], request: bytes) -> bytes:
+        """Stand for what all clients of the sum must have been told alike."""
+        return hashlib.sha256(self.digest + _listed(present) + hashlib.sha256(request).digest()).digest()
+
+
+@dc.dataclass(frozen=True)
+class Dealt:
+    """What a client deals: its public masking key, a commitment to its own seed, and the sealed shares by neighbour."""
+
+    public: bytes
+    commitment: bytes
+    sealed: Mapping[int, bytes]
+
+
+# ---------------------------------------------------------------- a client
+
+
+class Member:
+    """A client in one sum. draw: gives random bytes; but in tests, the operating system's."""
+
+    def __init__(self, client: int, key: RunKey, group: Group, draw: shamir.Draw = os.urandom):
+        if group.keys.get(client) != key.public:
+            raise UnalikeError("The server names another run key for this client than its own.")
+        self.client, self.key, self.group, self.draw = client, key, group, draw
+        self.neighbours = group.lattice.of(client)
+        self._masking, self._seed = draw(KEY), draw(KEY)
+        self._theirs: dict[int, tuple[bytes, bytes, bytes]] = {}  # of each neighbour that dealt: both shares, key
+        self._context = b""
+        self._present: frozenset[int] = frozenset()
+        self._masked = False
+        self._opened: frozenset[int] | None = None
+
+    def deal(self) -> Dealt:
+        """Return the shares of both secrets, each sealed for its neighbour."""
+        points, threshold = [v + 1 for v in self.neighbours], self.group.threshold
+        seeds, keys = (
+            shamir.deal(int.from_bytes(secret, "big"), threshold, points, self.draw)
+            for secret in (self._seed, self._masking)
+        )
+        public = public_of(self._masking)
+        sealed = {v: self._sealed(v, _share(seeds[v + 1]) + _share(keys[v + 1]) + public) for v in self.neighbours}
+        return Dealt(public, commitment(self.group, self.client, self._seed), sealed)
+
+    def _sealed(self, other: int, content: bytes) -> bytes:
+        nonce, about = self.draw(NONCE), _way(self.group, self.client, other)
+        return nonce + self.key.sealing(self.group.keys[other], about).encrypt(nonce, content, about)
+
+    def accept(self, sealed: Mapping[int, bytes], present: Sequence[int], request: bytes) -> None:
+        """Take in the shares that neighbours dealt. present: everybody who dealt; request: what is to be answered."""
+        self._present = frozenset(present)
+        there = self._present & {*self.neighbours}
+        if not self._present <= self.group.keys.keys() or self.client not in self._present or sealed.keys() != there:
+            raise UnalikeError("The server does not say properly who takes part in this sum.")
+        if len(there) < self.group.threshold:
+            raise UnalikeError(
+                f"{len(there)} neighbours take part in this sum, and {self.group.threshold} are needed to open it."
+            )
+        self._theirs = {v: self._opened_part(v, part) for v, part in sealed.items()}
+        self._context = self.group.context(present, request)
+
+    def _opened_part(self, other: int, sealed: bytes) -> tuple[bytes, bytes, bytes]:
+        from cryptography.exceptions import InvalidTag
+
+        about = _way(self.group, other, self.client)
+        try:
+            content = self.key.sealing(self.group.keys[other], about).decrypt(sealed[:NONCE], sealed[NONCE:], about)
+        except (InvalidTag, ValueError):
+            content = b""
+        if len(content) != CONTENT:
+            raise UnalikeError(
+                f"What client {other} dealt cannot be opened: it, or the server, did not keep the rules."
+            )
+        return content[: shamir.BYTES], content[shamir.BYTES : -KEY], content[-KEY:]
+
+    def mask(self, vectors: Sequence[np.ndarray]) -> None:
+        """Add this client's masks to vectors of uint32 or uint64, in place; once only."""
+        if self._masked or not self._context:
+            raise UnalikeError("A client masks one answer in a sum, after the shares have come.")
+        self._masked = True
+        _add(vectors, self._seed, self._context)
+        for other, (_, _, public) in self._theirs.items():
+            _add(vectors, agreement(self._masking, public), self._context, minus=other < self.client)
+
+    def statement(self, came: Iterable[int]) -> bytes:
+        """Return what a client signs to agree on who came."""
+        return b"unalike secure sum, came " + self._context + _listed(came)
+
+    def check_agreed(self, came: Sequence[int], signatures: Mapping[int, bytes], verify: Verify) -> None:
+        """Refuse to go on where too few neighbours signed this list."""
+        text = self.statement(came)
+        good = [v for v in self.neighbours if v in signatures and v in came and verify(v, text, signatures[v])]
+        if len(good) < self.group.threshold:
+            raise UnalikeError(
+                f"{len(good)} neighbours signed the list of those who came, and {self.group.threshold} must: nothing "
+                "is opened."
+            )
+
+    def open(self, came: Sequence[int], least: int = 1) -> dict[int, bytes]:
+        """Return one share of each neighbour that dealt, by the list of those whose vectors came. least: of them all
+        that must have come."""
+        found = frozenset(came)
+        there = found & self._theirs.keys()
+        if not self._masked or self.client not in found or not found <= self._present:
+            raise UnalikeError("The server's list of those who came cannot be.")
+        if self._opened is not None and self._opened != found:
+            raise UnalikeError("The server asks to open a second list of those who came: nothing more is opened.")
+        if len(there) < self.group.threshold or len(found) < least:
+            raise UnalikeError(
+                f"{len(found)} clients came, {len(there)} of them neighbours; {max(least, 1)} and "
+                f"{self.group.threshold} are needed: nothing is opened."
+            )
+        self._opened = found
+        return {v: seed if v in found else key for v, (seed, key, _) in self._theirs.items()}
+
+
+# ---------------------------------------------------------------- the server
+
+
+class Collector:
+    """The server in one sum: it passes shares on, adds masked vectors, and takes the masks off the sum."""
+
+    def __init__(self, group: Group, request: bytes):
+        self.group, self.request = group, request
+        self.dealt: dict[int, Dealt] = {}
+        self.came: list[int] = []
+        self.liars: set[int] = set()  # whose shares did not fit the others'
+        self._totals: list[np.ndarray] = []
+        self._shares: dict[int, dict[int, bytes]] = {}  # by the client that they open, by who gave them
+
+    def take_dealt(self, client: int, dealt: Dealt) -> None:
+        """Take in what a client dealt; refuse what is not for exactly its neighbours."""
+        whole = all(len(part) == SEALED for part in dealt.sealed.values())
+        if len(dealt.public) != KEY or len(dealt.commitment) != KEY or not whole:
+            raise UnalikeError("its shares are not as long as they must be.")
+        if dealt.sealed.keys() != {*self.group.lattice.of(client)}:
+            raise UnalikeError("its shares are not for its neighbours.")
+        self.dealt[client] = dealt
+
+    @functools.cached_property
+    def present(self) -> list[int]:
+        """Those who take part from here on: who dealt, and has enough neighbours that did. Read it when all have."""
+        there = {*self.dealt}
+        while short := {c for c in there if len(there & {*self.group.lattice.of(c)}) < self.group.threshold}:
+            there -= short
+        if not there:
+            raise Void(
+                f"{len(self.dealt)} of {len(self.group.keys)} clients dealt shares, and every client needs "
+                f"{self.group.threshold} neighbours that did: the sum is void, nothing was learnt."
+            )
+        return sorted(there)
+
+    def delivery(self, client: int) -> dict[int, bytes]:
+        """Return the sealed shares that a client gets, by sender."""
+        there = {*self.present}
+        return {v: self.dealt[v].sealed[client] for v in self.group.lattice.of(client) if v in there}
+
+    def take_masked(self, client: int, vectors: Sequence[np.ndarray]) -> None:
+        """Add a client's masked vectors."""
+        if client in self.came or client not in self.present:
+            raise UnalikeError("it has no vector to send in this sum, or sent it before.")
+        if not self._totals:
+            self._totals = [np.zeros_like(v) for v in vectors]
+        for total, vector in zip(self._totals, vectors, strict=True):
+            np.add(total, vector, out=total)
+        self.came.append(client)
+
+    def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
+        """Take in the shares that a client gave to open the sum."""
+        there = {*self.group.lattice.of(client)} & {*self.present}
+        if client not in self.came or shares.keys() != there or any(len(s) != shamir.BYTES for s in shares.values()):
+            raise UnalikeError("it did not give one share of each neighbour.")
+        for other, share in shares.items():
+            self._shares.setdefault(other, {})[client] = share
+
+    def total(self) -> list[np.ndarray]:
+        """Return the sums of those who came, without masks; `Void` where too few shares came."""
+        came = {*self.came}
+        context = self.group.context(self.present, self.request)
+        secrets = {c: self._secret(c, c in came) for c in self.present if c in came or self._touches(c, came)}
+        for client, secret in secrets.items():
+            if client in came:
+                _add(self._totals, secret, context, minus=True)
+                continue
+            for other in sorted({*self.group.lattice.of(client)} & came):
+                shared = agreement(secret, self.dealt[other].public)
+                _add(self._totals, shared, context, minus=other < client)
+        return self._totals
+
+    def _touches(self, client: int, came: set[int]) -> bool:
+        """Return whether masks that a lost client shares are in the sum."""
+        return not came.isdisjoint(self.group.lattice.of(client))
+
+    def _secret(self, client: int, came: bool) -> bytes:
+        """Return a client's own seed, or of a lost one the masking key."""
+        given = {v + 1: int.from_bytes(share, "big") for v, share in self._shares.get(client, {}).items()}
+        needed, what = self.group.threshold, "own seed" if came else "masking key"
+        if len(given) < needed:
+            raise Void(
+                f"{len(given)} shares of client {client}'s {what} came, and {needed} are needed: the sum is void, "
+                "nothing was learnt."
+            )
+        for left_out in (None, *given):
+            some = dict([item for item in given.items() if item[0] != left_out][:needed])
+            found = shamir.combine(some)
+            if len(some) == needed and found < 1 << 256 and self._is_right(client, found.to_bytes(KEY, "big"), came):
+                self.liars |= set() if left_out is None else {left_out - 1}
+                return found.to_bytes(KEY, "big")
+        raise Void(
+            f"The shares of client {client}'s {what} do not fit each other: the sum is void, nothing was learnt."
+        )
+
+    def _is_right(self, client: int, secret: bytes, came: bool) -> bool:
+        dealt = self.dealt[client]
+        return commitment(self.group, client, secret) == dealt.commitment if came else public_of(secret) == dealt.public
+
+
+# ---------------------------------------------------------------- both
+
+
+def commitment(group: Group, client: int, seed: bytes) -> bytes:
+    """Return what a client publishes of its own seed, by which a wrong share shows."""
+    return hashlib.sha256(b"unalike secure sum, seed " + group.digest + _number(client) + seed).digest()
+
+
+def _add(vectors: Sequence[np.ndarray], secret: bytes, context: bytes, minus: bool = False) -> None:
+    """Add the masks of a secret to each of several vectors, each mask its own."""
+    for number, vector in enumerate(vectors):
+        add_mask(vector, derived(secret, b"unalike secure sum, mask " + context + _number(number)), minus)
+
+
+def _way(group: Group, sender: int, receiver: int) -> bytes:
+    return group.digest + _number(sender) + _number(receiver)
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def _listed(clients: Iterable[int]) -> bytes:
+    return b"".join(map(_number, sorted(clients)))
+
+
+def _share(value: int) -> bytes:
+    return value.to_bytes(shamir.BYTES, "big")
