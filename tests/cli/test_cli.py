@@ -272,6 +272,7 @@ def test_dry_run_trains_and_writes_nothing(here, capsys):
     assert not Path("never").exists()
 
 
+@pytest.mark.slow
 def test_doctor_probes(capsys):
     from unalike.cli import doctor
 

@@ -26,7 +26,12 @@ def test_resumed_is_uninterrupted(toy):
     testing.check_resume(toy(), "mlp")
 
 
-@pytest.mark.parametrize("toy", (reach.Consensus, reach.Mixed, reach.Dual, reach.Noisy), ids=lambda toy: toy.__name__)
+LONG = [
+    pytest.param(toy, marks=pytest.mark.slow) for toy in (reach.Mixed, reach.Dual)
+]  # as Consensus, minutes of a compiler
+
+
+@pytest.mark.parametrize("toy", [reach.Consensus, *LONG, reach.Noisy], ids=lambda toy: toy.__name__)
 def test_compiled_equals_eager(toy):
     eager, traced = (testing.run(toy(), "mlp", engine="batched", dtype="float64", compile=c) for c in (False, True))
     assert testing.difference(eager, traced) < 1e-9
@@ -544,7 +549,7 @@ def test_the_same_batches_a_third_time():
             run(Other(), engine=engine)
 
 
-@pytest.mark.parametrize("compile", (False, True))
+@pytest.mark.parametrize("compile", (False, pytest.param(True, marks=pytest.mark.slow)))
 def test_an_argument_may_change_its_kind_between_rounds(compile):
     """A whole number in one round, a fraction in the next; and one that is there in the second round only."""
 

@@ -524,7 +524,14 @@ GLOBAL = {  # those with one common model, judged on the global test set
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LEARNS)
+LONG = {  # seconds each; their goldens and the contract's proofs are in every run of the tests
+    "fedasam", "fedgen", "dapper", "fedmd", "per-fedavg", "pfedme", "fedntd", "moon", "mapper", "fedsam", "fedfmc",
+    "fedlc", "apfl", "fedrep", "powersgd", "fedproto", "fedcluster", "fedavgr", "fesem", "fedcurv", "local-mixup",
+    "fedrs",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in LEARNS])
 def test_learns_digits(name):
     method, rounds, bar = LEARNS[name]
     torch.manual_seed(0)

@@ -103,11 +103,16 @@ class Watched:
 CHANNELS = {"scaffold": "clip:1.0,topk:0.1,quantise:8:none:nearest", "feddc": "topk:0.3,qsgd:15"}
 
 
-def test_five_methods_compute_what_a_simulation_does():
+@pytest.mark.parametrize(
+    "methods",
+    [["scaffold", "fedfa"], pytest.param(["fedavg", "rfedavg-plus", "feddc"], marks=pytest.mark.slow)],
+    ids=len,
+)
+def test_methods_compute_what_a_simulation_does(methods):
     """One federation for all of them, one after another: two of the five have two exchanges a round, two a channel."""
     fed = data()
     with one_machine.federation(fed) as (here, link):
-        for method in ("fedavg", "scaffold", "rfedavg-plus", "feddc", "fedfa"):
+        for method in methods:
             settings, watched, said = tables(method, run={"evaluate_every": 3}), Watched(link), []
             settings["run"] |= {"channel": CHANNELS[method]} if method in CHANNELS else {}
             real = server.run(

@@ -219,7 +219,8 @@ def test_budgets():
 # ---------------------------------------------------------------- the queue
 
 
-@pytest.mark.parametrize("engine", [pytest.param("sequential", marks=pytest.mark.slow), "batched"])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
 def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(engine, tiny, tmp_path, capsys):
     """One run after another, and the seeds of a method in one stack."""
     whole = tmp_path / "whole"

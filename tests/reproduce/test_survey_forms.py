@@ -162,6 +162,7 @@ def trials(home):
     return {name: result for name, result in kept(home).items() if name.startswith("trial-")}
 
 
+@pytest.mark.slow
 def test_one_fold_is_tried_and_scored_by_its_last_evaluations(tmp_path):
     file = _written(tmp_path, TRIED.replace("rounds = 40", "rounds = 2"))
     assert go(file, "one", "--full", "--seeds", "1") == 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from killing import ROUNDS, go
 from paths import ROOT
 from small import assert_same, logged, timeless
@@ -26,6 +27,7 @@ def answer(process):
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments(tmp_path):
     result = answer(start("random", tmp_path))
     codes, rounds = zip(*result["kills"], strict=True)
