@@ -70,14 +70,33 @@ def ways(delta: float, tight: bool) -> list[Callable[[Accountant], float]]:
 
 def _least(spends: Callable[[float], float], target: float, enough: float, step: float) -> float:
     """Return the least noise that spends at most the target, given one that does and a first step down from it."""
-    while spends(little := enough * step) <= target:
-        enough, step = little, step**2
+    at_enough = spends(enough)
+    while (at_little := spends(little := enough * step)) <= target:
+        enough, at_enough, step = little, at_little, step**2
         if little < 1 / MOST_NOISE:
             return enough
+    turn = 0
     while enough > little * (1 + TOLERANCE):
-        middle = math.sqrt(little * enough)
-        little, enough = (little, middle) if spends(middle) <= target else (middle, enough)
+        turn += 1  # every third time the middle: a line through the ends may come near to one of them only
+        middle = (
+            math.sqrt(little * enough) if turn % 3 == 0 else _crossing(little, at_little, enough, at_enough, target)
+        )
+        if (at_middle := spends(middle)) <= target:
+            enough, at_enough = middle, at_middle
+        else:
+            little, at_little = middle, at_middle
     return enough
+
+
+def _crossing(little: float, at_little: float, enough: float, at_enough: float, target: float) -> float:
+    """Return where the target is crossed if ε is a power of the noise in between, on the safe side by half a
+    tolerance: the next guess then closes the gap from the other."""
+    if not 0 < at_enough < at_little < math.inf:
+        return math.sqrt(little * enough)
+    share = math.log(at_little / target) / math.log(at_little / at_enough)
+    guess = little * (enough / little) ** share * (1 + TOLERANCE / 2)
+    inside = 1 + 0.99 * TOLERANCE
+    return max(min(guess, enough / inside), little * (1 + TOLERANCE / 100))
 
 
 def _largest(fits: Callable[[int], bool], count: int) -> int:
