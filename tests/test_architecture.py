@@ -56,6 +56,7 @@ MAY = {
     | {"settings", "run", "engines", "client", "metrics", "methods", "models", "channel", "contract", "nn"}
     | {"training", "data"},
     "network": BASE | {"channel", "config", "run", "client", "messages", "methods", "nn", "data"},
+    "vertical": BASE | {"crypto", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},
     "comparison": BASE | {"settings", "methods", "report", "results", "metrics", "config", "run", "nn", "data"},
@@ -79,6 +80,7 @@ MAY["unalike"] = {
     "nn",
     "run",
     "training",
+    "vertical",
 }
 
 

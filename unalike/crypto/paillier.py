@@ -11,10 +11,10 @@ Two ways to make the noise r^n:
 
 - `randomness="full"`, the textbook's: r is drawn from all units modulo n. One power with an exponent as long as n.
 - `randomness="short"`, the default: h^s with h = (-y²)^n of a random y and a short random s (Damgård, Jurik, Nielsen,
-  "A generalization of Paillier's public-key system with applications to electronic voting", 2010), from a table of h's
-  powers; some forty times faster. **This rests on one more assumption**: that h^s with a short s (448 bits for keys of
-  2048 bits, 512 for 3072) cannot be told from h^s with a long one. Nobody knows how to tell them apart; nothing proves it
-  from Paillier's own assumption. Each party draws a y of its own, so nobody has to trust another's h.
+  "A generalization of Paillier's public-key system with applications to electronic voting", 2010), from a table of
+  h's powers; some forty times faster. **This rests on one more assumption**: that h^s with a short s (448 bits for
+  keys of 2048 bits, 512 for 3072) cannot be told from h^s with a long one. Nobody knows how to tell them apart; there
+  is no proof from Paillier's own assumption. Each party draws a y of its own, so nobody has to trust another's h.
 
 Paillier hides numbers, not mistakes: ciphertexts can be changed by whoever passes them on, and everybody with the
 secret key reads everything. Keys below 2048 bits are for tests. Random numbers come from `secrets`.

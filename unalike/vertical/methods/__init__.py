@@ -1,0 +1,1 @@
+"""The methods of vertical learning, one file for each idea."""

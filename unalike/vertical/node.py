@@ -1,0 +1,302 @@
+"""A party at its own place: it answers the guest's requests with its own columns, which never leave.
+
+The same object answers in a simulation, through bytes (`loopback`), and over TLS. It runs no code that it is sent:
+requests name functions of methods that it has itself, and every field is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import unalike
+from unalike.contract import Fields
+from unalike.data.preparation import Preparation
+from unalike.draws import KeyedDraws, SecretDraws, key
+from unalike.errors import UnalikeError, line_of
+from unalike.files import replace
+from unalike.messages import wire
+from unalike.vertical import psi
+from unalike.vertical.fields import check, check_rows, function_of
+from unalike.vertical.method import Me, Vertical, built, kept, put_back
+from unalike.vertical.noise import Noise
+from unalike.vertical.tables import Table, prepared
+
+GUEST = "the guest"
+MOST_COLUMNS = 100_000
+ABOUT = (
+    "method",
+    "settings",
+    "outputs",
+    "scale",
+    "index",
+    "parties",
+    "flags",
+    "target",
+    "task",
+)  # of a run, kept with a share
+KEPT = 2  # checkpoints: the guest may have stopped before it wrote its own
+Parts = tuple[dict[str, Any], dict[str, Tensor]]
+
+
+class Node:
+    """One party. table: its rows, None for a coordinator. folder: where it keeps its part of the model. psi_key: of a
+    simulation, so that it repeats. methods: what it is willing to take part in. secret: noise comes from the operating
+    system, as it must between machines."""
+
+    def __init__(
+        self,
+        table: Table | None,
+        name: str = "",
+        folder: Path | None = None,
+        psi_key: bytes | None = None,
+        methods: Sequence[str] | None = None,
+        secret: bool = False,
+    ):
+        self.table, self.name, self.folder = table, table.name if table else name, folder
+        self.role = "host" if table is not None else "coordinator"
+        self.methods, self.secret, self._psi_key = methods, secret, psi_key
+        self._side: psi.Side | None = None
+        self.positions: Tensor | None = None  # of each aligned row, its place in the table; -1 where there is none
+        self.matched: dict[str, Tensor] = {}  # at the guest: of each host, which aligned rows it has
+        self.me: Me | None = None
+        self.method: Vertical | None = None
+        self.preparation: Preparation | None = None
+        self.noise = Noise()
+        self.about: dict[str, Any] = {}
+
+    # ---- requests
+
+    def answer(self, data: bytes) -> bytes:
+        """Answer a request as bytes; what cannot be answered is one line that the guest is told."""
+        try:
+            return wire.encode(*self.handle(*wire.decode(data)))
+        except UnalikeError as error:
+            return wire.encode({"kind": "error", "reason": str(error)}, {})
+        except Exception as error:  # a fault of ours must not end the party
+            return wire.encode({"kind": "error", "reason": line_of(error)}, {})
+
+    def handle(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        """Answer a request."""
+        kinds = {
+            "hello": self._hello, "points": self._points, "mask": self._mask, "align": self._align,
+            "setup": self._setup, "call": self._call, "save": self._save, "restore": self._restore,
+            "adopt": self._adopt, "done": self._done,
+        }  # fmt: skip
+        kind = header.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise UnalikeError(f"{GUEST} asked for {str(kind)[:60]!r}, which no party answers.")
+        return kinds[kind](header, tensors)
+
+    def _hello(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if header.get("version") != unalike.__version__:
+            raise UnalikeError(
+                f"the guest runs unalike {str(header.get('version'))[:30]}, {self.name} {unalike.__version__}."
+            )
+        columns = self.table.columns if self.table else []
+        about = {"name": self.name, "role": self.role, "columns": columns, "rows": len(self.table or ())}
+        return {"kind": "hello", **about, "aligned": self.positions is not None}, {}
+
+    def _points(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if self.table is None:
+            raise UnalikeError(f"{self.name} has no ids to match.")
+        self._side = psi.Side(self.table.ids, self._psi_key)
+        return {"kind": "points"}, {"points": self._side.once}
+
+    def _mask(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if self._side is None:
+            raise UnalikeError(f"{GUEST} sent points before it asked for any.")
+        return {"kind": "masked"}, {"points": self._side.twice(_only(tensors, "points"), GUEST)}
+
+    def _align(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        places = _only(tensors, "places")
+        if self._side is None or self.table is None:
+            raise UnalikeError(f"{GUEST} told of matches before ids were compared.")
+        if places.dtype != torch.int64 or places.dim() != 1 or len(places) > psi.MOST:
+            raise UnalikeError(f"{GUEST} sent places that are no list of whole numbers.")
+        there = places[places >= 0]
+        within = not len(places) or (int(places.min()) >= -1 and int(places.max()) < len(self.table))
+        if not within or len(there.unique()) < len(there):
+            raise UnalikeError(f"{GUEST} sent places that are not those of different rows.")
+        order = torch.from_numpy(self._side.order)
+        self.positions = torch.where(places >= 0, order[places.clamp(min=0)], -1)
+        return {"kind": "aligned", "matched": len(there)}, {}
+
+    def _setup(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        """Get ready for a run: the method, and this party's rows prepared by its own training rows."""
+        self.method = self._agreed(header)
+        limits = (("outputs", 10_000), ("seed", 1 << 63), ("index", 10_000), ("parties", 10_000))
+        outputs, seed, index, parties = (_whole(header, name, most) for name, most in limits)
+        self.noise = Noise.of(header)
+        self.about = {name: header.get(name) for name in ABOUT}
+        if self.table is None:
+            self.me = Me(self.name, self.role, torch.zeros(0, 0), outputs, seed)
+        else:
+            x, present = self._aligned(_only(tensors, "train"), str(header.get("scale")), header.get("uses"))
+            self.me = Me(self.name, self.role, x, outputs, seed, present, index, parties)
+            self.me.training[tensors["train"]] = True
+        self.method.start(self.me)
+        return {"kind": "ready", "columns": self.me.columns}, {}
+
+    def _agreed(self, header: dict[str, Any]) -> Vertical:
+        name, settings = header.get("method"), header.get("settings")
+        if not isinstance(name, str) or not isinstance(settings, dict):
+            raise UnalikeError(f"{GUEST} named no method.")
+        if self.methods is not None and name not in self.methods:
+            raise UnalikeError(f"{self.name} takes part in {', '.join(self.methods)}, not in {name[:60]!r}.")
+        return built(name, settings)
+
+    def _aligned(self, train: Tensor, scale: str, uses: Any) -> tuple[Tensor, Tensor]:
+        assert self.table is not None
+        if self.positions is None:
+            raise UnalikeError(f"{self.name} has not been aligned yet.")
+        check_rows(train, len(self.positions), GUEST)
+        self.table = self.table.without([c for c in self.table.columns if isinstance(uses, list) and c not in uses])
+        present = self.positions >= 0
+        x = torch.where(present[:, None], self.table.x[self.positions.clamp(min=0)], torch.nan)
+        rows = train[present[train]]
+        if not len(rows):
+            raise UnalikeError(f"{self.name} has none of the training rows.")
+        x, self.preparation = prepared(x, rows, self.table.schema, scale)
+        return torch.where(present[:, None], x, 0.0), present
+
+    def _call(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if self.me is None or self.method is None:
+            raise UnalikeError(f"{GUEST} called {self.name} before a run was set up.")
+        function = function_of(self.method, header.get("function"), GUEST)
+        count = len(tensors["rows"]) if "rows" in tensors and tensors["rows"].dim() else 0
+        sizes = {"rows": count, "outputs": self.me.outputs, "columns": self.me.columns}
+        sizes |= self.method.sizes(self.me.index)
+        check(tensors, function.takes, self.method, sizes, GUEST)  # type: ignore[attr-defined]
+        if "rows" in tensors:
+            check_rows(tensors["rows"], len(self.me.x), GUEST)
+        reply = function(self.me, Fields(tensors)) or {}
+        at = (_whole(header, "epoch", 1 << 40), _whole(header, "step", 1 << 40))
+        return {"kind": "reply"}, self.noise.over(reply, self.method, self._noise_source(at))
+
+    def _noise_source(self, at: tuple[int, int]) -> Any:
+        if self.secret or self.me is None:
+            return SecretDraws(None, dtype=torch.float64)
+        return KeyedDraws(torch.tensor(key(self.me.seed, "vertical noise", self.name, *at)), torch.float64)
+
+    # ---- what it keeps
+
+    def share(self, epoch: int) -> bytes:
+        """Return this party's part of the model as a file: its numbers, and how its rows are prepared."""
+        assert self.method is not None and self.me is not None
+        schema = self.table.schema.plain() if self.table and self.table.schema else None
+        about = {
+            "kind": "share", "party": self.name, "role": self.role, "epoch": epoch, **self.about, "schema": schema,
+            "preparation": self.preparation.plain() if self.preparation else None, "columns": self.me.columns,
+        }  # fmt: skip
+        return wire.encode(about, kept(self.method, self.me))
+
+    def save(self, epoch: int) -> None:
+        """Keep this party's part of the model of an epoch, and forget older ones."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace(self.folder / f"epoch-{epoch}.share", self.share(epoch))
+        for file in self.folder.glob("epoch-*.share"):
+            if (number := epoch_of(file)) is not None and number <= epoch - KEPT:
+                file.unlink(missing_ok=True)
+
+    def restore(self, epoch: int) -> None:
+        """Go back to an epoch: 0 is the start."""
+        assert self.method is not None and self.me is not None
+        if epoch == 0:
+            self.method.start(self.me)
+            return
+        file = (self.folder or Path()) / f"epoch-{epoch}.share"
+        if self.folder is None or not file.exists():
+            raise UnalikeError(f"{self.name} has nothing of epoch {epoch} to continue from.")
+        header, tensors = wire.decode(file.read_bytes())
+        same = json.loads(json.dumps([self.about["method"], self.about["settings"]]))
+        if [header.get("method"), header.get("settings")] != same:
+            raise UnalikeError(f"{file} is of another method or other settings: choose another folder.")
+        put_back(self.method, self.me, tensors, str(file))
+
+    def adopt(self, share: bytes) -> None:
+        """Take a trained part of the model, to predict this table's aligned rows with it."""
+        header, tensors = read_share(share)
+        if header["party"] != self.name:
+            raise UnalikeError(f"That is the share of {header['party']}, not of {self.name}.")
+        self.method = built(header["method"], header["settings"])
+        self.about = {name: header[name] for name in ABOUT}
+        plain = header["preparation"]
+        self.preparation = None if plain is None else Preparation.from_plain(plain)
+        empty, place = torch.zeros(0, header["columns"]), (header["index"], header["parties"])
+        self.me = Me(self.name, header["role"], empty, header["outputs"], 0, None, *place)
+        self.method.start(self.me)
+        put_back(self.method, self.me, tensors, f"the share of {self.name}")
+        if self.table is not None and self.positions is not None:
+            self.me.x, self.me.present = self.rows_as_learned(), self.positions >= 0
+            self.me.training = torch.zeros(len(self.me.x), dtype=torch.bool)
+
+    def rows_as_learned(self) -> Tensor:
+        """Return the aligned rows, prepared as those were that the model learned from; zeros where there is none."""
+        assert self.table is not None and self.positions is not None
+        x = (
+            torch.nan_to_num(self.table.x)
+            if self.preparation is None
+            else self.preparation.apply(self.table.x).double()
+        )
+        return torch.where((self.positions >= 0)[:, None], x[self.positions.clamp(min=0)], 0.0)
+
+    def _adopt(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        files = [f for f in (self.folder or Path()).glob("epoch-*.share") if epoch_of(f) is not None]
+        if self.folder is None or not files:
+            raise UnalikeError(f"{self.name} has no part of a model to predict with.")
+        if self.positions is None:
+            raise UnalikeError(f"{self.name} has not been aligned yet.")
+        self.adopt(max(files, key=lambda f: epoch_of(f) or 0).read_bytes())
+        assert self.me is not None
+        return {"kind": "ready", "columns": self.me.columns}, {}
+
+    def _save(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        self.save(_whole(header, "epoch", 1 << 40))
+        return {"kind": "saved"}, {}
+
+    def _restore(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if self.me is None:
+            raise UnalikeError(f"{GUEST} asked {self.name} to go back before a run was set up.")
+        self.restore(_whole(header, "epoch", 1 << 40))
+        return {"kind": "restored"}, {}
+
+    def _done(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        return {"kind": "done"}, {}
+
+
+def read_share(data: bytes) -> Parts:
+    """Read a party's part of a model; anything else is one line."""
+    header, tensors = wire.decode(data)
+    kinds = {"party": str, "role": str, "method": str, "settings": dict, "epoch": int}
+    kinds |= dict.fromkeys(("outputs", "columns", "index", "parties"), int)
+    if header.get("kind") != "share" or any(type(header.get(name)) is not kind for name, kind in kinds.items()):
+        raise UnalikeError("That is no party's share of a model.")
+    return header, tensors
+
+
+def epoch_of(file: Path) -> int | None:
+    """Return the epoch of a kept share by its name."""
+    found = re.fullmatch(r"epoch-(\d+)\.share", file.name)
+    return int(found[1]) if found else None
+
+
+def _only(tensors: dict[str, Tensor], name: str) -> Tensor:
+    if set(tensors) != {name}:
+        raise UnalikeError(f"{GUEST} sent {', '.join(sorted(tensors))[:100] or 'nothing'}; {name} was expected.")
+    return tensors[name]
+
+
+def _whole(header: dict[str, Any], name: str, most: int) -> int:
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value < most:
+        raise UnalikeError(f"{GUEST} sent {name} {str(value)[:40]}: it must be a whole number from 0.")
+    return value
