@@ -57,6 +57,14 @@ def plural(word: str, things: Sequence[str]) -> str:
     return word if len(things) == 1 else PLURALS[word]
 
 
+def printable(said: object, most: int = 300) -> str:
+    """Return what another party says as one line that is safe to print: control characters, also those that turn the
+    direction of writing, as escapes; a long text cut."""
+    text = str(said)
+    cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
 def number(value: float, digits: int) -> str:
     """So many significant digits; infinity as a sign."""
     return f"{value:.{digits}g}" if math.isfinite(value) else ("∞" if value > 0 else "-∞")

@@ -19,8 +19,9 @@ from unalike.data.columns import Columns
 from unalike.data.federation import Federation
 from unalike.data.joined import JoinedFederation
 from unalike.data.preparation import Preparation, Recipe, Sums, concluded, first_sums, means, second_sums, totals
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, first_line
 from unalike.messages import wire
+from unalike.text import printable
 
 KIND = "prepare"
 LARGEST = 3.5e38  # of a feature, which is a float32 in the end
@@ -71,6 +72,14 @@ def _targets(y: Tensor) -> int:
 # ---------------------------------------------------------------- at the server
 
 
+class NoSums(UnalikeError):
+    """A client's sums are missing or of no use."""
+
+    def __init__(self, client: int, reason: str):
+        super().__init__(reason)
+        self.client = client
+
+
 def prepared_together(recipe: Recipe, ask: Ask, sizes: Mapping[int, int], targets: int = 1) -> Preparation:
     """Ask clients twice for their sums, and return the preparation that these make.
 
@@ -93,15 +102,19 @@ def _added(
     widths = {name: SENDS[name].resolve(lengths, None)[0] for name in asked}
     rows: dict[int, Sums] = {}
     for client, answer in answers:
-        header, sent = wire.decode(answer)
+        try:
+            header, sent = wire.decode(answer)
+        except Exception as error:  # whatever its bytes are: they are one client's
+            raise NoSums(client, f"client {client}: {first_line(error)}.") from None
         if header.get("kind") != "reply":
-            raise UnalikeError(f"client {client}: {str(header.get('reason'))[:500]}")
+            raise NoSums(client, f"client {client}: {printable(header.get('reason'), 500)}")
         if not _right(sent, widths, sizes[client]):
-            raise UnalikeError(f"client {client} answers something else than sums over its {sizes[client]} samples.")
+            raise NoSums(client, f"client {client} answers something else than sums over its {sizes[client]} samples.")
         rows[client] = sent
     if len(rows) != len(sizes):
         silent = min(sizes.keys() - rows.keys())
-        raise UnalikeError(f"client {silent} does not answer, and features are prepared from all clients' sums.")
+        reason = f"client {silent} does not answer, and features are prepared from all clients' sums."
+        raise NoSums(silent, reason)
     return {name: totals(torch.stack([rows[k][name] for k in sizes])) for name in widths}
 
 

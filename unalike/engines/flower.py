@@ -10,9 +10,10 @@ that their sender has wrapped for the receiver: the server cannot open them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses as dc
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,10 +22,20 @@ import torch
 from unalike.client import ClientStore, Job, Rehearsal, Shapes
 from unalike.contract.architectures import Architectures, remaining
 from unalike.contract.call import Call, Evaluate, Outcome
+from unalike.data.remote import RemoteFederation
 from unalike.engines.engine import Engine
+from unalike.engines.norms import Norms
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.messages.check import check_evaluation, check_reply, received_outcome, reply_fields
+from unalike.messages.check import (
+    LARGEST,
+    check_evaluation,
+    check_kinds,
+    check_reply,
+    received_outcome,
+    reply_fields,
+    unreadable,
+)
 from unalike.messages.request import request_header, told_parts
 from unalike.messages.sealed import take_sealed, unsealed, wrapped_keys
 
@@ -38,12 +49,23 @@ class Remote(Protocol):
     run: str
     public: list[str]  # the clients' public keys, by number
 
-    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterable[tuple[int, bytes]]:
+    limits: Any  # `unalike.network.limits.Limits`
+    times: Any  # `unalike.network.profile.Times`
+
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
         """Yield the answers that come in time, as they come."""
         ...
 
-    def refuse(self, client: int, reason: str) -> None:
-        """Say that an answer came and is of no use."""
+    def accept(self, client: int, round: int) -> None:
+        """Hear that an answer is of use."""
+        ...
+
+    def refuse(self, client: int, reason: str, blame: bool = True) -> None:
+        """Say that an answer came and is of no use; blame: whether by the client's own doing."""
+        ...
+
+    def welcome(self) -> Mapping[int, Mapping[str, int]]:
+        """Send the plan to clients that have come since; return their samples in each split."""
         ...
 
 
@@ -66,7 +88,7 @@ class Flower(Engine):
         return together(self, call, ids)
 
     def leave_out(self, client: int, reason: str) -> None:
-        self.remote.refuse(client, reason)
+        self.remote.refuse(client, reason, blame=False)
 
     def wrapped(
         self, call: Call, ids: np.ndarray, several: Architectures | None
@@ -84,8 +106,8 @@ class Flower(Engine):
         for sender, answer in self.remote.ask(requests):
             try:
                 found = wrapped_keys(answer, header, len(rows[sender]))
-            except UnalikeError as error:
-                self.remote.refuse(sender, str(error))
+            except Exception as error:  # whatever its bytes are: they cost this client's round, and no more
+                self.remote.refuse(sender, unreadable(error))
                 continue
             for row, wrapped in zip(rows[sender], found, strict=True):
                 whose = {"sender": sender, "key": self.remote.public[sender], "wrapped": wrapped}
@@ -116,11 +138,12 @@ class Flower(Engine):
     def judge(self, call: Call) -> Callable[[int, bytes], Outcome]:
         """Return the function that makes an outcome of a client's answer to this call, or raises what is wrong."""
         job, asked = self.job, {**request_header(self.job.method, call), "run": self.remote.run}
-        sizes, sends = job.data.train.sizes, frozenset[str]()
+        sizes, like = job.data.train.sizes, dict[str, torch.Tensor]()
         if isinstance(call.function, Evaluate):
             sizes = job.split(call.function.split).sizes
         else:
-            sends = self.rehearsal.sends(unsealed(call, self.fields, job.task, job.method))
+            like = self.rehearsal.sent(unsealed(call, self.fields, job.task, job.method))
+        most = LARGEST * max(1.0, *(float(v.abs().max()) for v in floats(call.shared)), 1.0)
 
         def outcome(client: int, answer: bytes) -> Outcome:
             read = functools.partial(self.read, call)
@@ -129,7 +152,8 @@ class Flower(Engine):
             names = found.up.keys() | ()
             if isinstance(call.function, str):
                 found.sealed = take_sealed(found.up, self.fields, job.task, job.method)
-            self._check(found.up, names, sends, call)
+                check_kinds(found.up, like, most, int(sizes[client]) * len(sizes))
+            self._check(found.up, names, frozenset(like), call)
             return found
 
         return outcome
@@ -180,20 +204,37 @@ def together(
     if not len(ids):  # nobody's row has come, and everybody was told
         return
     remote = first.remote
+    if call.exchange == 0:
+        for client, sizes in remote.welcome().items():
+            assert isinstance(first.job.data, RemoteFederation)
+            first.job.data.learn(client, sizes)
     judges: dict[int, Callable[[int, bytes], Outcome]] = {}
     requests: dict[int, tuple[bytes, bytes]] = {}
-    for engine, own, some in [(first, call, ids)] if divide is None else divide(call, ids):
-        judges |= dict.fromkeys(some.tolist(), engine.judge(own))
-        requests |= engine.requests(own, some, sealed)
+    with remote.times.spent("serialisation"):
+        for engine, own, some in [(first, call, ids)] if divide is None else divide(call, ids):
+            judges |= dict.fromkeys(some.tolist(), engine.judge(own))
+            requests |= engine.requests(own, some, sealed)
     answered: list[int] = []
-    for client, answer in remote.ask(requests):
-        try:
-            outcome = judges[client](client, answer)
-        except UnalikeError as error:
-            remote.refuse(client, str(error))
-        else:
-            answered.append(client)
-            yield outcome
+    enough = remote.limits.sufficient(len(ids)) if call.round >= 0 else len(ids)
+    norms = Norms(remote.limits.norm)
+    with contextlib.closing(remote.ask(requests)) as answers:
+        for client, answer in answers:
+            try:
+                with remote.times.spent("serialisation"):
+                    outcome = judges[client](client, answer)
+            except Exception as error:  # whatever its bytes are: they cost this client's round, and no more
+                remote.refuse(client, unreadable(error))
+                continue
+            for kept in norms.take(outcome):
+                answered.append(_taken(remote, kept, call))
+                yield kept
+            if len(answered) + norms.waiting >= enough:
+                break
+    for kept in norms.rest():
+        answered.append(_taken(remote, kept, call))
+        yield kept
+    for client, reason in norms.beyond.items():
+        remote.refuse(client, reason)
     if isinstance(call.function, Evaluate):
         return
     first.acknowledge(ids, answered, call.round)  # all write to one store
@@ -202,3 +243,17 @@ def together(
             f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "
             "there, then go on from the last checkpoint (--resume)."
         )
+
+
+def _taken(remote: Remote, outcome: Outcome, call: Call) -> int:
+    """Write down that a client's answer is of use; return the client."""
+    client = int(outcome.ids[0])
+    remote.accept(client, call.round + 1)
+    return client
+
+
+def floats(fields: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the float tensors of a message that have numbers in them."""
+    for value in fields.values():
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+            yield value

@@ -12,15 +12,18 @@ import torch
 from torch import Tensor
 
 from unalike.contract import BUFFERS, LOSS, Call, Evaluate, Field, Method, Outcome, client_functions
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, did_you_mean, line_of
 from unalike.messages import wire
 from unalike.messages.request import TOLD, identity
 from unalike.nn.metrics import MEANS, statistics
 from unalike.nn.task import Task
+from unalike.text import printable
 
 MAX_FIELDS = 64
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)  # what a request may bring
 SPLITS = ("test", "validation")  # what a client may be asked to evaluate on
+LARGEST_LOSS = 1e15  # a loss or metric beyond this is no measurement, and would be all that a mean shows
+LARGEST = 1e12  # of a number in an update, beside the largest of the model: more ends everybody's run
 LOSS_FIELD = Field("scalar", read="each", weight="one")
 
 
@@ -128,7 +131,8 @@ def check_reply(up: Mapping[str, Tensor], fields: Mapping[str, Field], task: Tas
     for key, value in up.items():
         if key not in fields:
             raise UnalikeError(
-                f"{kind}.{name} sends {key!r}, which `sends` does not declare.{did_you_mean(key, fields)}"
+                f"{kind}.{name} sends {printable(key, 80)!r}, which `sends` does not declare."
+                f"{did_you_mean(key[:80], fields)}"
             )
         want = fields[key].resolve(task.sizes, method)
         if tuple(value.shape[1:]) != want:
@@ -153,7 +157,7 @@ def received_outcome(
     says neither its size nor its work nor its loss."""
     header, sent = wire.decode(answer)
     if header.get("kind") == "error":
-        raise UnalikeError(str(header.get("reason"))[:500])
+        raise UnalikeError(printable(header.get("reason"), 500))
     for key, value in asked.items():
         if header.get(key) != value and key not in ("kind", "trained"):
             raise UnalikeError(f"its reply is to another request: {key} is not {value!r}.")
@@ -163,26 +167,47 @@ def received_outcome(
     if hidden and told:
         raise UnalikeError(f"its reply tells {told[0]!r}, which the run's channel hides.")
     if not hidden and (type(header.get("samples")) is not int or header["samples"] != samples):
-        raise UnalikeError(f"it has {header.get('samples')!r} samples now and had {samples} at the beginning.")
+        raise UnalikeError(f"it has {_given(header, 'samples')} samples now and had {samples} at the beginning.")
     trained = header.get("trained")
     if type(trained) is not int or not 0 <= trained < 1000:
         raise UnalikeError("its reply does not say how often it trained.")
     batches = header.get("batches", 0)
     if type(batches) is not int or not 0 <= batches < 1 << 48:
-        raise UnalikeError(f"its reply says that it read {batches!r} mini-batches: it must be a whole number.")
+        raise UnalikeError(
+            f"its reply says that it read {_given(header, 'batches')} mini-batches: give a whole number."
+        )
     loss = sent_loss(sent)
-    if math.isinf(loss):
-        raise UnalikeError("its loss became infinite.")
+    if math.isinf(loss) or abs(loss) > LARGEST_LOSS:
+        raise UnalikeError("its loss became infinite." if math.isinf(loss) else f"its loss is {loss:g}.")
     up, more = read(sent)
     # metrics are computed in double precision
     kinds = (task.dtype, torch.float64) if asked.get("kind") == "evaluate" else (task.dtype,)
     for name, value in up.items():
-        if value.is_floating_point() and value.dtype not in kinds:
-            raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {task.dtype}.")
+        # which of these it must be, `check_kinds` and `check_evaluation` say; sealed rows are bytes
+        if value.dtype not in (*kinds, torch.int64, torch.int32, torch.bool, torch.uint8):
+            raise UnalikeError(f"its {printable(name)!r} is {value.dtype}: it must be {task.dtype}.")
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise UnalikeError(f"its {name!r} has a value that is NaN or infinite.")
     one = np.array([client]), up, np.array([samples]), np.array([loss]), trained
     return Outcome(*one, finite=np.array([True]), batches=np.array([batches]), **more)
+
+
+def unreadable(error: Exception) -> str:
+    """Return why an answer is of no use; what nobody foresaw is named by its kind."""
+    return str(error) if isinstance(error, UnalikeError) else f"its answer cannot be read ({line_of(error)})."
+
+
+def check_kinds(up: Mapping[str, Tensor], like: Mapping[str, Tensor], most: float, weight: int) -> None:
+    """Check that the fields of a reply are of the kinds that the function sends (`like`: what a stand-in sends), and of
+    a size that cannot spoil a sum: floats up to `most`, whole numbers up to what 64 bits hold of `weight` of them."""
+    for name, value in up.items():
+        if name in like and value.dtype != like[name].dtype:
+            raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {like[name].dtype}.")
+        if not value.numel() or value.dtype == torch.bool:
+            continue
+        largest = max(-int(value.min()), int(value.max())) if not value.is_floating_point() else value.abs().max()
+        if float(largest) > (most if value.is_floating_point() else (1 << 62) / max(1, weight)):
+            raise UnalikeError(f"its {name!r} has a number of {float(largest):.3g}, which no training makes.")
 
 
 def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:
@@ -193,6 +218,9 @@ def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:
     needed = names - {name for name, metric in metrics.items() if not metric.always}
     if not needed <= up.keys() <= names or any(up[n].numel() != 1 for n in up.keys() & {"loss", *metrics}):
         raise UnalikeError(f"its evaluation must be one number each of {', '.join(sorted({'loss', *metrics}))}.")
+    for name in up.keys() & {"loss", *metrics}:
+        if not up[name].is_floating_point() or abs(float(up[name])) > LARGEST_LOSS:
+            raise UnalikeError(f"its {name} is {up[name].flatten()[0].item():g}, {up[name].dtype}: no measurement.")
     for name, metric in metrics.items():
         if name in up and not metric.low - 1e-6 <= float(up[name]) <= metric.high + 1e-6:
             raise UnalikeError(f"its {name} is {float(up[name]):g}: it must be in [{metric.low:g}, {metric.high:g}].")

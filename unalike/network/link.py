@@ -18,12 +18,21 @@ class Lost(str):
     """Why a client's answer will not come."""
 
 
+class Left(Lost):
+    """The client is not there: nobody waits for it."""
+
+
 class Away(Exception):
     """The server is out of reach, or has forgotten this client: join again."""
 
 
 class ServerLink(Protocol):
-    """The server's end. Clients go by their number in the list of registered keys."""
+    """The server's end. Clients go by their number in the list of registered keys.
+
+    A call may need several exchanges, one after another. A link may have `notice(client, text)`, which the server sets:
+    the link tells by it what the server's operator should hear of a client. It may have `times`, a
+    `unalike.network.profile.Times`, into which it writes where the seconds of an exchange go.
+    """
 
     def online(self) -> set[int]:
         """Who is there now."""

@@ -12,7 +12,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,16 @@ import torch
 import unalike
 from unalike import config
 from unalike.client import ClientStore
-from unalike.client.preparing import prepared_together
+from unalike.client.preparing import NoSums, prepared_together
 from unalike.data import SPLITS, Federation, RemoteFederation
 from unalike.data.joined import JoinedFederation
-from unalike.data.preparation import Recipe
+from unalike.data.preparation import Preparation, Recipe
 from unalike.data.public import Public, public_hash
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 from unalike.messages import wire
+from unalike.messages.check import unreadable
+from unalike.network.attendance import Attendance
 from unalike.network.client import (
     LACKS_PUBLIC,
     OTHER_PUBLIC,
@@ -39,12 +42,20 @@ from unalike.network.client import (
     network_digest,
     with_files,
 )  # fmt: skip
+from unalike.network.limits import Limits
 from unalike.network.link import Lost, ServerLink
+from unalike.network.profile import Profile, Times
+from unalike.network.roster import KeepRoster, Roster
+from unalike.network.status_file import StatusFile
 from unalike.run.callbacks import Callback
 from unalike.run.deploy import DEPLOYABLE
 from unalike.run.run import Run
+from unalike.text import printable
 
 MOST_SPLITS = 64  # of a client's samples: more are a mistake, or worse
+GRACE = 5.0  # seconds without a newcomer after which a federation begins with those that are needed
+GREETING = 20.0  # seconds for each of the two messages to a client that comes late
+HELLO = {"kind": "hello", "version": unalike.__version__}
 
 
 @dc.dataclass(frozen=True)
@@ -81,14 +92,40 @@ class Clients:
         keys: Mapping[str, bytes],
         deadline: float,
         say: Callable[[str], None] = lambda text: None,
+        limits: Limits | None = None,
+        earlier: Roster | None = None,
     ):
+        """earlier: what an earlier server of this run knew of the clients."""
         self.link, self.names, self.deadline, self.say = link, list(keys), deadline, say
         self.public = [b" ".join(key.split()[:2]).decode("ascii", "replace") for key in keys.values()]
+        self.limits, self.earlier = limits or Limits(), earlier
+        self.needed = self.limits.needed(len(self.names))
+        self.attendance = Attendance(self.names, self.limits.tries, say, link.online)
+        self.times = Times()
+        self.facts: dict[int, dict[str, Any]] = {}  # of the clients that have said what they have
+        self._plans: list[dict[str, Any]] = []
+        self._whose: list[str] = []  # the kind of samples of each client, where there are several
+        link.notice = self._notice  # type: ignore[attr-defined]
+        link.times = self.times  # type: ignore[attr-defined]
 
-    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, bytes]]:
-        """Yield the answers that come in time, as they come."""
-        silent = set(requests)
-        for client, answer in self.link.exchange(requests, self.deadline):
+    def _notice(self, client: int, text: str) -> None:
+        self.say(f"{self.names[client]}: {printable(text)}")
+
+    # ---- exchanges
+
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
+        """Yield the answers of those who take part and are not set aside, as they come in time."""
+        due = self.attendance.due(requests)
+        return self._answers({k: parts for k, parts in requests.items() if k in due})
+
+    def _answers(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
+        """Yield the answers that come in time, as they come; say who is left out."""
+        silent, answers = set(requests), self.link.exchange(requests, self.deadline) if requests else iter(())
+        while True:
+            with self.times.spent("exchanges"):
+                client, answer = next(answers, (None, b""))
+            if client is None:
+                break
             silent.discard(client)
             if isinstance(answer, Lost):
                 self.refuse(client, answer)
@@ -97,31 +134,74 @@ class Clients:
         for client in sorted(silent):
             self.refuse(client, f"no answer within {self.deadline:g} s")
 
-    def refuse(self, client: int, reason: str) -> None:
-        self.say(f"{self.names[client]} is left out of this exchange: {reason}")
+    def sufficient(self, asked: int) -> int:
+        """Return how many answers of use close an exchange with so many clients."""
+        return self.limits.sufficient(asked)
+
+    def accept(self, client: int, round: int) -> None:
+        """Hear that an answer is of use."""
+        self.attendance.answered(client, round)
+
+    def refuse(self, client: int, reason: str, blame: bool = True) -> None:
+        """Say that nothing of use came from a client; blame: whether it is the client's own doing."""
+        said = type(reason)(printable(reason, 500)) if isinstance(reason, Lost) else printable(reason, 500)
+        self.say(f"{self.names[client]} is left out of this exchange: {said}")
+        if blame:
+            self.attendance.failed(client, said)
 
     def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> None:
-        """Until everybody is there."""
-        end = time.monotonic() + seconds
-        while missing := set(range(len(self.names))) - self.link.online():
+        """Wait until everybody is there; with fewer needed, until these are and nobody has come for a while."""
+        end, seen, since = time.monotonic() + seconds, set[int](), time.monotonic()
+        while missing := set(range(len(self.names))) - (there := self.link.online()):
             check()
+            if there != seen:
+                seen, since = there, time.monotonic()
+            enough = len(there) >= self.needed and time.monotonic() > since + GRACE
+            who = ", ".join(self.names[k] for k in sorted(missing))
+            if enough or (time.monotonic() > end and len(there) >= self.needed):
+                self.say(f"beginning with {len(there)} of {len(self.names)} clients, without {who}")
+                break
             if time.monotonic() > end:
-                who = ", ".join(self.names[k] for k in sorted(missing))
                 raise UnalikeError(f"After {seconds:g} s there is no sign of {who}: start it, or take its key out.")
             time.sleep(0.1)
 
     def tell(self, messages: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """A message without numbers to each, which everybody must answer properly: the answers' headers."""
-        answers = dict(self.ask({k: (wire.encode(message, {}),) for k, message in messages.items()}))
-        out = {}
+        """Send each a message without numbers; return the headers of the proper answers. Raise where fewer have given
+        one than must be there."""
+        wrong = dict[int, str]()
+        asked = {k: (wire.encode(message, {}),) for k, message in messages.items()}
+        headers, answers = {}, dict(self._quiet(asked, wrong))
         for client in messages:
-            if client not in answers:
-                raise UnalikeError(f"{self.names[client]} does not answer within {self.deadline:g} s.")
-            header, _ = wire.decode(answers[client])
-            if header.get("kind") != "reply":
-                raise UnalikeError(f"{self.names[client]}: {str(header.get('reason'))[:500]}")
-            out[client] = header
-        return out
+            if client in answers:
+                try:
+                    headers[client] = _header(answers[client])
+                except Exception as error:  # whatever its bytes are: they are one client's
+                    wrong[client] = unreadable(error)
+            else:
+                wrong.setdefault(client, f"it does not answer within {self.deadline:g} s.")
+        self._without(wrong, len(headers))
+        return headers
+
+    def _quiet(self, requests: Mapping[int, Sequence[bytes]], wrong: dict[int, str]) -> Iterator[tuple[int, bytes]]:
+        """Yield the answers, and write down why others do not come."""
+        for client, answer in self.link.exchange(requests, self.deadline) if requests else ():
+            if isinstance(answer, Lost):
+                wrong[client] = answer
+            else:
+                yield client, answer
+
+    def _without(self, wrong: Mapping[int, str], left: int) -> None:
+        """Go on without these clients, each of which has a reason, if enough are left; else raise the first reason."""
+        if wrong and left < self.needed:
+            client = min(wrong)
+            raise UnalikeError(_named(self.names[client], printable(wrong[client], 500)))
+        for client, reason in sorted(wrong.items()):
+            said = printable(reason, 500)
+            self.say(f"{self.names[client]} does not take part now: {said}")
+            self.attendance.records[client].reason = said
+            self.attendance.not_greeted(client)
+
+    # ---- what clients have
 
     def federation(
         self,
@@ -131,30 +211,151 @@ class Clients:
         parts: Mapping[str, Own] | None = None,
         networks: Sequence[str] | None = None,
     ) -> Federation:
-        """Ask all clients for the size and kind of their data; the result has at least `classes` classes, or those of
-        the schema.
+        """Ask the clients that are there for the size and kind of their data; the result has at least `classes`
+        classes, or those of the schema.
 
         networks: the name of each client's, where there are several; their samples may then be of different kinds, and
         `parts` has what the server has for each, in place of `own`.
         """
-        hello = {"kind": "hello", "version": unalike.__version__}
-        answers = self.tell({k: hello for k in range(len(self.names))})
-        facts = [self._facts(k, answers[k].get("facts")) for k in range(len(self.names))]
-        differ = parts is not None or any(fact["x"] != facts[0]["x"] for fact in facts)
+        everybody = range(len(self.names))
+        there = everybody if self.needed == len(self.names) else sorted(self.link.online())
+        answers = self.tell({k: HELLO for k in there})
+        facts = self._proper({k: header.get("facts") for k, header in answers.items()})
+        differ = parts is not None or any(fact["x"] != facts[min(facts)]["x"] for fact in facts.values())
         joined = networks is not None and differ
-        whose = [*networks] if networks is not None and differ else [""] * len(facts)  # all are of one kind: no names
+        if joined and len(facts) < len(self.names):
+            raise UnalikeError("Clients' samples have different shapes: then all of them must be there to begin.")
+        whose = [*networks] if networks is not None and differ else [""] * len(self.names)  # of one kind: no names
         groups = [*dict.fromkeys(whose)]
-        self._alike(facts, whose)
         having = parts if joined and parts is not None else _for_each(own, groups)
         hashes = {name: None if (pair := having[name].public) is None else public_hash(pair) for name in groups}
-        self.public_sets = [hashes[name] for name in whose]
-        self._same_public(facts)
-        most = _classes(facts, having.values(), classes)
+        self.public_sets, self._whose = [hashes[name] for name in whose], whose
+        most = [*_class_counts(having.values()), classes or 0]
+        for judge in (self._unlike, self._other_public, self._too_many, lambda f: self._beyond(f, most)):
+            wrong = judge(facts)
+            facts = {k: fact for k, fact in facts.items() if k not in wrong}
+            self._without(wrong, len(facts))
+        self.facts = dict(facts)
+        self._weigh()
+        count = self._classes(most)
+        complete = [facts.get(k) or self._absent(k) for k in everybody]
         found = {
-            name: self._remote(np.flatnonzero(np.array(whose) == name), facts, keys, having[name], most)
+            name: self._remote(np.flatnonzero(np.array(whose) == name), complete, keys, having[name], count)
             for name in groups
         }
         return JoinedFederation(found, whose) if joined else found[""]
+
+    def _absent(self, client: int) -> dict[str, Any]:
+        """Return facts that stand for those of a client that has not come yet: as many samples as it had when the run
+        began, else as the others on the average, and none to be judged on."""
+        known = self.earlier.sizes.get(self.names[client]) if self.earlier else None
+        mean = max(1, round(sum(f["sizes"]["train"] for f in self.facts.values()) / len(self.facts)))
+        sizes = known or {"train": mean}
+        like = self.facts[min(self.facts)]
+        return {**like, "sizes": {**dict.fromkeys(SPLITS, 0), **sizes}}
+
+    def _classes(self, known: Sequence[int]) -> int | None:
+        """Return how many classes there are: as the server was told, or in clients' data, test and public sets, a
+        schema, and when the run began; None for numbers."""
+        seen = [fact["classes"] for fact in self.facts.values() if fact["classes"] is not None]
+        if not seen:
+            return None
+        before = self.earlier.classes if self.earlier else None
+        return self.limits.classes or max(*seen, *known, before or 0)
+
+    def _weigh(self) -> None:
+        """Say it where one client has more samples than all others together."""
+        sizes = {k: fact["sizes"]["train"] for k, fact in self.facts.items()}
+        heaviest = max(sizes, key=lambda k: sizes[k])
+        share = sizes[heaviest] / sum(sizes.values())
+        if len(sizes) > 2 and share > 0.5:
+            self.say(
+                f"{self.names[heaviest]} says that it has {sizes[heaviest]:,} of {sum(sizes.values()):,} samples, and "
+                f"weighs {share:.1%} where clients are weighed by samples (--max-samples bounds it)"
+            )
+
+    # ---- clients that come after the start
+
+    def welcome(self) -> dict[int, dict[str, int]]:
+        """Greet clients that have come since and send them the plan; return the samples of those that accept it."""
+        strangers = self.attendance.strangers()
+        if not strangers or not (there := strangers & self.link.online()):
+            return {}
+        patient, self.deadline = self.deadline, min(self.deadline, GREETING)
+        needed, self.needed = self.needed, 0  # nobody has to be among them
+        try:
+            found = self._newcomers(there)
+        finally:
+            self.deadline, self.needed = patient, needed
+        for client in found:
+            self.attendance.joined(client)
+            self.say(f"{self.names[client]} has joined")
+        return found
+
+    def _newcomers(self, there: set[int]) -> dict[int, dict[str, int]]:
+        facts = self._proper({k: h.get("facts") for k, h in self.tell({k: HELLO for k in there}).items()})
+        for judge in (self._unlike, self._other_public, self._too_many, self._too_many_for_the_run):
+            wrong = judge(facts)
+            facts = {k: fact for k, fact in facts.items() if k not in wrong}
+            self._without(wrong, len(facts))
+        self.facts |= facts
+        accepted = self.tell({k: self._plans[k] for k in facts})
+        return {k: facts[k]["sizes"] for k in accepted}
+
+    # ---- what is wrong with what they say
+
+    def _proper(self, told: Mapping[int, Any]) -> dict[int, dict[str, Any]]:
+        """Return the facts that are well-formed, of those that clients tell."""
+        wrong = {k: "it does not say properly how many samples it has, and of what kind." for k in told}
+        wrong = {k: reason for k, reason in wrong.items() if not _well_formed(told[k])}
+        self._without(wrong, len(told) - len(wrong))
+        return {k: fact for k, fact in told.items() if k not in wrong}
+
+    def _unlike(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
+        """Return the clients whose labels are of another kind than everybody's, or whose samples than those of their
+        network: the kind of most of those that may stay away, else of the first."""
+        known = {**facts, **self.facts}
+        labels = _usual({k: fact["y"] for k, fact in known.items()}, self.needed < len(self.names))
+        wrong = {}
+        for k, fact in facts.items():
+            mates = {j: other["x"] for j, other in known.items() if self._whose[j] == self._whose[k]}
+            mate = _usual(mates, self.needed < len(self.names))
+            other = labels if fact["y"] != known[labels]["y"] else mate
+            if fact["y"] != known[labels]["y"] or fact["x"] != known[mate]["x"]:
+                both = (
+                    f", both for the network {self._whose[k]!r}" if self._whose[k] == self._whose[other] != "" else ""
+                )
+                wrong[k] = (
+                    f"it has samples {_kind(fact)}, and {self.names[other]} {_kind(known[other])}{both}: "
+                    "prepare all in the same way."
+                )
+        return wrong
+
+    def _other_public(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
+        """Return the clients that lack the run's public set, or have another."""
+        lacking = {k: fact for k, fact in facts.items() if self.public_sets[k] not in (None, fact.get("public"))}
+        return {k: OTHER_PUBLIC if fact.get("public") else LACKS_PUBLIC for k, fact in lacking.items()}
+
+    def _too_many(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
+        """Return the clients that claim more samples than the server takes, or others than when the run began."""
+        sizes = {k: fact["sizes"]["train"] for k, fact in {**self.facts, **facts}.items()}
+        wrong = {k: reason for k, reason in self.limits.too_many_samples(sizes).items() if k in facts}
+        for k in facts if self.earlier else ():
+            before = self.earlier.sizes.get(self.names[k]) if self.earlier else None
+            if before and before["train"] != facts[k]["sizes"]["train"]:
+                wrong[k] = (
+                    f"it has {facts[k]['sizes']['train']} samples now and had {before['train']} at the beginning."
+                )
+        return wrong
+
+    def _beyond(self, facts: Mapping[int, dict[str, Any]], known: Iterable[int]) -> dict[int, str]:
+        return self.limits.too_many_classes({k: fact["classes"] for k, fact in facts.items()}, known)
+
+    def _too_many_for_the_run(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
+        """Return the late clients that have more classes than the run's model."""
+        most = self._plans[0]["plan"]["classes"]
+        late = {k: fact["classes"] for k, fact in facts.items() if fact["classes"] is not None}
+        return {k: f"it has {n} classes, and the run {most}." for k, n in late.items() if most is None or n > most}
 
     def _remote(
         self, ids: np.ndarray, facts: list[dict[str, Any]], keys: list[str], own: Own, classes: int | None
@@ -171,43 +372,9 @@ class Clients:
             label_names=names if names is not None and classes == len(names) else None,
         )  # fmt: skip
 
-    def _alike(self, facts: list[dict[str, Any]], networks: Sequence[str]) -> None:
-        """Refuse clients whose labels are of different kinds, and samples that differ between those of a network."""
-        first = dict[str, int]()
-        for k, fact in enumerate(facts):
-            mate = first.setdefault(networks[k], k)
-            other = 0 if fact["y"] != facts[0]["y"] else mate
-            if fact["y"] != facts[0]["y"] or fact["x"] != facts[mate]["x"]:
-                both = f", both for the network {networks[k]!r}" if networks[k] == networks[other] != "" else ""
-                raise UnalikeError(
-                    f"{self.names[k]} has samples {_kind(fact)}, and {self.names[other]} {_kind(facts[other])}{both}: "
-                    "prepare all in the same way."
-                )
-
-    def _same_public(self, facts: list[dict[str, Any]]) -> None:
-        """Refuse a client that lacks the run's public set, or has another."""
-        for client, (fact, wanted) in enumerate(zip(facts, self.public_sets, strict=True)):
-            if wanted is not None and fact.get("public") != wanted:
-                raise UnalikeError(f"{self.names[client]}: {OTHER_PUBLIC if fact.get('public') else LACKS_PUBLIC}")
-
-    def _facts(self, client: int, facts: Any) -> dict[str, Any]:
-        ok = (
-            isinstance(facts, dict)
-            and isinstance(facts.get("sizes"), dict)
-            and all(_whole(facts["sizes"].get(name)) for name in SPLITS)
-            and len(facts["sizes"]) <= MOST_SPLITS
-            and all(name.isidentifier() and name != "public" and _whole(n) for name, n in facts["sizes"].items())
-            and facts["sizes"]["train"] > 0
-            and all(_is_kind(facts.get(letter)) for letter in "xy")
-            and (facts.get("classes") is None or (_whole(facts["classes"]) and facts["classes"] < 1 << 31))
-        )
-        if not ok:
-            raise UnalikeError(f"{self.names[client]} does not say properly how many samples it has, and of what kind.")
-        return facts
-
     def prepared(self, data: Federation, recipe: Recipe | None, ids: Sequence[int]) -> Federation:
-        """Ask these clients, whose data these are, for the sums that their features are prepared by; everybody must
-        answer."""
+        """Ask these clients, whose data these are, for the sums that their features are prepared by; all that take part
+        must answer. Where some are away, a run that goes on keeps the preparation that it began with."""
         if recipe is None:
             return data
         x, y = data.train.x, data.train.y
@@ -216,16 +383,27 @@ class Clients:
                 f"The run prepares {len(recipe.scaled)} features; samples of the clients are {list(x.shape[1:])}, "
                 f"{x.dtype}."
             )
+        before = self.earlier and self.earlier.preparation
+        if before and len(self.facts) < len(self.names):
+            return data.prepared_by(Preparation.from_plain(before))
+        sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
+        while True:
+            there = {k: n for k, n in sizes.items() if k in self.facts}
 
-        def ask(request: bytes) -> Iterator[tuple[int, bytes]]:
-            return self.ask({k: (request,) for k in ids})
+            def ask(request: bytes, there: dict[int, int] = there) -> Iterator[tuple[int, bytes]]:
+                return self._quiet({k: (request,) for k in there}, {})
 
-        try:
-            sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
-            found = prepared_together(recipe, ask, sizes, y[:1].numel())
-        except UnalikeError as error:
-            raise UnalikeError(f"The features cannot be prepared: {error}") from None
-        self.say(f"features prepared from sums over {len(ids)} clients")
+            try:
+                found = prepared_together(recipe, ask, there, y[:1].numel())
+                break
+            except NoSums as error:
+                if len(self.facts) - 1 < self.needed:
+                    raise UnalikeError(f"The features cannot be prepared: {error}") from None
+                del self.facts[error.client]
+                self._without({error.client: str(error)}, len(self.facts))
+            except UnalikeError as error:
+                raise UnalikeError(f"The features cannot be prepared: {error}") from None
+        self.say(f"features prepared from sums over {len(there)} clients")
         return data.prepared_by(found)
 
     def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
@@ -237,7 +415,7 @@ class Clients:
             "version": unalike.__version__,
             "clients": len(data),
             "classes": data.classes,
-            "mean": float(data.train.sizes.mean()),
+            "mean": self.earlier.mean if self.earlier else float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
             "run": planned.pop("run"),
@@ -250,9 +428,16 @@ class Clients:
         self.run = hashlib.sha256(json.dumps([named, keys], sort_keys=True).encode()).hexdigest()[:16]
         asked = {**tables, "run": plan["run"]}
         built, means = _digests(networks, asked, len(data)), _mean_sizes(networks, asked, data.train.sizes)
+        means = self.earlier.means if self.earlier else means
         each = enumerate(zip(built, means, strict=True))
         own = [{**plan, **told[k], "client": k, "network": network, "mean": mean} for k, (network, mean) in each]
-        self.tell({k: {"kind": "plan", "run": self.run, "plan": one} for k, one in enumerate(own)})
+        self._plans = [{"kind": "plan", "run": self.run, "plan": one} for one in own]
+        self.roster = Roster(
+            keys, plan["mean"], [*means], data.classes, told[0]["preparation"],
+            {self.names[k]: fact["sizes"] for k, fact in self.facts.items()},
+        )  # fmt: skip
+        for client in self.tell({k: self._plans[k] for k in sorted(self.facts)}):
+            self.attendance.joined(client)
 
     def _of_part(self, part: Federation, client: int) -> dict[str, Any]:
         """Return what a client's plan says of its kind of samples: how they are prepared, and the public set."""
@@ -268,8 +453,9 @@ class Clients:
         rows = run.clients.rows_of(known).get("acknowledged") if len(known) else None
         counted = {} if rows is None else {int(k): int(v) - 2 for k, v in zip(known, rows, strict=True) if int(v)}
         message = {"kind": "end", "run": self.run}
-        requests = {k: (wire.encode({**message, "acknowledged": counted.get(k)}, {}),) for k in self.link.online()}
-        for _ in self.link.exchange(requests, min(self.deadline, 5.0)):
+        there = [k for k in self.link.online() if self.attendance.records[k].planned]
+        requests = {k: (wire.encode({**message, "acknowledged": counted.get(k)}, {}),) for k in there}
+        for _ in self.link.exchange(requests, min(self.deadline, 5.0)) if requests else ():
             pass  # some leave at once, and their answer with them
 
 
@@ -288,6 +474,8 @@ def run(
     shipped: bool = False,
     parts: Mapping[str, Own] | None = None,
     architecture: Sequence[str] | None = None,
+    limits: Limits | None = None,
+    profile: bool = False,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -300,7 +488,8 @@ def run(
     prepared before anything else, if they are, or just "standard" or "client"; schema: what the features are; public:
     (x, y or None) that every client has too, else it is refused; shipped: its bytes count; parts: all these by network,
     where the clients' samples are of different kinds; architecture: the network of each client, where [run] does not
-    say it; check: called while waiting, to raise what it knows.
+    say it; limits: how many clients it takes, and what of them at most; profile: say at the end where the seconds of a
+    round went; check: called while waiting, to raise what it knows.
     """
     for name, value in (("deadline", deadline), ("wait", wait)):
         if not value > 0:
@@ -310,14 +499,18 @@ def run(
         raise UnalikeError(
             "checkpoint_every must be 1: clients' state goes on round by round, and so must the server's."
         )
-    clients = Clients(link, keys, deadline, say)
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
+    earlier = Roster.of(settings.get("folder"), marks) if resume or settings.get("resume") else None
+    clients = Clients(link, keys, deadline, say, limits, earlier)
+    profiled = Profile(clients.times)
+    own_callbacks = [KeepRoster(clients), StatusFile(clients), *([profiled] if profile else [])]
     clients.wait(wait, check)
     own = Own(test, public, shipped, recipe, schema)
     networks = _networks(tables, architecture, len(keys))
     data = _prepared(clients, clients.federation(marks, own, classes, parts, networks), own, parts)
     done = config.run(
-        {**tables, "run": {**settings, "engine": "flower"}}, callbacks=callbacks, resume=resume, federation=data,
+        {**tables, "run": {**settings, "engine": "flower"}}, callbacks=[*callbacks, *own_callbacks], resume=resume,
+        federation=data,
         before=lambda checked, networks: clients.plan(checked, data, marks, networks), remote=clients,
     )  # fmt: skip
     clients.end(done)
@@ -326,6 +519,8 @@ def run(
             _save(done, done.folder.path / DEPLOYABLE, tables)
     if lost := [line["lost"] for line in done.history if "lost" in line]:
         say(f"clients lost: {sum(lost)}, in {len(lost)} of {len(done.history)} rounds")
+    for row in profiled.rows() if profile else ():
+        say("{:<14} {:>8} {:>5}  {}".format(*row))
     return done
 
 
@@ -369,17 +564,13 @@ def _for_each(own: Own, networks: Sequence[str]) -> dict[str, Own]:
     return dict.fromkeys(networks, own)
 
 
-def _classes(facts: list[dict[str, Any]], having: Iterable[Own], classes: int | None) -> int | None:
-    """Return how many classes there are: in clients' data, test and public sets, a schema; None for numbers."""
-    seen = [f["classes"] for f in facts if f["classes"] is not None]
-    if not seen:
-        return None
+def _class_counts(having: Iterable[Own]) -> Iterator[int]:
+    """Yield the numbers of classes that the server knows by itself: of its test and public sets, and of a schema."""
     for own in having:
         for labels in (own.test and own.test[1], own.public and own.public[1]):
             if labels is not None:
-                seen.append(int(torch.as_tensor(labels).max()) + 1)
-        seen.append(len((own.schema and own.schema.label_names) or ()))
-    return max(*seen, classes or 0)
+                yield int(torch.as_tensor(labels).max()) + 1
+        yield len((own.schema and own.schema.label_names) or ())
 
 
 def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | None]:
@@ -424,6 +615,43 @@ def _portable(tables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _zeros(is_float: bool, shape: list[int]) -> torch.Tensor:
     return torch.zeros(1, *shape, dtype=torch.float32 if is_float else torch.int64)
+
+
+def _header(answer: bytes) -> dict[str, Any]:
+    """Return the header of a proper answer; raise the reason that it gives."""
+    header, _ = wire.decode(answer)
+    if header.get("kind") != "reply":
+        raise UnalikeError(printable(header.get("reason"), 500))
+    return header
+
+
+def _usual(kinds: Mapping[int, Any], by_most: bool) -> int:
+    """Return a client that has the kind of most clients, or just the first."""
+    if not by_most:
+        return min(kinds)
+    count = Counter(json.dumps(kind) for kind in kinds.values())
+    most = max(count.values())
+    return min(k for k, kind in kinds.items() if count[json.dumps(kind)] == most)
+
+
+def _named(name: str, reason: str) -> str:
+    """Return a reason with its client: "site-0 has …" for "it has …"."""
+    return f"{name} {reason.removeprefix('it ')}" if reason.startswith("it ") else f"{name}: {reason}"
+
+
+def _well_formed(facts: Any) -> bool:
+    """Return whether these say how many samples a client has, and of what kind."""
+    return (
+        isinstance(facts, dict)
+        and isinstance(facts.get("sizes"), dict)
+        and all(_whole(facts["sizes"].get(name)) for name in SPLITS)
+        and len(facts["sizes"]) <= MOST_SPLITS
+        and all(name.isidentifier() and name != "public" and _whole(n) for name, n in facts["sizes"].items())
+        and facts["sizes"]["train"] > 0
+        and all(_is_kind(facts.get(letter)) for letter in "xy")
+        and "classes" in facts
+        and (facts["classes"] is None or (_whole(facts["classes"]) and facts["classes"] < 1 << 31))
+    )
 
 
 def _whole(value: Any) -> bool:

@@ -28,7 +28,7 @@ from unalike.engines import choose_engine
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
-from unalike.errors import UnalikeError, first_line
+from unalike.errors import Diverged, UnalikeError, first_line
 from unalike.messages.check import check_allowed
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
@@ -466,6 +466,8 @@ class Run:
         drawn = not isinstance(self.sampling, Uniform) or len(ids) < self.population
         self._run_round(Cohort(exchanges, ids, drawn, of_round=True), empty=not len(ids))
         exchanges.finish()
+        if self.data.remote:
+            self._check_finite(t)
         if self.spending is not None:
             self.spending.end()
         if self.sample_spending is not None and exchanges.passes is not None:
@@ -528,6 +530,16 @@ class Run:
         for name, value in self.server.values.items():
             if not _finite(value):
                 raise self._needs_somebody(cohort.round, f"its {name!r} becomes NaN or infinite")
+
+    def _check_finite(self, t: int) -> None:
+        """Refuse a state of the server's after which no client could go on, before it is written down."""
+        for name, value in self.server.values.items():
+            parts = value.items() if isinstance(value, Vectors) else [("", value)]
+            if not all(_finite(part) for _, part in parts):
+                raise Diverged(
+                    f"Round {t + 1}: the server's {name!r} became NaN or infinite; the last checkpoint is kept. A "
+                    "smaller lr helps, or a bound on updates (--max-norm).", t + 1, [],
+                )  # fmt: skip
 
     def _needs_somebody(self, t: int, why: str) -> UnalikeError:
         return UnalikeError(

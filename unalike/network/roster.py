@@ -1,0 +1,75 @@
+"""What a run began with of its clients: roster.json in its folder.
+
+A server that goes on must tell clients what the first one told them (the plan names the run), also when others are
+there now than at the beginning.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unalike.errors import UnalikeError
+from unalike.files import replace
+from unalike.run.callbacks import Callback
+from unalike.run.run import Run
+
+if TYPE_CHECKING:
+    from unalike.network.server import Clients
+
+ROSTER = "roster.json"
+
+
+@dc.dataclass(frozen=True)
+class Roster:
+    """keys: hashes of the clients' keys; mean, means: samples of a client on the average, of all and as each is told;
+    classes, preparation: of the plan; sizes: samples in each split, of the clients that were there, by name."""
+
+    keys: list[str]
+    mean: float
+    means: list[float]
+    classes: int | None
+    preparation: dict[str, Any] | None
+    sizes: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, folder: str | Path | None, keys: list[str]) -> Roster | None:
+        """Return the roster of the run in this folder; None where there is none, or other clients are registered."""
+        file = None if folder is None else Path(folder) / ROSTER
+        if file is None or not file.is_file():
+            return None
+        try:
+            found = cls(**json.loads(file.read_text(encoding="utf-8")))
+            fits = found.mean > 0 and len(found.means) == len(found.keys)
+            fits = fits and all(sizes["train"] > 0 for sizes in found.sizes.values())
+        except (ValueError, TypeError, KeyError, AttributeError):
+            fits = False
+        if not fits:
+            raise UnalikeError(f"{file} is not as a server wrote it: put it back, or begin in another folder.")
+        return found if found.keys == keys else None
+
+
+class KeepRoster(Callback):
+    """Writes the roster when a run begins; one that goes on keeps the first, with the clients that have come since."""
+
+    def __init__(self, clients: Clients):
+        self.clients = clients
+
+    def on_start(self, run: Run) -> None:
+        self._keep(run)
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        self._keep(run)
+
+    def _keep(self, run: Run) -> None:
+        clients, earlier = self.clients, self.clients.earlier
+        sizes = {clients.names[k]: fact["sizes"] for k, fact in clients.facts.items()}
+        now = dc.replace(clients.roster, sizes={**(earlier.sizes if earlier else {}), **sizes})
+        if run.folder is not None and now != self._kept:
+            with run.folder.writing():
+                replace(run.folder.path / ROSTER, json.dumps(dc.asdict(now)).encode())
+            self._kept = now
+
+    _kept: Roster | None = None
