@@ -18,15 +18,17 @@ from typing import Any
 
 from unalike import config
 from unalike.cli import run, serve
+from unalike.config import flags
 from unalike.errors import UnalikeError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int, metavar="N", help="how many clients")
-    run.arguments(parser)
+    run.arguments(parser, flags.OWN_OF["local-federation"])
     parser.usage = "unalike local-federation N [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--deadline SECONDS]"
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for an exchange [600]")
     parser.set_defaults(deadline=serve.DEFAULTS["deadline"])
+    serve.bounds(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -42,12 +44,16 @@ def main(args: argparse.Namespace) -> int:
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
     serve.answer_signals()
-    command = serve.command(args, ["local-federation", args.number], {"deadline": serve.DEFAULTS["deadline"]})
+    given = {name: serve.DEFAULTS[name] for name in ("deadline", *serve.BOUNDS)}
+    command, limits = serve.command(args, ["local-federation", args.number], given), serve.limits(args)
 
     def go(live: Any, resume: bool) -> Any:
         for note in notes:
             live.say(f"note: {note}")
-        return one_machine.run(settings, data, deadline=args.deadline, callbacks=[live], resume=resume, say=live.say)
+        return one_machine.run(
+            settings, data, deadline=args.deadline, limits=limits, profile=args.profile, callbacks=[live],
+            resume=resume, say=live.say,
+        )  # fmt: skip
 
     return run.conduct(args, settings, go, command)
 

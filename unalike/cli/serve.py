@@ -5,7 +5,8 @@
   unalike serve run.toml --keys keys/ --host 0.0.0.0 --port 8443
 
 The clients are those whose keys are there, numbered in the order of their names.
-The server waits until all have joined. An exchange ends at its deadline; whoever
+The server waits until all have joined; with --least N it begins with N of them,
+and takes in the others when they come. An exchange ends at its deadline; whoever
 has not answered is left out of the round, and may come back. [data] is not
 looked at: the clients' data are their own. The model's numbers of classes and
 features are found from what they tell, or set under [model]. Features in units
@@ -39,10 +40,12 @@ from unalike.errors import UnalikeError, did_you_mean, unknown
 
 DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1", "port": 8443, "deadline": 600.0, "wait": 3600.0, "test_set": None,
-    "prepare": None, "schema": None, "public": None,
+    "prepare": None, "schema": None, "public": None, "least": None, "enough": 1.0, "tries": 3, "max_samples": "1000x",
+    "max_norm": "none", "profile": False,
 }  # fmt: skip
 
 
+BOUNDS = ("least", "enough", "tries", "max_samples", "max_norm", "profile")
 OWN = ("test_set", "public", "prepare", "schema")  # what the server has, for all clients or by network
 
 
@@ -54,6 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="the port to listen on [8443]")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="for an exchange [600]")
     parser.add_argument("--wait", type=float, metavar="SECONDS", help="until all have joined [3600]")
+    bounds(parser)
     own = {
         "--test-set": ("FILE", "x and y of the server's own, to test the global model on"),
         "--prepare": (
@@ -68,10 +72,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(**DEFAULTS)
 
 
+def bounds(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for how many clients a server needs, and what it takes of them."""
+    parser.add_argument("--least", type=int, metavar="N", help="begin, and go on, with so many clients [all to begin]")
+    parser.add_argument(
+        "--enough", type=float, metavar="N", help="answers that close an exchange: 10, or 0.8 of all [1]"
+    )
+    parser.add_argument("--tries", type=int, metavar="N", help="failures in a row until a client is set aside [3]")
+    parser.add_argument("--max-samples", metavar="N", help="that a client may claim: 5000, or 100x the median [1000x]")
+    parser.add_argument("--max-norm", metavar="N", help="of a field of an update: 50, or 5x the median [none]")
+    parser.add_argument("--profile", action="store_true", help="say at the end where the seconds of a round went")
+    parser.set_defaults(**{name: DEFAULTS[name] for name in BOUNDS})
+
+
+def limits(args: argparse.Namespace) -> Any:
+    """Return the limits that these flags say."""
+    from unalike.network.limits import Bound, Limits
+
+    samples, norm = Bound.read(args.max_samples, "--max-samples"), Bound.read(args.max_norm, "--max-norm")
+    return Limits(least=args.least, samples=samples, norm=norm, enough=args.enough, tries=args.tries)
+
+
 def command(args: argparse.Namespace, words: list[Any], defaults: dict[str, Any]) -> str:
     """A command with these words and the flags that were given another value than the default."""
     for name, default in defaults.items():
         value = getattr(args, name)
+        if value is True:
+            words = [*words, f"--{name.replace('_', '-')}"]
+            continue
         for one in [] if value == default else value if isinstance(value, list) else [value]:
             words = [*words, f"--{name.replace('_', '-')}", f"{one:.12g}" if isinstance(one, float) else one]
     return shlex.join(map(str, words))
@@ -99,7 +127,7 @@ def main(args: argparse.Namespace) -> int:
     checked = config.absolute(config.check({**tables, "data": {"folder": "."}}))
     settings: dict[str, Any] = {**checked, "data": {"name": "federation"}}
     public = keys.roster(Path(args.keys))
-    having = own_things(args, [*checked.get(config.MODELS_TABLE, {})])
+    having = own_things(args, [*checked.get(config.MODELS_TABLE, {})]) | {"limits": limits(args)}
     answer_signals()
 
     def go(live: Any, resume: bool) -> Any:
@@ -108,7 +136,7 @@ def main(args: argparse.Namespace) -> int:
         with one_machine.scratch() as folder, one_machine.serving(folder, own, public, door) as (link, processes):
             return server.run(
                 {**settings, "data": {}}, link, public, deadline=args.deadline, wait=args.wait, **having,
-                callbacks=[live], resume=resume, say=live.say, check=processes.check,
+                profile=args.profile, callbacks=[live], resume=resume, say=live.say, check=processes.check,
             )  # fmt: skip
 
     return run.conduct(args, settings, go, command(args, ["serve", "--keys", args.keys], DEFAULTS))

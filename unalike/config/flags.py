@@ -23,7 +23,8 @@ COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "des
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
 OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
-OWN_OF = {"serve": {"--public"}}  # of one command
+SERVERS = {"--least", "--enough", "--tries", "--max-samples", "--max-norm", "--profile"}
+OWN_OF = {"serve": {"--public", *SERVERS}, "local-federation": SERVERS}  # of one command
 # What a bare flag means where a name alone would not say it.
 SHORT = {
     "data": ("data", "name"),

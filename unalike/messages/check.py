@@ -216,7 +216,7 @@ def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:
     metrics, means = task.metrics_for(y), statistics(task.metrics_for(y))
     names = {"loss", *metrics, *(MEANS + name for name in means)}
     needed = names - {name for name, metric in metrics.items() if not metric.always}
-    if not needed <= up.keys() <= names or any(up[n].numel() != 1 for n in up.keys() & {"loss", *metrics}):
+    if not needed <= up.keys() <= names or any(up[n].shape != (1,) for n in up.keys() & {"loss", *metrics}):
         raise UnalikeError(f"its evaluation must be one number each of {', '.join(sorted({'loss', *metrics}))}.")
     for name in up.keys() & {"loss", *metrics}:
         if not up[name].is_floating_point() or abs(float(up[name])) > LARGEST_LOSS:

@@ -27,6 +27,7 @@ from unalike.errors import UnalikeError
 from unalike.files import replacing
 from unalike.methods import METHODS
 from unalike.network import keys, server
+from unalike.network.limits import Limits
 from unalike.network.processes import Processes
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
@@ -223,6 +224,8 @@ def run(
     data: Federation,
     *,
     deadline: float = 600.0,
+    limits: Limits | None = None,
+    profile: bool = False,
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -236,7 +239,7 @@ def run(
     with federation(data, kept) as (local, link):
         return server.run(
             tables, link, local.public, deadline=deadline, wait=60.0, classes=data.classes, **_having(data),
-            callbacks=callbacks if begun else [Keep(local), *callbacks],
+            limits=limits, profile=profile, callbacks=callbacks if begun else [Keep(local), *callbacks],
             resume=resume, say=say, check=local.processes.check,
         )  # fmt: skip
 

@@ -25,13 +25,15 @@ ROSTER = "roster.json"
 @dc.dataclass(frozen=True)
 class Roster:
     """keys: hashes of the clients' keys; mean, means: samples of a client on the average, of all and as each is told;
-    classes, preparation: of the plan; sizes: samples in each split, of the clients that were there, by name."""
+    classes, preparation: of the plan; begun: samples in each split of each client as they counted at the beginning,
+    also of those that were not there; sizes: as clients themselves have told them, by name."""
 
     keys: list[str]
     mean: float
     means: list[float]
     classes: int | None
     preparation: dict[str, Any] | None
+    begun: list[dict[str, int]]
     sizes: dict[str, dict[str, int]]
 
     @classmethod
@@ -42,8 +44,8 @@ class Roster:
             return None
         try:
             found = cls(**json.loads(file.read_text(encoding="utf-8")))
-            fits = found.mean > 0 and len(found.means) == len(found.keys)
-            fits = fits and all(sizes["train"] > 0 for sizes in found.sizes.values())
+            fits = found.mean > 0 and len(found.means) == len(found.begun) == len(found.keys)
+            fits = fits and all(sizes["train"] > 0 for sizes in [*found.sizes.values(), *found.begun])
         except (ValueError, TypeError, KeyError, AttributeError):
             fits = False
         if not fits:

@@ -103,7 +103,9 @@ class Clients:
         self.attendance = Attendance(self.names, self.limits.tries, say, link.online)
         self.times = Times()
         self.facts: dict[int, dict[str, Any]] = {}  # of the clients that have said what they have
+        self._patience, self._check = 600.0, lambda: None
         self._plans: list[dict[str, Any]] = []
+        self._begun: list[dict[str, int]] = []  # samples in each split of each client when the run began
         self._whose: list[str] = []  # the kind of samples of each client, where there are several
         link.notice = self._notice  # type: ignore[attr-defined]
         link.times = self.times  # type: ignore[attr-defined]
@@ -151,6 +153,7 @@ class Clients:
 
     def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> None:
         """Wait until everybody is there; with fewer needed, until these are and nobody has come for a while."""
+        self._patience, self._check = seconds, check
         end, seen, since = time.monotonic() + seconds, set[int](), time.monotonic()
         while missing := set(range(len(self.names))) - (there := self.link.online()):
             check()
@@ -163,6 +166,19 @@ class Clients:
                 break
             if time.monotonic() > end:
                 raise UnalikeError(f"After {seconds:g} s there is no sign of {who}: start it, or take its key out.")
+            time.sleep(0.1)
+
+    def _gather(self) -> None:
+        """Wait until as many are there as must be to go on, where that was said."""
+        end, told = time.monotonic() + self._patience, False
+        while self.limits.least is not None and len(there := self.link.online()) < self.limits.least:
+            few = f"{len(there)} clients are there, and {self.limits.least} must be"
+            if not told:
+                self.say(f"waiting: {few}")
+            if time.monotonic() > end:
+                raise UnalikeError(f"After {self._patience:g} s {few}: see to them, then go on (--resume).")
+            told = True
+            self._check()
             time.sleep(0.1)
 
     def tell(self, messages: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -238,21 +254,22 @@ class Clients:
         self.facts = dict(facts)
         self._weigh()
         count = self._classes(most)
-        complete = [facts.get(k) or self._absent(k) for k in everybody]
+        complete = [self._at_the_start(k) for k in everybody]
+        self._begun = [fact["sizes"] for fact in complete]
         found = {
             name: self._remote(np.flatnonzero(np.array(whose) == name), complete, keys, having[name], count)
             for name in groups
         }
         return JoinedFederation(found, whose) if joined else found[""]
 
-    def _absent(self, client: int) -> dict[str, Any]:
-        """Return facts that stand for those of a client that has not come yet: as many samples as it had when the run
-        began, else as the others on the average, and none to be judged on."""
-        known = self.earlier.sizes.get(self.names[client]) if self.earlier else None
-        mean = max(1, round(sum(f["sizes"]["train"] for f in self.facts.values()) / len(self.facts)))
-        sizes = known or {"train": mean}
-        like = self.facts[min(self.facts)]
-        return {**like, "sizes": {**dict.fromkeys(SPLITS, 0), **sizes}}
+    def _at_the_start(self, client: int) -> dict[str, Any]:
+        """Return a client's facts as they were when the run began, by which it is known. A client that was not there
+        then counts as having as many samples as the others on the average, and none to be judged on, until it comes."""
+        facts = self.facts.get(client)
+        if self.earlier:
+            return {**(facts or self.facts[min(self.facts)]), "sizes": self.earlier.begun[client]}
+        mean = max(1, round(sum(fact["sizes"]["train"] for fact in self.facts.values()) / len(self.facts)))
+        return facts or {**self.facts[min(self.facts)], "sizes": {**dict.fromkeys(SPLITS, 0), "train": mean}}
 
     def _classes(self, known: Sequence[int]) -> int | None:
         """Return how many classes there are: as the server was told, or in clients' data, test and public sets, a
@@ -261,7 +278,7 @@ class Clients:
         if not seen:
             return None
         before = self.earlier.classes if self.earlier else None
-        return self.limits.classes or max(*seen, *known, before or 0)
+        return max(*known, self.limits.classes or max(*seen, before or 0))
 
     def _weigh(self) -> None:
         """Say it where one client has more samples than all others together."""
@@ -277,10 +294,13 @@ class Clients:
     # ---- clients that come after the start
 
     def welcome(self) -> dict[int, dict[str, int]]:
-        """Greet clients that have come since and send them the plan; return the samples of those that accept it."""
+        """Greet clients that have come since and send them the plan; return the samples of clients that the run began
+        without."""
+        self._gather()
+        known = {k: fact["sizes"] for k, fact in self.facts.items() if fact["sizes"] != self._begun[k]}
         strangers = self.attendance.strangers()
         if not strangers or not (there := strangers & self.link.online()):
-            return {}
+            return known
         patient, self.deadline = self.deadline, min(self.deadline, GREETING)
         needed, self.needed = self.needed, 0  # nobody has to be among them
         try:
@@ -290,7 +310,7 @@ class Clients:
         for client in found:
             self.attendance.joined(client)
             self.say(f"{self.names[client]} has joined")
-        return found
+        return {**known, **found}
 
     def _newcomers(self, there: set[int]) -> dict[int, dict[str, int]]:
         facts = self._proper({k: h.get("facts") for k, h in self.tell({k: HELLO for k in there}).items()})
@@ -374,7 +394,7 @@ class Clients:
 
     def prepared(self, data: Federation, recipe: Recipe | None, ids: Sequence[int]) -> Federation:
         """Ask these clients, whose data these are, for the sums that their features are prepared by; all that take part
-        must answer. Where some are away, a run that goes on keeps the preparation that it began with."""
+        must answer. A run that goes on keeps the preparation that it began with."""
         if recipe is None:
             return data
         x, y = data.train.x, data.train.y
@@ -383,8 +403,8 @@ class Clients:
                 f"The run prepares {len(recipe.scaled)} features; samples of the clients are {list(x.shape[1:])}, "
                 f"{x.dtype}."
             )
-        before = self.earlier and self.earlier.preparation
-        if before and len(self.facts) < len(self.names):
+        before = self.earlier.preparation if self.earlier and len({*self._whose}) == 1 else None
+        if before:
             return data.prepared_by(Preparation.from_plain(before))
         sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
         while True:
@@ -433,7 +453,7 @@ class Clients:
         own = [{**plan, **told[k], "client": k, "network": network, "mean": mean} for k, (network, mean) in each]
         self._plans = [{"kind": "plan", "run": self.run, "plan": one} for one in own]
         self.roster = Roster(
-            keys, plan["mean"], [*means], data.classes, told[0]["preparation"],
+            keys, plan["mean"], [*means], data.classes, told[0]["preparation"], self._begun,
             {self.names[k]: fact["sizes"] for k, fact in self.facts.items()},
         )  # fmt: skip
         for client in self.tell({k: self._plans[k] for k in sorted(self.facts)}):
@@ -501,6 +521,9 @@ def run(
         )
     marks = [hashlib.sha256(b" ".join(key.split()[:2])).hexdigest() for key in keys.values()]
     earlier = Roster.of(settings.get("folder"), marks) if resume or settings.get("resume") else None
+    limits = limits or Limits()
+    if limits.classes is None and type(declared := tables.get("model", {}).get("classes")) is int:
+        limits = dc.replace(limits, classes=declared)
     clients = Clients(link, keys, deadline, say, limits, earlier)
     profiled = Profile(clients.times)
     own_callbacks = [KeepRoster(clients), StatusFile(clients), *([profiled] if profile else [])]
