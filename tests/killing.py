@@ -136,6 +136,7 @@ def steps_of(folder, engine):
     """Kill at the first, second, ... use of the disk until a run gets through; go on after each and compare."""
     settings = {"rounds": 2, "clients_per_round": 2, "engine": engine}
     smooth = small.run(ua.Scaffold(), **settings)
+    settings["keep_checkpoints"] = 1  # so that one is removed
     steps = {}
     for fault, arm in FAULTS.items():
         n, killed = 0, True

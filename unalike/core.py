@@ -19,13 +19,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m unalike.core", description="Run a federated learning config.")
     parser.add_argument("config", help="a TOML file with [data], [model], [method], [local] and [run]")
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder")
+    parser.add_argument("--allow-code", action="store_true", help="run Python files that a run's config.toml names")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     parser.add_argument("--quiet", "-q", action="store_true", help="print the result only")
     parser.add_argument("--debug", action="store_true", help="show a traceback for errors")
     args = parser.parse_args(arguments)
     tables = {}
     try:
-        tables = config.read(args.config)
+        tables = config.read(args.config, args.allow_code)
         run = config.run(tables, callbacks=[] if args.quiet or args.json else [Progress()], resume=args.resume)
     except (Exception, KeyboardInterrupt) as error:
         if args.debug:

@@ -1,9 +1,16 @@
-"""Files and folders that appear whole or not at all, and locks that end with the process that holds them."""
+"""Files and folders that appear whole or not at all, locks that end with the process that holds them, and files that
+are read only where they are plain files.
+
+What is written never goes through a link: a new file is made under a name that is free.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -11,6 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unalike.errors import UnalikeError
+
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
 
 @contextmanager
@@ -24,7 +35,13 @@ def complaining(what: str) -> Iterator[None]:
 
 def replace(path: Path, data: bytes, sync: bool = True, mark: str = "new") -> None:
     """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk."""
-    with replacing(path, mark) as new, open(new, "wb") as file:
+    with replacing(path, mark) as new:
+        write(new, data, sync)
+
+
+def write(path: Path, data: bytes, sync: bool = True) -> None:
+    """Write a file that is not there yet. `sync` waits for the disk."""
+    with open(path, "xb") as file:
         file.write(data)
         if sync:
             file.flush()
@@ -36,7 +53,7 @@ def replacing(path: Path, mark: str = "new") -> Iterator[Path]:
     """Give a free path beside `path`; the file or folder made there is renamed to `path` at the end of the block, or
     removed if the block fails. Processes that may write the same path at the same time need marks of their own."""
     new = path.with_name(f".{path.name}.{mark}")
-    if new.is_dir():  # of a process that was killed; a file is written over
+    if os.path.lexists(new):  # of a process that was killed, or a link that somebody has put there
         _remove(new)
     try:
         yield new
@@ -47,10 +64,46 @@ def replacing(path: Path, mark: str = "new") -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a plain file for reading; refuse a link, a pipe or a device in its place, without waiting for it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise not_plain(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise not_plain(path)
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a plain file, as `open_plain` opens it."""
+    with open_plain(path) as file:
+        return file.read()
+
+
+def check_plain(folder: Path) -> None:
+    """Refuse a folder that holds a link, a pipe or a device, at any depth: nothing in it may lead elsewhere."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                check_plain(Path(entry.path))
+            elif not entry.is_file(follow_symlinks=False):
+                raise not_plain(Path(entry.path))
+
+
+def not_plain(path: Path) -> UnalikeError:
+    """Return the error of something that is no plain file."""
+    kind = KINDS.get(stat.S_IFMT(path.lstat().st_mode), "a device")
+    return UnalikeError(f"{path} is {kind}, where only a plain file may be: see where it comes from, then remove it.")
 
 
 def hold(path: Path, wait: bool = False) -> int | None:
@@ -60,7 +113,7 @@ def hold(path: Path, wait: bool = False) -> int | None:
         import fcntl
     except ImportError:
         return None
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDONLY | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDONLY | os.O_CREAT | NO_FOLLOW, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:

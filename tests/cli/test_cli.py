@@ -334,7 +334,7 @@ def test_own_model_loss_metric_and_data(here, capsys):
     assert written["model"]["file"] == f"{here}/own.py:build" and written["model"]["width"] == 4
     Path("elsewhere").mkdir()
     os.chdir("elsewhere")
-    assert do(capsys, "run --resume ../out --rounds 3 -q")[0] == 0  # paths are absolute
+    assert do(capsys, "run --resume ../out --rounds 3 -q --allow-code")[0] == 0  # paths are absolute
 
 
 def test_a_new_method_passes_its_tests_and_runs(here, capsys):

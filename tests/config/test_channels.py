@@ -108,7 +108,7 @@ def test_a_stage_of_ones_own_from_a_file(tmp_path, monkeypatch, capsys):
     ]
     assert all(torch.equal(done.server.w, done.task.start) for done in runs)
     kind = f"{tmp_path / 'own.py'}:Damp"
-    written = config.read(tmp_path / "a/config.toml")["run"]["channel"]
+    written = config.read(tmp_path / "a/config.toml", allow_code=True)["run"]["channel"]
     assert written == [{"kind": kind, "factor": 0.0}, {"kind": "half"}]
     assert f"--channel {kind}:factor=0.0,half" in command(config.load_toml("a/config.toml"))
     file = tmp_path / "run.toml"

@@ -82,7 +82,8 @@ def main(args: argparse.Namespace) -> int:
         raise UnalikeError(f"unalike compare: give one config file at most; got {' and '.join(files)}.")
     methods = _methods([word for word in args.methods if word not in files], not args.no_references)
     given = [(name, text) for name, text in args.settings if name != "folder"]
-    start = config.read_tables(files[0]) if files else _defaults(given)
+    code = config.code_in([*args.methods, *(text for _, text in given)])
+    start = config.read_tables(files[0], code) if files else _defaults(given)
     free_rate = not files or "lr" not in start["local"]
     arms = arms_of(methods, given, start, free_rate)
     personal = list(dict.fromkeys(arm.method for arm in arms if arm.personal and not arm.reference))

@@ -19,6 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|schema")
     check = actions.add_parser("check", help="check a file")
     check.add_argument("file", help="a TOML file; files of your own that it names are loaded")
+    check.add_argument("--allow-code", action="store_true", help="load those that a run's config.toml names, too")
     actions.add_parser("schema", help="print the JSON Schema")
 
 
@@ -26,5 +27,5 @@ def main(args: argparse.Namespace) -> int:
     if args.action == "schema":
         print(json.dumps(config.schema(), indent=2))
         return 0
-    tables = config.read(args.file)
+    tables = config.read(args.file, args.allow_code)
     return show.answer(args, {"ok": True, "config": tables}, "" if args.quiet else f"{args.file} is fine.")

@@ -37,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=text)
     parser.add_argument("--clients", action="store_true", help="a row a round and client instead of a row a round")
     parser.add_argument("--architecture", metavar="NAME", help="whose model, where clients have different networks")
+    parser.add_argument("--allow-code", action="store_true", help="run Python files that the run's config.toml names")
     out = parser.add_argument("--out", metavar="FILE", help="default: in the folder")
     folder.complete, out.complete = shtab.DIRECTORY, shtab.FILE  # type: ignore[attr-defined]
 
@@ -55,5 +56,5 @@ def main(args: argparse.Namespace) -> int:
             table = (export.clients if args.clients else export.rounds)([folder])
             export.TABLES[args.kind](table, file)
         else:
-            export.MODELS[args.kind](folder, file, args.architecture)
+            export.MODELS[args.kind](folder, file, args.architecture, args.allow_code)
     return show.written(args, "file", file)

@@ -45,6 +45,7 @@ def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> Non
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
     file.complete, resume.complete = shtab.FILE, shtab.DIRECTORY  # type: ignore[attr-defined]
     parser.add_argument("--dry-run", action="store_true", help="show all settings and what they mean; train nothing")
+    parser.add_argument("--allow-code", action="store_true", help="run Python files that a run's config.toml names")
     tables = {table: config.every(table) for table in config.TABLES}
     for table in config.TABLES:  # for help and completion: `flags.split` takes them out before argparse sees them
         group, knobs = parser.add_argument_group(f"[{table}]"), config.described(table)
@@ -115,7 +116,8 @@ def conduct(
     screen = show.console(args.quiet or args.json)
     resume = bool(args.resume) or settings["run"].get("resume", False)
     folder = settings["run"].setdefault("folder", _free_folder(settings))
-    again = f"unalike {command} --resume {show.near(folder)}"
+    code = " --allow-code" * bool(config.code_in(settings))
+    again = f"unalike {command} --resume {show.near(folder)}{code}"
     if not resume and (Path(folder) / "config.toml").exists():
         raise UnalikeError(f"{show.near(folder)} holds a run already: go on with `{again}`, or give another --folder.")
     live = show.Live(screen, settings)
@@ -149,16 +151,17 @@ def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if folder and args.file:
         raise UnalikeError("unalike run: give a file or --resume FOLDER, not both.")
     start: dict[str, Any] = {}
+    code = args.allow_code or config.code_in([text for _, text in args.settings])
     if folder:
         path = Path(folder) / "config.toml"
         if not path.is_file():
             raise UnalikeError(f"{folder} holds no run: there is no {path}.")
         if config.FACTS not in config.load_toml(path):
             raise UnalikeError(f"{folder} was written by a Python program: continue it there, with resume=True.")
-        start = config.read_tables(path)
+        start = config.read_tables(path, code)
         start["run"]["folder"] = folder
     elif args.file:
-        start = config.read_tables(args.file)
+        start = config.read_tables(args.file, code)
     tables = flags.collect(args.settings, start)
     if folder and tables["run"]["folder"] != folder:
         raise UnalikeError("unalike run: --resume FOLDER goes on in that folder: leave --folder out.")

@@ -202,6 +202,8 @@ class Live(Callback):
         self.began = self.warm = time.perf_counter()
         self.first = run.rounds_done
         self.bytes = sum(map(traffic, run.history))
+        for note in run.folder.notes if run.folder else ():
+            self.say(f"note: {note}")
         if self.first:
             self.say(f"continuing after round {self.first}")
         if self.terminal:
@@ -234,7 +236,7 @@ class Live(Callback):
 
     def on_end(self, run: Run) -> None:
         self.stop()
-        for note in run.notes:
+        for note in [note for note in run.notes if run.folder is None or note not in run.folder.notes]:
             self.say(f"note: {note}")
 
     def say(self, text: str) -> None:

@@ -7,7 +7,6 @@ resumed run is bit-identical, a comparison that was killed and started again end
 from __future__ import annotations
 
 import dataclasses as dc
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from unalike.metrics.names import from_facts
 from unalike.nn.numerics import one_thread
 from unalike.results.evidence import CONSTANT, REFERENCES, SCORES, Outcome, score_of
 from unalike.run import folder
+from unalike.run import manifest as manifests
 from unalike.run.callbacks import Callback
 from unalike.run.evaluate import choose_clients, shares_one_model
 from unalike.run.newcomers import divide
@@ -363,9 +363,10 @@ def finished(job: Job, fed: Federation) -> Outcome | None:
 def _checkpoint(folder: Path) -> int | None:
     """The round of the last checkpoint; one that cannot be read is the resumed run's to complain of."""
     try:
-        return int(json.loads((folder / "checkpoint" / "manifest.json").read_text(encoding="utf-8"))["round"])
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest, _ = manifests.last(folder / "checkpoint", whole=False)
+    except (OSError, UnalikeError):
         return None
+    return None if manifest is None else int(manifest["round"])
 
 
 def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:

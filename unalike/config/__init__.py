@@ -69,7 +69,7 @@ from unalike.config.tables import (
     network_settings,
     uses,
 )  # fmt: skip
-from unalike.config.user_files import from_file, is_file, own_method
+from unalike.config.user_files import code_in, from_file, is_file, own_method
 
 __all__ = [
     "ENGINE",
@@ -83,6 +83,7 @@ __all__ = [
     "as_stored",
     "channel_tables", "channel_text",
     "check",
+    "code_in",
     "data_parts",
     "data_settings",
     "described",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from unalike.config.tables import (
     data_settings,
     network_settings,
 )
-from unalike.config.user_files import absolute_file
+from unalike.config.user_files import absolute_file, code_in
 from unalike.data.dataset import CLIENTS
 from unalike.data.federation import check_shares
 from unalike.data.partition import Composed, Natural, composed
@@ -36,14 +36,31 @@ from unalike.settings import typed
 from unalike.settings.knobs import check as check_value
 
 
-def read(path: str | Path) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, checked."""
-    return check(read_tables(path), str(path))
+def read(path: str | Path, allow_code: bool | Collection[Path] = False) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, checked; allow_code: as of `read_tables`."""
+    return check(read_tables(path, allow_code), str(path))
 
 
-def read_tables(path: str | Path) -> dict[str, dict[str, Any]]:
-    """What a TOML file says, of which only the tables are checked (flags may still change the rest)."""
-    return shape(load_toml(path), str(path))
+def read_tables(path: str | Path, allow_code: bool | Collection[Path] = False) -> dict[str, dict[str, Any]]:
+    """What a TOML file says, of which only the tables are checked (flags may still change the rest).
+
+    The config.toml of a run's folder brings no code by itself: the folder may be somebody else's. Python files that it
+    names are run only if they are among `allow_code`, or with allow_code=True.
+    """
+    tree = load_toml(path)
+    if FACTS in tree and allow_code is not True:
+        _check_code(path, code_in(tree), {file.resolve() for file in allow_code or ()})
+    return shape(tree, str(path))
+
+
+def _check_code(path: str | Path, files: list[Path], allowed: set[Path]) -> None:
+    """Refuse a run's config that names a file which the user has not named too."""
+    for file in files:
+        if file.resolve() not in allowed:
+            raise UnalikeError(
+                f"{path} runs code, {file}: look at it, then name the same file here too (--method, --model, --loss, "
+                "--metrics, --channel), or say --allow-code (in Python allow_code=True)."
+            )
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:

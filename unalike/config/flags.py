@@ -20,7 +20,8 @@ from unalike.text import listed
 
 # Those that take settings as flags.
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
-OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run"}  # what argparse reads
+# What argparse reads.
+OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run", "--allow-code"}
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
 OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
 SERVERS = {"--least", "--enough", "--tries", "--max-samples", "--max-norm", "--profile"}

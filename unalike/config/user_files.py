@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,15 @@ from unalike.settings.typed import short
 def is_file(text: Any) -> bool:
     """Whether this is "path/to/file.py:name" and not the name of something built in."""
     return isinstance(text, str) and text.rpartition(":")[0].endswith(".py")
+
+
+def code_in(value: Any) -> list[Path]:
+    """Return the Python files that tables, or a text such as "small=a.py:build,large=b.py:build", name."""
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return [*dict.fromkeys(file for part in inner for file in code_in(part))]
+    pieces = re.split(r"[,=]", value) if isinstance(value, str) else []
+    return [Path(found[1].strip()) for found in (re.match(r"(.+?\.py):", piece) for piece in pieces) if found]
 
 
 def absolute_file(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from unalike.errors import UnalikeError, first_line
 from unalike.files import replace, replacing
 from unalike.report import record
 from unalike.report.read import RunFiles, find
+from unalike.run import manifest as manifests
 from unalike.run.deploy import DEPLOYABLE
-from unalike.run.folder import architectures_of, join_values
+from unalike.run.folder import server_values
 from unalike.run.run import Run
 from unalike.text import csv_text
 
@@ -95,8 +95,8 @@ def write_parquet(table: Table, file: Path) -> None:
 # ---------------------------------------------------------------- models
 
 
-def finished(folder: Path, architecture: str | None = None) -> tuple[Run, dict[str, Any]]:
-    """The run with what its last checkpoint holds of the server, and its [model] table (of this network)."""
+def finished(folder: Path, architecture: str | None = None, allow_code: bool = False) -> tuple[Run, dict[str, Any]]:
+    """The run with what its last whole checkpoint holds of the server, and its [model] table (of this network)."""
     from unalike import config
 
     tree = config.load_toml(folder / "config.toml") if (folder / "config.toml").is_file() else {}
@@ -107,19 +107,15 @@ def finished(folder: Path, architecture: str | None = None) -> tuple[Run, dict[s
             f"{folder} was written by a Python program, which alone knows the model: use run.save(...) there."
         )
     checkpoint = folder / "checkpoint"
-    try:
-        manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
-        tensors = safetensors.torch.load_file(checkpoint / manifest["server"])
-    except FileNotFoundError as error:
-        raise UnalikeError(f"{folder} has no checkpoint yet: there is no model to export.") from error
-    except Exception as error:
-        raise UnalikeError(f"The checkpoint in {checkpoint} cannot be read: {first_line(error)}.") from error
-    tables = config.read_tables(folder / "config.toml")
+    manifest, _ = manifests.last(checkpoint, only="server")
+    if manifest is None:
+        raise UnalikeError(f"{folder} has no checkpoint yet: there is no model to export.")
+    tables = config.read_tables(folder / "config.toml", allow_code)
     tables["run"] = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume", "device", "engine")}
     if not {"name", "table", "folder"} & tables["data"].keys() and not config.data_parts(tables["data"]):
         raise UnalikeError(f"{folder} is a server's, which had no data: its model is in {folder / DEPLOYABLE}.")
     run = config.run({**tables, "run": {**tables["run"], "rounds": 0, "device": "cpu"}})
-    run.server.values.update(join_values(tensors, architectures_of(run.server)), **manifest["numbers"])
+    run.server.values.update(server_values(checkpoint, manifest, run.server))
     if run.architectures is None and architecture is None:
         return run, tables["model"]
     if architecture not in run.tasks or run.architectures is None:
@@ -128,20 +124,20 @@ def finished(folder: Path, architecture: str | None = None) -> tuple[Run, dict[s
     return run, tables[config.MODELS_TABLE][architecture]
 
 
-def write_deployable(folder: Path, file: Path, architecture: str | None = None) -> None:
+def write_deployable(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
     """All that it takes to use the model, in one file: `ua.load_model(file)` and `unalike predict` take it."""
-    run, table = finished(folder, architecture)
+    run, table = finished(folder, architecture, allow_code)
     run.save(file, source=table.get("file"), architecture=architecture)
 
 
-def write_safetensors(folder: Path, file: Path, architecture: str | None = None) -> None:
+def write_safetensors(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
     """Parameters and buffers by name: `module.load_state_dict(safetensors.torch.load_file(file))` takes them."""
-    run, _ = finished(folder, architecture)
+    run, _ = finished(folder, architecture, allow_code)
     module = run.model if architecture is None else run.models[architecture]
     replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
 
 
-def write_onnx(folder: Path, file: Path, architecture: str | None = None) -> None:
+def write_onnx(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
     """One input `x`, one output `output`, any number of samples."""
     try:
         import onnx  # noqa: F401
@@ -149,7 +145,7 @@ def write_onnx(folder: Path, file: Path, architecture: str | None = None) -> Non
     except ImportError as error:
         missing = f"ONNX needs onnx and onnxscript; {error.name} is missing: pip install onnx onnxscript."
         raise UnalikeError(missing) from error
-    run, _ = finished(folder, architecture)
+    run, _ = finished(folder, architecture, allow_code)
     module = run.model if architecture is None else run.models[architecture]
     sample = run.parts[architecture or next(iter(run.tasks))].train.x[:2]
     log = logging.getLogger("torch.onnx")
@@ -173,7 +169,7 @@ def write_onnx(folder: Path, file: Path, architecture: str | None = None) -> Non
 
 
 TABLES: dict[str, Callable[[Table, Path], None]] = {"csv": write_csv, "parquet": write_parquet}
-MODELS: dict[str, Callable[[Path, Path, str | None], None]] = {
+MODELS: dict[str, Callable[[Path, Path, str | None, bool], None]] = {
     "deploy": write_deployable,
     "safetensors": write_safetensors,
     "onnx": write_onnx,

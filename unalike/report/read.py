@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from unalike.errors import UnalikeError, first_line
+from unalike.files import read_plain
 from unalike.metrics import names
 from unalike.metrics.lines import choose, is_finite, is_number, thin, traffic
 from unalike.metrics.names import Number
@@ -97,8 +98,8 @@ class RunFiles:
     def __init__(self, path: Path):
         self.path = path
         try:
-            self.config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            self.config = tomllib.loads(read_plain(path / "config.toml").decode())
+        except (OSError, ValueError, RecursionError) as error:
             raise UnalikeError(f"{path / 'config.toml'} cannot be read: {first_line(error)}.") from error
         self.facts = self.config.get("facts", self.config)
         self.metrics = names.from_facts(self.facts)
@@ -148,8 +149,8 @@ class RunFiles:
 
 def _json(file: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(read_plain(file))
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

@@ -57,6 +57,7 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         self.began, self.first = time.perf_counter(), run.rounds_done
+        self.stream.writelines(f"note: {note}\n" for note in (run.folder.notes if run.folder else ()))
         self.stream.write(f"engine {run.reason}\n")
 
     def on_round(self, run: Run, line: dict[str, Any]) -> None:

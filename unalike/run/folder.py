@@ -1,14 +1,18 @@
 """A run is a folder: config.toml, rounds.jsonl, checkpoint/. Killing the process loses at most the round in progress.
 
-A checkpoint is a manifest that names its files; files are written under new names and the manifest is renamed into
-place last. Client state is written as segments, only the rows that changed since the last checkpoint, so that a round
-costs what its cohort costs; segments are merged when they hold more than twice the live rows, and the smallest ones
-when there are many.
+A checkpoint is a manifest that names its files and their hashes; files are written under new names and the manifest is
+renamed into place last. Client state is written as segments, only the rows that changed since the last checkpoint, so
+that a round costs what its cohort costs; segments are merged when they hold more than twice the live rows, and the
+smallest ones when there are many. The last few checkpoints are kept and share their segments; one that is not as it was
+written is passed over for the one before it, and said.
+
+Nothing in the folder may be a link, a pipe or a device, and only files with names of our own are ever removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -24,8 +28,9 @@ from torch import Tensor
 
 from unalike.contract.server import Server
 from unalike.contract.vectors import Vectors
-from unalike.errors import UnalikeError, first_line
-from unalike.files import hold, release, replace
+from unalike.errors import Diverged, UnalikeError, first_line
+from unalike.files import check_plain, hold, read_plain, release, replace
+from unalike.run import manifest as manifests
 from unalike.run.settings import RunSettings
 from unalike.settings.knobs import knobs
 from unalike.settings.toml import dump_toml, flatten
@@ -42,7 +47,7 @@ SEGMENTS = 64  # when there are more, the smaller half becomes one
 
 
 class RunFolder:
-    """One run on disk."""
+    """One run on disk; notes: lines about its checkpoints that a user should see."""
 
     def __init__(
         self,
@@ -51,9 +56,14 @@ class RunFolder:
         resume: bool,
         recipe: dict[str, Any] | None = None,
         usual: dict[str, Any] | None = None,
+        keep: int = 1,
+        from_round: int | None = None,
     ):
-        """usual: values of settings that an earlier version's config may lack."""
-        self.path, self._usual = Path(path), flatten(usual or {})
+        """usual: values of settings that an earlier version's config may lack; keep: how many checkpoints; from_round:
+        that of the checkpoint to go on from, where it is not the last."""
+        self.path, self._usual, self._keep, self._from = Path(path), flatten(usual or {}), keep, from_round
+        self.notes: list[str] = []
+        self._older: list[dict[str, Any]] = []  # manifests that are kept beside the last one
         written = {**recipe, "facts": config} if recipe else config  # a recipe can be run again from the file
         self.checkpoints = self.path / "checkpoint"
         self.manifest: dict[str, Any] | None = None
@@ -62,6 +72,7 @@ class RunFolder:
         with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(self.path)
+            self._check_links()
         try:
             self._open(config, written, resume)
         except BaseException:
@@ -71,7 +82,7 @@ class RunFolder:
     def _open(self, config: dict[str, Any], written: dict[str, Any], resume: bool) -> None:
         if (self.path / "config.toml").exists():
             self._compare(config)
-            self.manifest = self._read_manifest()
+            self.manifest = self._find_manifest(resume)
             if not resume:
                 at = f"round {self.manifest['round']}" if self.manifest else "before its first checkpoint"
                 raise UnalikeError(
@@ -91,6 +102,13 @@ class RunFolder:
         with contextlib.suppress(OSError):  # a line that a full disk refused was reported when it was written
             self._log.close()
         self._unlock()
+
+    def _check_links(self) -> None:
+        try:
+            check_plain(self.path)
+        except BaseException:
+            self._unlock()
+            raise
 
     def _unlock(self) -> None:
         release(self._lock)
@@ -113,11 +131,14 @@ class RunFolder:
         import tomllib
 
         try:
-            tree = tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8"))
+            tree = tomllib.loads(read_plain(self.path / "config.toml").decode())
             old = flatten(tree.get("facts", tree))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, AttributeError) as error:
             raise UnalikeError(f"{self.path / 'config.toml'} is not readable: {first_line(error)}.") from error
         new = flatten(tomllib.loads(dump_toml(config)))
+        before, now = old.get("unalike.version"), new.get("unalike.version")
+        if before != now:
+            self.notes.append(f"{self.path} was written by version {reprlib.repr(before)}; this is {now}.")
         same_method = old.get("method.name") == new.get("method.name")
         # what was asked for goes first, what nobody can read last
         for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, not k.startswith("run."), k)):
@@ -135,7 +156,7 @@ class RunFolder:
     def keep(self, name: str, content: dict[str, Any]) -> None:
         """Write what goes with the run as a JSON file; a run that goes on must have the same."""
         file, plain = self.path / name, json.loads(json.dumps(content))
-        if self.manifest is not None and file.exists() and json.loads(file.read_text()) != plain:
+        if self.manifest is not None and file.exists() and _json(file) != plain:
             raise UnalikeError(f"{self.path} holds another run: its {name} differs. Choose another folder.")
         with self.writing():
             replace(self.path / name, json.dumps(content).encode())
@@ -143,9 +164,11 @@ class RunFolder:
     # ---- rounds.jsonl
 
     def log(self, line: dict[str, Any]) -> None:
+        text = json.dumps(line) + "\n"
         with self.writing():
-            self._log.write(json.dumps(line) + "\n")
+            self._log.write(text)
             self._log.flush()
+        self._logged.update(text.encode())
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds so far."""
@@ -154,19 +177,25 @@ class RunFolder:
     def _trim_rounds(self) -> None:
         """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
         last = self.manifest["round"] if self.manifest else 0
-        there = sum(line["round"] <= last for line in self.history())
-        if there != last:
+        file, lines = self.path / "rounds.jsonl", [line for line in self.history() if line["round"] <= last]
+        if len(lines) != last:
             raise UnalikeError(
-                f"{self.path / 'rounds.jsonl'} has {there} of the {last} rounds before the checkpoint: it "
+                f"{file} has {len(lines)} of the {last} rounds before the checkpoint: it "
                 "was changed; run again in another folder."
             )
-        self.trim("rounds.jsonl", last)
+        self._logged = hashlib.sha256(_lines(lines))
+        wanted = (self.manifest or {}).get("log", self._logged.hexdigest())
+        odd = next((k for k, line in enumerate(lines, 1) if not _timed(line)), None)
+        if wanted != self._logged.hexdigest() or odd is not None:
+            where = "" if odd is None else f" (line {odd} does not say its seconds)"
+            raise UnalikeError(f"{file} was changed after it was written{where}: run again in another folder.")
+        replace(file, _lines(lines))
 
     def trim(self, name: str, last: int) -> None:
         """Cut a file of a line a round to the lines up to this one."""
-        keep = [json.dumps(line) + "\n" for line in read_rounds(self.path / name) if line["round"] <= last]
+        kept = [line for line in read_rounds(self.path / name) if line["round"] <= last]
         with self.writing():
-            replace(self.path / name, "".join(keep).encode())
+            replace(self.path / name, _lines(kept))
 
     def append(self, name: str, line: dict[str, Any]) -> None:
         """Add a line to a file beside rounds.jsonl."""
@@ -175,15 +204,39 @@ class RunFolder:
 
     # ---- checkpoints
 
-    def _read_manifest(self) -> dict[str, Any] | None:
-        file = self.checkpoints / "manifest.json"
-        if not file.exists():
-            return None
-        try:
-            manifest = json.loads(file.read_text(encoding="utf-8"))
-            return {key: manifest[key] for key in ("round", "server", "numbers", "segments")}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UnalikeError(f"The checkpoint {file} cannot be read: {first_line(error)}.") from error
+    def _find_manifest(self, resume: bool) -> dict[str, Any] | None:
+        """Return the checkpoint to go on from; where a newer one is spoilt, or an older one is asked for, that one
+        takes the place of the last."""
+        found, faults = manifests.last(self.checkpoints, whole=resume)
+        if found is None or not resume:
+            return found
+        if faults:
+            self.notes.append(f"{faults[0]} The run goes on from the checkpoint before, of round {found['round']}.")
+        self._older = self._read_older(found["round"])
+        newest, found = found, found if self._from is None else self._chosen(found)
+        self._older = [one for one in self._older if one["round"] < found["round"]]
+        if faults or found is not newest or not (self.checkpoints / manifests.NAME).exists():
+            with self.writing():
+                replace(self.checkpoints / manifests.NAME, manifests.sealed(found))
+        return found
+
+    def _read_older(self, last: int) -> list[dict[str, Any]]:
+        """Return the kept checkpoints before this round, the last of them first."""
+        out = []
+        for file in manifests.kept(self.checkpoints):
+            with contextlib.suppress(manifests.Spoilt):
+                found = manifests.read(file)
+                out += [found] if found["round"] < last else []
+        return out
+
+    def _chosen(self, newest: dict[str, Any]) -> dict[str, Any]:
+        """Return the kept checkpoint of the round that is asked for."""
+        for one in [newest, *self._older]:
+            if one["round"] == self._from:
+                manifests.verify(self.checkpoints, one)
+                return one
+        there = ", ".join(str(one["round"]) for one in [newest, *self._older])
+        raise UnalikeError(f"{self.path} keeps no checkpoint of round {self._from}: there are those of {there}.")
 
     def save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
         """Write the state after `round` rounds; `stores` are the client states and the server's tables by name."""
@@ -192,8 +245,9 @@ class RunFolder:
 
     def _save(self, round: int, server: Server, stores: dict[str, Any]) -> None:
         tensors, numbers = _divide(server.values)
-        file = f"server-{round:06d}.safetensors"
-        self._write(file, tensors)
+        _check_finite(tensors, round)
+        file = self._free_name(f"server-{round:06d}", None)
+        digest = self._write(file, tensors)
         old = self.manifest["segments"] if self.manifest else {}
         segments: dict[str, list[dict[str, Any]]] = {}
         for name, store in stores.items():
@@ -207,18 +261,38 @@ class RunFolder:
                 parts = self._fewer(name, round, store, parts)
             segments[name] = parts
         os.fsync(self._log.fileno())  # the lines of the rounds that the checkpoint covers
-        manifest = {"round": round, "server": file, "numbers": numbers, "segments": segments}
-        replace(self.checkpoints / "manifest.json", json.dumps(manifest).encode())
+        manifest = {
+            "round": round, "server": file, "server_sha256": digest, "numbers": numbers, "segments": segments,
+            "log": self._logged.hexdigest(),
+        }  # fmt: skip
+        if self.manifest and self.manifest["round"] < round:
+            self._older = [self.manifest, *self._older][: self._keep - 1]
+        for older in self._older[:1]:
+            name = f"manifest-{older['round']:06d}.json"
+            replace(self.checkpoints / name, manifests.sealed(older), sync=False)  # torn, its hash tells
+        replace(self.checkpoints / manifests.NAME, manifests.sealed(manifest))
         self.manifest = manifest
-        named = {file, "manifest.json"} | {p["file"] for parts in segments.values() for p in parts}
-        for old_file in self.checkpoints.iterdir():
-            if old_file.name not in named and old_file.is_file():
-                old_file.unlink()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove the files of checkpoints that are no longer kept; nothing that has not a name of ours."""
+        named = {f"manifest-{one['round']:06d}.json" for one in self._older}
+        named = named.union(*map(manifests.files, [self.manifest or {}, *self._older]))
+        for name in os.listdir(self.checkpoints):
+            if name not in named and manifests.ours(name):
+                (self.checkpoints / name).unlink(missing_ok=True)
+
+    def _free_name(self, stem: str, part: int | None) -> str:
+        """Return a file's name that no kept checkpoint has: a round may be written twice."""
+        taken = set[str]().union(*map(manifests.files, [*([self.manifest] if self.manifest else []), *self._older]))
+        while (name := stem + ("" if part is None else f"-{part:03d}") + ".safetensors") in taken:
+            part = 1 if part is None else part + 1
+        return name
 
     def _segment(self, name: str, round: int, part: int, ids: np.ndarray, rows: dict[str, Tensor]) -> dict[str, Any]:
-        file = f"{name}-{round:06d}-{part:03d}.safetensors"
-        self._write(file, {"__ids__": torch.from_numpy(ids), **rows})
-        return {"file": file, "rows": len(ids)}
+        file = self._free_name(f"{name}-{round:06d}", part)
+        digest = self._write(file, {"__ids__": torch.from_numpy(ids), **rows})
+        return {"file": file, "rows": len(ids), "sha256": digest}
 
     def _merged(self, name: str, round: int, store: Any) -> list[dict[str, Any]]:
         known = store.known()
@@ -238,31 +312,92 @@ class RunFolder:
         rest = [p for p in parts if p["file"] not in files]
         return [*rest, self._segment(name, round, 1, ids, store.rows_of(ids))]
 
-    def _write(self, file: str, tensors: dict[str, Tensor]) -> None:
+    def _write(self, file: str, tensors: dict[str, Tensor]) -> str:
+        """Write tensors as a file; return its hash."""
         plain = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
-        replace(self.checkpoints / file, safetensors.torch.save(plain))
+        data = safetensors.torch.save(plain)
+        replace(self.checkpoints / file, data)
+        return hashlib.sha256(data).hexdigest()
 
     def load(self, server: Server, stores: dict[str, Any], device: torch.device) -> int:
         """Put the last checkpoint back; the number of rounds done (0: none)."""
         if self.manifest is None:
             return 0
-        tensors = {n: t.to(device) for n, t in self._read(self.manifest["server"]).items()}
-        server.values.update(join_values(tensors, architectures_of(server)), **self.manifest["numbers"])
+        server.values.update(server_values(self.checkpoints, self.manifest, server, device))
         for name, parts in self.manifest["segments"].items():
             for part in parts:
-                rows = self._read(part["file"])
-                stores[name].restore(rows.pop("__ids__").numpy(), rows)
+                self._restore(stores.get(name), name, part["file"])
         return int(self.manifest["round"])
 
-    def _read(self, file: str, *names: str) -> dict[str, Tensor]:
-        """A file's tensors: those named, or all."""
+    def _restore(self, store: Any, name: str, file: str) -> None:
+        """Put the rows of a segment back into their store."""
+        rows = self._read(file)
         try:
-            with safetensors.safe_open(self.checkpoints / file, framework="pt") as tensors:
-                return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
-        except Exception as error:
-            raise UnalikeError(
-                f"The checkpoint {self.checkpoints / file} cannot be read: {first_line(error)}."
-            ) from error
+            if store is None:
+                raise UnalikeError(f"this run keeps no {name!r}")
+            store.restore(rows.pop("__ids__").numpy(), rows)
+        except (UnalikeError, LookupError, ValueError, RuntimeError, TypeError) as error:
+            what = f"it is not of this run, {first_line(error)}"
+            raise UnalikeError(f"The checkpoint {self.checkpoints / file} cannot be read: {what}.") from error
+
+    def _read(self, file: str, *names: str) -> dict[str, Tensor]:
+        return read_tensors(self.checkpoints / file, *names)
+
+
+def read_tensors(file: Path, *names: str) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint's file: those named, or all."""
+    try:
+        with safetensors.safe_open(file, framework="pt") as tensors:
+            return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
+    except Exception as error:
+        raise UnalikeError(f"The checkpoint {file} cannot be read: {first_line(error)}.") from error
+
+
+def server_values(
+    folder: Path, manifest: dict[str, Any], server: Server, device: torch.device | str = "cpu"
+) -> dict[str, Any]:
+    """Return what a checkpoint holds of the server's state: what this server has as tensors must be tensors there."""
+    file = folder / manifest["server"]
+    tensors = {name: tensor.to(device) for name, tensor in read_tensors(file).items()}
+    try:
+        found = join_values(tensors, architectures_of(server))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UnalikeError(f"The checkpoint {file} cannot be read: {first_line(error)}.") from error
+    for name, value in server.values.items():
+        if isinstance(value, Tensor | Vectors) and (name in manifest["numbers"] or name not in found):
+            raise UnalikeError(f"The checkpoint {file} cannot be read: the server's {name!r} is no tensor there.")
+    if doubled := sorted(found.keys() & manifest["numbers"].keys()):
+        raise UnalikeError(f"The checkpoint {file} cannot be read: {doubled[0]!r} is there and in the manifest.")
+    return {**found, **manifest["numbers"]}
+
+
+def _check_finite(tensors: dict[str, Tensor], round: int) -> None:
+    """Refuse to write a state that nobody could go on from."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise Diverged(
+                f"Round {round}: the server's {name!r} became NaN or infinite; the checkpoint before is kept. A "
+                "smaller lr or clip_norm=10 usually helps.",
+                round,
+                [],
+            )
+
+
+def _json(file: Path) -> Any:
+    """Return what a JSON file says; None where it is none."""
+    try:
+        return json.loads(read_plain(file))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lines(lines: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def _timed(line: dict[str, Any]) -> bool:
+    """Return whether a round's line says how long it took, as all do."""
+    return all(type(line.get(name)) in (int, float) for name in ("seconds", "seconds_evaluation"))
 
 
 def _kind(key: str) -> str:
@@ -274,10 +409,10 @@ def _kind(key: str) -> str:
 def read_rounds(file: Path) -> list[dict[str, Any]]:
     """The lines of a rounds.jsonl, up to a half-written one."""
     lines: list[dict[str, Any]] = []
-    for text in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
+    for text in read_plain(file).decode(errors="replace").split("\n") if os.path.lexists(file) else ():
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not isinstance(line, dict) or type(line.get("round")) is not int:
             break
@@ -364,10 +499,11 @@ def written_facts(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        tree = tomllib.loads(read_plain(path / "config.toml").decode())
+    except (OSError, ValueError, RecursionError):
         return {}
-    return dict(tree.get("facts", tree))
+    facts = tree.get("facts", tree)
+    return dict(facts) if isinstance(facts, dict) else {}
 
 
 def _locked(folder: Path) -> int | None:

@@ -121,7 +121,8 @@ class Run:
         if where is not None:  # last: a mistake in the arguments leaves no folder behind
             config = facts(self, fingerprint, engine_options)
             try:
-                self.folder = RunFolder(where, config, settings.resume, recipe, usual_settings(method))
+                kept = settings.keep_checkpoints, settings.from_round
+                self.folder = RunFolder(where, config, settings.resume, _again(recipe), usual_settings(method), *kept)
             except BaseException:
                 self.close()
                 raise
@@ -578,7 +579,7 @@ class Run:
     @property
     def notes(self) -> list[str]:
         """Lines to be told at the end, of the engine and of what was spent."""
-        return [*self.engine.notes, *self._notes]
+        return [*(self.folder.notes if self.folder else ()), *self.engine.notes, *self._notes]
 
     def home(self, callback: str) -> RunFolder:
         """Return the run's folder, into which a callback of this name writes."""
@@ -746,6 +747,13 @@ class Run:
         if self.sample_spending is not None:
             found["sample_guarantee"] = str(self.sample_spending.guarantee())
         return found
+
+
+def _again(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the tables that the folder keeps: a run goes back once, and not whenever it is resumed."""
+    if recipe is None or "from_round" not in recipe["run"]:
+        return recipe
+    return {**recipe, "run": {name: value for name, value in recipe["run"].items() if name != "from_round"}}
 
 
 def _finite(value: Any) -> bool:

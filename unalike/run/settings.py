@@ -26,6 +26,8 @@ CHANNEL = "stages that replies go through: clip:1.0,topk:0.01 (unalike list stag
 EPSILON = "what all rounds may spend at delta: finds the noise of noise:auto"
 MOST = "stops before the round that would spend more than this at delta"
 EXCHANGES = "sums of a round that noise:auto is found for: as many as the method asks clients for"
+KEPT = "how many checkpoints stay, the last ones; they share clients' state"
+BACK = "with resume: go on from the kept checkpoint of this round, and forget the rounds after it"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -52,6 +54,8 @@ class RunSettings:
     folder: str | Path | None = knob(None, "where the run is written", **HOW, fact=False)
     resume: bool = knob(False, "go on where the run in the folder ended", **HOW, fact=False)
     checkpoint_every: int = knob(1, "rounds between checkpoints", least=1, **HOW)
+    keep_checkpoints: int = knob(2, KEPT, least=1, **HOW, fact=False)
+    from_round: int | None = knob(None, BACK, least=0, **HOW, fact=False)
     evaluate_every: int = knob(1, "rounds between evaluations", least=1)
     evaluate_clients: str | int = knob("auto", "auto, all, none, or how many (the same ones each time)")
     new_clients: float | int = knob(0, NEW, least=0, fact=False)
@@ -66,6 +70,8 @@ class RunSettings:
         check_fields(self, "", KINDS)
         if self.resume and self.folder is None:
             raise UnalikeError("resume=True needs the folder of the run to continue: give folder=...")
+        if self.from_round is not None and not self.resume:
+            raise UnalikeError("from_round is where a run goes on from: give resume=True too (--resume FOLDER).")
 
 
 KINDS = {name: typed.words(s.hint) for name, s in typed.hints(RunSettings).items() if s.knob.bounds}
