@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 from typing import Any
 
-from unalike import channel, data, draws, methods, metrics, models, vertical
+from unalike import channel, data, draws, methods, metrics, models, trees, vertical
 from unalike import draws as random
 from unalike import training as local
 from unalike.contract import (
@@ -46,7 +46,7 @@ __all__ = [
     "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "channel",
     "data",
     "draws", "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition",
-    "random", "sampling", "simulate", "skew", "synthetic", "vertical", *CLASSES,
+    "random", "sampling", "simulate", "skew", "synthetic", "trees", "vertical", *CLASSES,
 ]  # fmt: skip
 
 

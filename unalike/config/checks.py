@@ -12,6 +12,7 @@ from unalike.config.build import make_local, make_loss, make_method, make_sampli
 from unalike.config.channels import CHANNEL, absolute_channel, check_channel, taken_in
 from unalike.config.public import absolute_public, check_public
 from unalike.config.tables import (
+    MODEL,
     FACTS,
     IN_COMMON,
     MODELS_TABLE,
@@ -158,7 +159,16 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
     if "rounds" not in tables["run"]:
         raise UnalikeError("[run] needs rounds, the number of rounds.")
     _check_values(tables)
-    return tables
+    return _with_own_network(tables)
+
+
+def _with_own_network(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The tables with the model that the method makes itself, where it does: of [model] its loss and metrics count."""
+    method = make_method(tables["method"])
+    if not method.network:
+        return tables
+    kept = {name: value for name, value in tables["model"].items() if name in MODEL}
+    return {**tables, "model": {"name": method.network, **method.network_options(), **kept}}
 
 
 def _data_tables(data: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,7 @@ from unalike.settings.knobs import check_fields
 
 NOT_CALLED = (
     "check_clients",
+    "network_options",
     "setup",
     "round",
     "published",
@@ -44,6 +45,7 @@ class Method:
     buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
     needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
     needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
+    network: ClassVar[str] = ""  # the model of `ua.models` that the method makes, in the place of the run's
     predicts: ClassVar[bool] = True  # False: clients' models are vectors, although there is a `predict` (an option's)
     pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
     ships: ClassVar[str] = ""  # samples that clients send, in words ("samples"): everybody concerned must allow it
@@ -68,6 +70,10 @@ class Method:
 
     def check_clients(self, clients: int) -> None:
         """Raise `UnalikeError` where the method cannot be with so many clients; asked before anything is written."""
+
+    def network_options(self) -> dict[str, int]:
+        """Return the options of the model `network`, but for what the data decide."""
+        return {}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""

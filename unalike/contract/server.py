@@ -317,6 +317,13 @@ class Replies:
         """Return Σ weight · value over the clients that answered."""
         return self._total(name).to(self._dtype)
 
+    def whole(self, name: str) -> Tensor:
+        """Return the sum of a field of whole numbers exactly, int64."""
+        total = self._total(name)
+        if total.is_floating_point():
+            raise UnalikeError(f"The reply field {name!r} is no field of whole numbers: read its sum.")
+        return total
+
     def mean(self, name: str) -> Tensor:
         """Return Σ weight · value / Σ weight."""
         return (self._total(name) / self._received.weights[name]).to(self._dtype)

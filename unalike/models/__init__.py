@@ -15,6 +15,7 @@ from torch import nn
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.models import start
 from unalike.models.cnn import cnn_fedavg, cnn_feddc, small_cnn
+from unalike.models.forest import forest
 from unalike.models.fourier import FourierFeatures
 from unalike.models.mlp import mlp
 from unalike.models.resnet import ResNet18
@@ -34,6 +35,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "char-lstm": CharLSTM,
     "tweet-lstm": TweetLSTM,
     "fourier": FourierFeatures,
+    "forest": forest,
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "build",
     "cnn_fedavg",
     "cnn_feddc",
+    "forest",
     "keep_start",
     "linear",
     "mlp",

@@ -10,7 +10,7 @@ from torch import nn
 from unalike.contract.method import Method
 from unalike.data.federation import Federation
 from unalike.errors import UnalikeError
-from unalike.models import start_of
+from unalike.models import build, start_of
 from unalike.nn.empty import NoModel
 from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
 from unalike.nn.output import Output
@@ -72,7 +72,7 @@ def simulate(
         tasks = {}
         for name, own in networks(model, federation, chosen.architecture).items():
             data = parts.get(name, federation)
-            start = no_model(method, data.classes) if own is None else own
+            start = no_model(method, data) if own is None else own
             start = start_of(start, chosen.seed) if callable(start) else start
             measure = default_loss(data.train.y) if loss is None else loss
             numeric = DTYPES[chosen.dtype], device, chosen.precision
@@ -115,8 +115,12 @@ def _of(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else value
 
 
-def no_model(method: Method, classes: int | None) -> nn.Module:
-    """Return what stands in a model's place for a method that needs none."""
+def no_model(method: Method, data: Federation) -> nn.Module:
+    """Return the model that a method makes itself, or what stands in a model's place where it needs none."""
+    classes = data.classes
+    if method.network:
+        features = data.train.x[:1].numel()
+        return build(method.network, features=features, classes=classes or 1, **method.network_options())
     if method.needs_model:
         raise UnalikeError(f"{type(method).__name__} trains a model: give one, such as ua.models.mlp(...).")
     return NoModel(classes or 1)

@@ -1,0 +1,131 @@
+"""A client's part in growing trees, as functions of tensors that run for one client or, under `vmap`, for a stack.
+
+Rows are padded to the largest client's number; those that are not real have derivatives of zero and count nowhere. Trees come
+as arrays by place (`unalike.trees.tree`), with a dimension for rounds and one for outputs before it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unalike.trees.exact import outputs
+from unalike.trees.settings import Boosting
+from unalike.trees.splits import SMALLEST, best_splits, goes_left, leaf_value
+from unalike.trees.tree import LEAF
+
+
+class Forest(NamedTuple):
+    """The trees of all rounds so far, [rounds, outputs, places] each."""
+
+    column: Tensor
+    bin: Tensor
+    missing_left: Tensor
+    value: Tensor
+
+
+def margins(codes: Tensor, forest: Forest, base: Tensor, bins: int) -> Tensor:
+    """Return the margins of rows, float64 [rows, outputs], added tree by tree."""
+    rounds, width, size = forest.value.shape
+    steps, out = size.bit_length() - 2, []
+    for output in range(width):
+        total = base.double().expand(len(codes)) + torch.zeros(len(codes), dtype=torch.float64, device=codes.device)
+        for number in range(rounds):
+            tree = Forest(*(part[number, output] for part in forest))
+            total = total + tree.value[walked(codes, tree, steps, bins)]
+        out.append(total)
+    return torch.stack(out, 1)
+
+
+def walked(codes: Tensor, tree: Forest, steps: int, bins: int) -> Tensor:
+    """Return the place of the leaf in which each row ends; tree: [places] each."""
+    place = torch.ones(len(codes), dtype=torch.int64, device=codes.device)
+    for _ in range(steps):
+        place = moved(codes, place, tree, bins)
+    return place
+
+
+def moved(codes: Tensor, place: Tensor, tree: Forest, bins: int) -> Tensor:
+    """Return the places of rows one split further; those at a leaf stay."""
+    column = tree.column[place].to(torch.int64)
+    code = codes.gather(1, column.clamp(min=0)[:, None])[:, 0]
+    left = goes_left(code, tree.bin[place], tree.missing_left[place], torch.zeros_like(column, dtype=torch.bool), bins)
+    return torch.where(column == LEAF, place, 2 * place + (~left).to(torch.int64))
+
+
+def histograms(codes: Tensor, pair: Tensor, slot: Tensor, slots: int, bins: int) -> Tensor:
+    """Return sums of derivatives, whole numbers [slots, columns, bins + 1, 2]; pair: [rows, 2]; slot: of each row the
+    histogram it is counted in, or -1."""
+    columns, cells = codes.shape[1], bins + 1
+    where = torch.where(slot >= 0, slot, slots)[:, None] * columns + torch.arange(columns, device=codes.device)
+    where = (where * cells + codes.to(torch.int64)).flatten()
+    size, parts = (slots + 1) * columns * cells, []
+    for k in (0, 1):
+        own = pair[:, k, None].expand(len(codes), columns).flatten()
+        parts.append(torch.zeros(size, dtype=torch.int64, device=codes.device).scatter_add(0, where, own))
+    return torch.stack(parts, -1).reshape(slots + 1, columns, cells, 2)[:slots]
+
+
+def root_histograms(codes: Tensor, pair: Tensor, bins: int) -> Tensor:
+    """Return the histograms of the roots, [outputs, 1, columns, bins + 1, 2]; pair: [rows, outputs, 2]."""
+    slot = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
+    return torch.stack([histograms(codes, own, slot, 1, bins) for own in pair.unbind(1)])
+
+
+def next_level(
+    codes: Tensor, pair: Tensor, place: Tensor, splits: Forest, asked: Tensor, bins: int
+) -> tuple[Tensor, Tensor]:
+    """Move rows to the next level and sum the children that are asked for: (places [rows, outputs], histograms [outputs,
+    parents, columns, bins + 1, 2]).
+
+    splits: those of the last level, [outputs, parents], with LEAF where there is none; asked: of each parent the child
+    that is wanted, 0 or 1, or -1.
+    """
+    parents, moved_on, sums = asked.shape[1], [], []
+    for output, own in enumerate(pair.unbind(1)):
+        here = place[:, output]
+        index = (here - parents).clamp(0, parents - 1)
+        inside = (here >= parents) & (here < 2 * parents)
+        column = torch.where(inside, splits.column[output][index].to(torch.int64), LEAF)
+        code = codes.gather(1, column.clamp(min=0)[:, None])[:, 0]
+        plain = torch.zeros_like(inside)
+        left = goes_left(code, splits.bin[output][index], splits.missing_left[output][index], plain, bins)
+        right = (~left).to(torch.int64)
+        slot = torch.where((column != LEAF) & (asked[output][index] == right), index, -1)
+        moved_on.append(torch.where(column == LEAF, here, 2 * here + right))
+        sums.append(histograms(codes, own, slot, parents, bins))
+    return torch.stack(moved_on, 1), torch.stack(sums)
+
+
+def own_tree(codes: Tensor, pair: Tensor, settings: Boosting) -> Forest:
+    """Return the tree that one client grows on its own rows, [places] each; pair: [rows, 2]. (`leaves`, `columns` are of
+    trees that a server grows.)"""
+    size, device = 2 << settings.depth, codes.device
+    every = torch.ones(codes.shape[1], dtype=torch.bool, device=device)
+    place = torch.ones(len(codes), dtype=torch.int64, device=device)
+    column, bin = (torch.full((size,), fill, dtype=torch.int64, device=device) for fill in (LEAF, 0))
+    missing_left, value = torch.zeros(size, dtype=torch.bool, device=device), torch.zeros(size, dtype=torch.float64)
+    sums = torch.zeros(size, 2, dtype=torch.int64, device=device).index_add(0, place, pair)
+    for level in range(settings.depth):
+        here = torch.arange(1 << level, 2 << level, device=device)
+        slot = torch.where(place >= 1 << level, place - (1 << level), -1)
+        found = best_splits(
+            histograms(codes, pair, slot, 1 << level, settings.bins), every, ~every, settings.lam, settings.least
+        )
+        good = found.gain > max(settings.gamma, SMALLEST)
+        column = column.index_copy(0, here, torch.where(good, found.column, LEAF))
+        bin, missing_left = bin.index_copy(0, here, found.bin), missing_left.index_copy(0, here, found.missing_left)
+        left = torch.where(good[:, None], found.left, 0)
+        right = torch.where(good[:, None], sums[here] - found.left, 0)
+        children = torch.stack([left, right], 1).flatten(0, 1)
+        sums = sums.index_copy(0, torch.arange(2 << level, 4 << level, device=device), children)
+        place = moved(codes, place, Forest(column, bin, missing_left, value), settings.bins)
+    value = torch.where(column == LEAF, leaf_value(sums, settings.lam, settings.rate), 0.0)
+    return Forest(column, bin, missing_left, value)
+
+
+def widths(classes: int) -> int:
+    """Return how many trees a round grows, from the width of a model's output (1: a number)."""
+    return outputs(None if classes == 1 else classes)

@@ -1,0 +1,85 @@
+"""Rows that are all here, as trees are grown on them: codes by column, derivatives, and where each row stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.trees.exact import LARGEST
+from unalike.trees.tree import LEAF, Tree
+
+EXACT = 2.0**53  # below it a float64 holds every whole number
+
+
+class Rows:
+    """The codes of rows, column by column, and the place of each row in the tree that grows."""
+
+    def __init__(self, codes: Tensor, bins: int, categories: Tensor):
+        self.codes = np.ascontiguousarray(codes.numpy().T)
+        self.bins, self.categories = bins, categories.numpy()
+        self.place = np.ones(self.codes.shape[1], np.int64)
+
+    def begin(self, derivatives: Tensor) -> None:
+        """Stand at the root with these derivatives, [rows, 2]."""
+        self.place[:] = 1
+        self.pair = [np.ascontiguousarray(part) for part in derivatives.numpy().T]
+        most = max(float(np.abs(part).astype(np.float64).sum()) for part in self.pair)
+        self.add = added_as_floats if most < EXACT else added_as_whole
+        if most >= LARGEST:
+            raise OverflowError
+        if most < EXACT:
+            self.pair = [part.astype(np.float64) for part in self.pair]
+
+    def sums(self, asked: np.ndarray) -> Tensor:
+        """Return the histograms of these places, [places, columns, bins + 1, 2]."""
+        cells = self.bins + 1
+        number = np.full(int(max(asked.max(), self.place.max())) + 1, -1)
+        number[asked] = np.arange(len(asked))
+        slot = number[self.place]
+        rows = slice(None) if len(asked) == 1 and asked[0] == 1 else np.flatnonzero(slot >= 0)
+        offset, pair = slot[rows] * cells, [part[rows] for part in self.pair]
+        out = np.empty((len(self.codes), 2, len(asked) * cells), np.int64)
+        for column, codes in enumerate(self.codes):
+            where = codes[rows] + offset
+            for k in (0, 1):
+                out[column, k] = self.add(where, pair[k], out.shape[2])
+        return torch.from_numpy(out.reshape(len(self.codes), 2, len(asked), cells).transpose(2, 0, 3, 1).copy())
+
+    def divide(self, tree: Tree, divided: np.ndarray) -> None:
+        """Move the rows of these places to their children."""
+        if not len(divided):
+            return
+        split = np.zeros(len(tree.column), bool)
+        split[divided] = True
+        rows = np.flatnonzero(split[self.place])
+        place = self.place[rows]
+        column = tree.column[place]
+        code, bin = self.codes[column, rows], tree.bin[place]
+        left = np.where(self.categories[column], code != bin, code <= bin)
+        left = np.where(code == self.bins, tree.missing_left[place], left)
+        self.place[rows] = 2 * place + ~left
+
+
+def added_as_floats(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """Return sums of whole numbers by place, added as floats: exact, as they stay below 2^53."""
+    return np.bincount(where, weights=values, minlength=size)
+
+
+def added_as_whole(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """Return sums of whole numbers by place."""
+    out = np.zeros(size, np.int64)
+    np.add.at(out, where, values)
+    return out
+
+
+def places(codes: np.ndarray, tree: Tree, bins: int, categories: np.ndarray) -> np.ndarray:
+    """Return the leaf in which each row ends, by place; codes: [rows, columns]."""
+    place, rows = np.ones(len(codes), np.int64), np.arange(len(codes))
+    for _ in range(tree.depth):
+        column = tree.column[place]
+        code, bin = codes[rows, column], tree.bin[place]  # at a leaf: of the last column, which does not count
+        left = np.where(categories[column], code != bin, code <= bin)
+        left = np.where(code == bins, tree.missing_left[place], left)
+        place = np.where(column == LEAF, place, 2 * place + ~left)
+    return place
