@@ -86,6 +86,9 @@ CASES = {
     "fedexp": (ua.FedExP(1e-4), ua.FedExP(1e12, judged="last"), ua.FedAvg(), {}),
     "ccvr": (ua.CCVR(virtual=3, epochs=2, batch=4), ua.CCVR(epochs=0), ua.FedAvg(), {}),
     "powersgd": (ua.PowerSGD(1), ua.PowerSGD(10**6), ua.FedAvg(), {}),  # so many columns make no matrix smaller
+    "hist-boost": (ua.HistBoost(trees=2, depth=2, bins=4, least=0.1), None, None, {}),
+    "tree-bagging": (ua.TreeBagging(trees=4, depth=2, bins=4, least=0.1), None, None, {}),
+    "tree-cyclic": (ua.TreeCyclic(trees=2, depth=2, bins=4, least=0.1), None, None, {}),
     "centralized": (ua.Centralized(), None, None, {"clients_per_round": 1}),
     "local-only": (ua.LocalOnly(), None, None, {}),
 }  # fmt: skip

@@ -32,7 +32,8 @@ MAY = {
     "models": BASE | {"settings"},
     "data": BASE | {"settings"},
     "contract": BASE | {"settings", "training", "nn"},
-    "methods": BASE | {"settings", "contract"},
+    "trees": BASE | {"settings", "contract", "nn"},
+    "methods": BASE | {"settings", "contract", "trees"},
     "channel": BASE | {"settings", "contract", "training", "nn"},
     "messages": BASE | {"contract", "nn"},
     "metrics": BASE | {"nn", "data"},
@@ -80,6 +81,7 @@ MAY["unalike"] = {
     "nn",
     "run",
     "training",
+    "trees",
     "vertical",
 }
 

@@ -103,6 +103,7 @@ def _apart(a: object, b: object) -> float:
         return 0.0
     if not torch.equal(a.isnan(), b.isnan()):
         return float("inf")
+    a, b = (t.int() if t.dtype == torch.bool else t for t in (a, b))
     return float((a - b).abs().nan_to_num(nan=0.0, posinf=float("inf")).max())
 
 

@@ -49,7 +49,9 @@ def test_vanishes(name, plain):
     assert testing.apart(testing.run(off, "mlp", **EXACT, **changes), plain(like, **changes)) <= 1e-12
 
 
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if n != "fedavg" and not case[0].serverless])
+@pytest.mark.parametrize(
+    "name", [n for n, c in CASES.items() if n != "fedavg" and not (c[0].serverless or c[0].network)]
+)
 def test_bites(name, plain):
     """It is neither FedAvg in disguise, nor what it is with its knob off."""
     on, _, like, _ = CASES[name]

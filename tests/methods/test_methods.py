@@ -17,6 +17,7 @@ import unalike as ua
 from unalike import methods, testing
 from unalike.models import mlp, softmax_regression
 from unalike.run.round import Round
+from unalike.trees.forest import PARTS
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 CLIENTS = len(testing.SIZES)
@@ -405,6 +406,8 @@ def test_who_reads_single_replies():
         "fedfmc": {("own", "model", "each")},  # in the first round of a fork
         "fesem": {("model", "model", "each"), ("place", ("clusters",), "each")},
         "mocha": {("gain", "head", "each")},  # what a client hears is mixed from all of them
+        "tree-bagging": {(part, ("trees_a_round", "places"), "each") for part in PARTS},
+        "tree-cyclic": {(part, ("trees_a_round", "places"), "each") for part in PARTS},
     }
     assert not reads(ua.FedFa(weighting="uniform")) and not reads(ua.FedFa(weighting="samples"))
     tables = {name: {n: f.shape for n, f in cls().tables.items()} for name, cls in ua.METHODS.items() if cls().tables}
@@ -419,7 +422,8 @@ FILES = sorted(p for p in Path(methods.__file__).parent.glob("*.py") if p.name !
 def test_method_files_know_neither_engines_nor_devices(file):
     text = file.read_text()
     assert len(text.splitlines()) <= 150
-    allowed = {"unalike.contract", "unalike.errors"}
+    trees = {f"unalike.trees{part}" for part in ("", ".fit", ".forest", ".grow", ".growing")}
+    allowed = {"unalike.contract", "unalike.errors", *trees}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
@@ -513,6 +517,9 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "fedexp": (ua.FedExP(), 40, 0.73),  # 0.836
     "ccvr": (ua.CCVR(every=30), 30, 0.76),  # 0.858, and 0.616 before it is calibrated
     "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
+    "hist-boost": (ua.HistBoost(trees=3, depth=3, bins=4), 3, 0.6),
+    "tree-bagging": (ua.TreeBagging(trees=20, depth=3, bins=4), 2, 0.15),
+    "tree-cyclic": (ua.TreeCyclic(trees=8, depth=3, bins=4), 8, 0.15),
     "virtual": (ua.Virtual(0.5), 40, 0.79),  # 0.891, with the mean weights on the global test set
 }
 GLOBAL = {  # those with one common model, judged on the global test set
@@ -520,7 +527,7 @@ GLOBAL = {  # those with one common model, judged on the global test set
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
     "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc", "moon", "fedntd", "fedlc", "fedrs", "fedsam", "fedasam",
     "fedexp", "ccvr", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
-    "powersgd",
+    "powersgd", "hist-boost", "tree-bagging", "tree-cyclic",
 }  # fmt: skip
 
 
@@ -546,6 +553,7 @@ def test_learns_digits(name):
         evaluate_every=rounds, allow_samples=True,
     )  # fmt: skip
     line = done.history[-1]
+    print(line)
     score = line["test_accuracy" if name in GLOBAL else "clients_accuracy_mean"]
     assert score >= bar
     assert name == "centralized" or score < POOLED

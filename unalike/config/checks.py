@@ -12,9 +12,9 @@ from unalike.config.build import make_local, make_loss, make_method, make_sampli
 from unalike.config.channels import CHANNEL, absolute_channel, check_channel, taken_in
 from unalike.config.public import absolute_public, check_public
 from unalike.config.tables import (
-    MODEL,
     FACTS,
     IN_COMMON,
+    MODEL,
     MODELS_TABLE,
     NAMES,
     SECTIONS,

@@ -1,16 +1,17 @@
-"""TreeBagging and TreeCyclic: trees that clients grow by themselves and ship whole, the two usual baselines of federated
-boosting (Flower's and NVFlare's examples have them under these names).
+"""TreeBagging and TreeCyclic: trees that clients grow by themselves and ship whole, the two usual baselines of
+federated boosting (Flower's and NVFlare's examples have them under these names).
 
-Bagging: in a round every client grows one tree on its own rows, from the margins of the forest so far; all trees join the
-forest, each shrunk by their number. Cyclic: clients take turns, one a round, and its tree joins as it is.
+Bagging: in a round every client grows one tree on its own rows, from the margins of the forest so far; all trees join
+the forest, each shrunk by their number. Cyclic: clients take turns, one a round, and its tree joins as it is.
 
     F ← F + (1/m) Σ_k tree_k(F; rows of k)         F ← F + tree_k(F; rows of k), k = round mod m
 
 It differs from HistBoost in what is summed: whole trees in the place of histograms. One exchange a round, and no bit of
-the pooled model: on skewed labels a client's tree knows its own labels only. Cuts are common, found by counting as there.
+the pooled model: on skewed labels a client's tree knows its own labels only. Cuts are common, found by counting as
+there.
 
-Practical truth: the server reads each client's tree, with its cuts, and leaves that tell label shares of small groups. Where
-clients are alike it is nearly as good as HistBoost; where they are not, cyclic forgets and bagging is timid.
+Practical truth: the server reads each client's tree, with its cuts, and leaves that tell label shares of small groups.
+Where clients are alike it is nearly as good as HistBoost; where they are not, cyclic forgets and bagging is timid.
 """
 
 from __future__ import annotations
@@ -21,23 +22,19 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Server
-from unalike.methods.hist_boost import PARTS, HistBoost, row
 from unalike.trees import client
+from unalike.trees.forest import PARTS
+from unalike.trees.growing import Growing
 
 
 @dc.dataclass(frozen=True)
-class TreeBagging(HistBoost):
+class TreeBagging(Growing):
     name = "tree-bagging"
 
     @property
-    def keeps(self) -> dict[str, Field]:  # type: ignore[override]
-        return {}
-
-    @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        counted = {n: f for n, f in super().sends.items() if not n.startswith("level")}
         part = Field(("trees_a_round", "places"), read="each", weight="one", what="a tree grown on its own rows")
-        return {**counted, **dict.fromkeys(PARTS, part)}
+        return {**super().sends, **dict.fromkeys(PARTS, part)}
 
     @property
     def places(self) -> int:
@@ -45,7 +42,7 @@ class TreeBagging(HistBoost):
         return 2 << self.depth
 
     def begin(self, me: Me, s: Fields, m: Fields) -> Answer:
-        return me.outputs(None, data="train", fn=row).then(self.alone)
+        return me.outputs(None, data="train", fn=client.row).then(self.alone)
 
     def alone(self, me: Me, s: Fields, m: Fields, rows: Tensor) -> Answer:
         codes, pair = self.derived(me, m, rows)

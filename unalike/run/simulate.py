@@ -43,7 +43,7 @@ def simulate(
     model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
       module, and one whose weights you have loaded or set, starts with the weights it has. Where clients have
       different networks: a dict from names to models, and `architecture` says which client has which. None: for methods
-      that need no model.
+      that need no model. A method that makes its own (trees) does not look at it.
     loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
       error where y is a number.
     metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
@@ -72,7 +72,7 @@ def simulate(
         tasks = {}
         for name, own in networks(model, federation, chosen.architecture).items():
             data = parts.get(name, federation)
-            start = no_model(method, data) if own is None else own
+            start = no_model(method, data) if own is None or method.network else own
             start = start_of(start, chosen.seed) if callable(start) else start
             measure = default_loss(data.train.y) if loss is None else loss
             numeric = DTYPES[chosen.dtype], device, chosen.precision

@@ -1,9 +1,9 @@
 """Bins of columns: quantiles over all rows, found by counting alone, and the codes of rows.
 
-A float32 number has a place in the order of all float32 numbers, its key. The k-th cut of a column is the smallest number
-that at least k/bins of its present values do not exceed. Four exchanges find it, each of 255 counts a cut: how many
-values have a key of at most t. Counts are summed over clients, so the cuts are those of the pooled table, exactly, and
-no range need be agreed on.
+A float32 number has a place in the order of all float32 numbers, its key. The k-th cut of a column is the smallest
+number that at least k/bins of its present values do not exceed. Four exchanges find it, each of 255 counts a cut: how
+many values have a key of at most t. Counts are summed over clients, so the cuts are those of the pooled table, exactly,
+and no range need be agreed on.
 
 A row's code is the number of cuts below its value: code <= j means value <= cut j. Missing values have the code `bins`.
 The code of a category is its number.
@@ -44,7 +44,8 @@ def ranks(present: Tensor, bins: int) -> Tensor:
 
 
 class Search:
-    """Finds the cuts of all columns from counts: ask for the counts at `thresholds`, give them to `take`, four times."""
+    """Finds the cuts of all columns from counts: ask for the counts at `thresholds`, give them to `take`, four
+    times."""
 
     def __init__(self, present: Tensor, bins: int):
         """present: how many rows have a value, of each column."""
@@ -65,7 +66,8 @@ class Search:
     @property
     def cuts(self) -> Tensor:
         """The cuts, float32 [columns, bins - 1], ascending, each once; what is left over is `FARTHEST`."""
-        return distinct(numbers(self.low.clamp(max=int(keys(torch.tensor(FARTHEST))))))
+        last = int(keys(torch.tensor(FARTHEST)))
+        return distinct(numbers(self.low.clamp(-last - 1, last)))
 
 
 def distinct(cuts: Tensor) -> Tensor:

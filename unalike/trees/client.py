@@ -1,20 +1,30 @@
 """A client's part in growing trees, as functions of tensors that run for one client or, under `vmap`, for a stack.
 
-Rows are padded to the largest client's number; those that are not real have derivatives of zero and count nowhere. Trees come
-as arrays by place (`unalike.trees.tree`), with a dimension for rounds and one for outputs before it.
+Rows are padded to the largest client's number; those that are not real have derivatives of zero and count nowhere.
+Trees come as arrays by place (`unalike.trees.tree`), with a dimension for rounds and one for outputs before it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from unalike.trees.exact import outputs
 from unalike.trees.settings import Boosting
 from unalike.trees.splits import SMALLEST, best_splits, goes_left, leaf_value
 from unalike.trees.tree import LEAF
+
+
+def row(batch: Any) -> Tensor:
+    """Return of each sample of a batch its numbers, and its label behind them."""
+    x = batch.x.flatten(1)
+    return torch.cat([x, batch.y[:, None].to(x.dtype)], 1)
+
+
+def real_rows(rows: Tensor, count: Tensor) -> Tensor:
+    """Return which rows are samples, and no padding."""
+    return torch.arange(len(rows), device=rows.device) < count
 
 
 class Forest(NamedTuple):
@@ -77,8 +87,8 @@ def root_histograms(codes: Tensor, pair: Tensor, bins: int) -> Tensor:
 def next_level(
     codes: Tensor, pair: Tensor, place: Tensor, splits: Forest, asked: Tensor, bins: int
 ) -> tuple[Tensor, Tensor]:
-    """Move rows to the next level and sum the children that are asked for: (places [rows, outputs], histograms [outputs,
-    parents, columns, bins + 1, 2]).
+    """Move rows to the next level and sum the children that are asked for: (places [rows, outputs], histograms
+    [outputs, parents, columns, bins + 1, 2]).
 
     splits: those of the last level, [outputs, parents], with LEAF where there is none; asked: of each parent the child
     that is wanted, 0 or 1, or -1.
@@ -100,8 +110,8 @@ def next_level(
 
 
 def own_tree(codes: Tensor, pair: Tensor, settings: Boosting) -> Forest:
-    """Return the tree that one client grows on its own rows, [places] each; pair: [rows, 2]. (`leaves`, `columns` are of
-    trees that a server grows.)"""
+    """Return the tree that one client grows on its own rows, [places] each; pair: [rows, 2]. (`leaves`, `columns` are
+    of trees that a server grows.)"""
     size, device = 2 << settings.depth, codes.device
     every = torch.ones(codes.shape[1], dtype=torch.bool, device=device)
     place = torch.ones(len(codes), dtype=torch.int64, device=device)
@@ -124,8 +134,3 @@ def own_tree(codes: Tensor, pair: Tensor, settings: Boosting) -> Forest:
         place = moved(codes, place, Forest(column, bin, missing_left, value), settings.bins)
     value = torch.where(column == LEAF, leaf_value(sums, settings.lam, settings.rate), 0.0)
     return Forest(column, bin, missing_left, value)
-
-
-def widths(classes: int) -> int:
-    """Return how many trees a round grows, from the width of a model's output (1: a number)."""
-    return outputs(None if classes == 1 else classes)

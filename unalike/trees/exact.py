@@ -1,8 +1,8 @@
 """Arithmetic that gives the same bits wherever it runs: fixed point, and an exponential of plain IEEE operations.
 
-First and second derivatives are rounded to multiples of 2^-30. Their sums are whole numbers, so neither the order of rows,
-nor who holds them, nor a mask or a cipher on the way changes a bit. The exponential is made of additions and products
-alone, which IEEE 754 rounds the same on every machine; `torch.exp` differs between processors in the last bit.
+First and second derivatives are rounded to multiples of 2^-30. Their sums are whole numbers, so neither the order of
+rows, nor who holds them, nor a mask or a cipher on the way changes a bit. The exponential is made of additions and
+products alone, which IEEE 754 rounds the same on every machine; `torch.exp` differs between processors in the last bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Grow trees on a federation whose rows are all here, or on one table: sums of whole numbers are the same either way.
 
-This is the quick path of a simulation. `ua.simulate(None, fed, ua.HistBoost(...))` sends messages and gives the same bits,
-through any channel; so do real clients.
+This is the quick path of a simulation. `ua.simulate(None, fed, ua.HistBoost(...))` sends messages and gives the same
+bits, through any channel; so do real clients.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def fit(
 ) -> Boosted:
     """Return boosted trees for a `Federation`, or a pair (x, y) of one table; missing values are NaN.
 
-    categories: columns whose values are numbers of categories, from 0; validation: (x, y) that `patience` looks at (of a
-    federation, its clients' validation split, if not given).
+    categories: columns whose values are numbers of categories, from 0; validation: (x, y) that `patience` looks at (of
+    a federation, its clients' validation split, if not given).
     """
     x, y, classes, found = _rows(data)
     validation = found if validation is None else _pair(*validation)
@@ -44,7 +44,8 @@ def fit(
     flags = torch.zeros(x.shape[1], dtype=torch.bool)
     flags[list(categories)] = True
     check_categories(x, flags, settings.bins, named)
-    model = Boosted(pooled_cuts(x, settings.bins), flags, classes, start_margin(settings, y, classes), [], named)
+    base = start_margin(settings, classes, int(exact.fixed(y.double()).sum()), len(y))
+    model = Boosted(pooled_cuts(x, settings.bins), flags, classes, base, [], named)
     return boost(settings, model, model.codes(x), y, seed, validation)
 
 
@@ -72,10 +73,7 @@ def boost(
 
 def grow(settings: Boosting, rows: Rows, derivatives: Tensor, allowed: Tensor, categories: Tensor) -> Tree:
     """Return a tree grown on these rows; each of them then stands at its leaf."""
-    try:
-        rows.begin(derivatives)
-    except OverflowError:
-        raise UnalikeError("Numbers to predict are too large for sums in 2^-30: divide them by their spread.") from None
+    rows.begin(derivatives)
     growth = Growth(settings, allowed, categories)
     while len(growth.asked):
         growth.take(rows.sums(growth.asked))
@@ -131,16 +129,11 @@ def drawn_rows(settings: Boosting, seed: int, number: int, rows: int) -> Tensor 
     return (draws.uniform(key, (rows,), torch.float64) < settings.rows).to(torch.int64)
 
 
-def start_margin(settings: Boosting, y: Tensor, classes: int | None) -> float:
-    """Return where margins begin."""
+def start_margin(settings: Boosting, classes: int | None, label: int, size: int) -> float:
+    """Return where margins begin; label: the sum of all labels, a whole multiple of 2^-30; size: how many there are."""
     if settings.base is not None or classes is not None:
         return settings.base or 0.0
-    return mean_of(int(exact.fixed(y.double()).sum()), len(y))
-
-
-def mean_of(total: int, count: int) -> float:
-    """Return the mean of numbers whose sum is a whole multiple of 2^-30."""
-    return total / exact.SCALE / count
+    return label / exact.SCALE / max(1, size)
 
 
 # ---------------------------------------------------------------- what is given
@@ -161,6 +154,8 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
         raise UnalikeError(f"x and y have shapes {list(x.shape)} and {list(y.shape)}: one label a row is needed.")
     if torch.isinf(x).any():
         raise UnalikeError("x has an infinite value: make it a number, or NaN where it is missing.")
+    if y.is_floating_point() and not float(y.abs().max()) * len(y) * exact.SCALE < exact.LARGEST / 4:
+        raise UnalikeError("Numbers to predict are too large for sums in 2^-30: divide them by their spread.")
     return x, y.float().double() if y.is_floating_point() else y.to(torch.int64)
 
 

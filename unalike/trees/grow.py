@@ -6,8 +6,8 @@
         rows move on as `growth.tree` and `growth.divided` say
     growth.tree
 
-Who adds is the caller's affair: one table, many clients, or parties that hold columns each. Of two children only the lighter
-one is asked for; the other is what its parent has left.
+Who adds is the caller's affair: one table, many clients, or parties that hold columns each. Of two children only the
+lighter one is asked for; the other is what its parent has left.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from unalike.trees.tree import Tree
 
 
 class Growth:
-    """One tree on its way. `asked`: the places whose histograms are wanted next; `divided`: the places of the last level
-    that were split."""
+    """One tree on its way. `asked`: the places whose histograms are wanted next; `divided`: the places of the last
+    level that were split."""
 
     def __init__(self, settings: Boosting, allowed: Tensor, categories: Tensor):
         self.settings, self.allowed, self.categories = settings, allowed, categories
@@ -45,7 +45,7 @@ class Growth:
         self.divided = self.split(places, found)
         self.level += 1
         self._parents = {place: here[place] for place in self.divided.tolist()}
-        self.asked = np.array([self._lighter(place) for place in self.divided], np.int64)
+        self.asked = np.array([self._lighter(place) for place in self.divided.tolist()], np.int64)
         if self.level == self.settings.depth:
             self.asked = self.asked[:0]
 

@@ -132,8 +132,12 @@ class Boosted:
         trees = [[{name: getattr(t, name).tolist() for name in ARRAYS} for t in grown] for grown in self.trees]
         facts = {"classes": self.classes, "base": self.base, "names": self.names}
         return {
-            "format": FORMAT, **facts, "cuts": self.cuts.tolist(), "categories": self.categories.tolist(), "trees": trees
-        }  # fmt: skip
+            "format": FORMAT,
+            **facts,
+            "cuts": self.cuts.tolist(),
+            "categories": self.categories.tolist(),
+            "trees": trees,
+        }
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
@@ -141,7 +145,9 @@ class Boosted:
         try:
             if plain["format"] != FORMAT:
                 raise ValueError(f"the format {plain['format']!r}")
-            trees = [[Tree(**{n: np.array(t[n], kind) for n, kind in ARRAYS.items()}) for t in g] for g in plain["trees"]]
+            trees = [
+                [Tree(**{n: np.array(t[n], kind) for n, kind in ARRAYS.items()}) for t in g] for g in plain["trees"]
+            ]
             cuts, categories = torch.tensor(plain["cuts"], dtype=torch.float32), torch.tensor(plain["categories"])
             return cls(cuts, categories, plain["classes"], plain["base"], trees, plain["names"])
         except (KeyError, TypeError, ValueError) as error:
@@ -160,3 +166,7 @@ class Boosted:
             return cls.from_plain(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{path} cannot be read as trees: {line_of(error)}.") from error
+
+
+def _tree(plain: dict[str, Any]) -> Tree:
+    return Tree(**{name: np.array(plain[name], kind) for name, kind in ARRAYS.items()})

@@ -1,14 +1,15 @@
 """The best split of a node, from its histogram: XGBoost's gain, on whole numbers.
 
-    gain = S(left) + S(right) - S(node),   S = G² / (H + λ),   where gain > max(γ, 1e-6) and both children have H >= least
+    gain = S(left) + S(right) - S(node),   S = G² / (H + λ),   if gain > max(γ, 1e-6) and both children have H >= least
 
-A candidate is (column, bin, way): values with a code of at most `bin` go left (of a category: all but this one), and rows
-that lack the value go right (way 0) or left (way 1). Among equal gains the first column wins, then the first bin, then way 0; where
-no row of the node lacks the value, a later row without the value goes to the heavier child.
+A candidate is (column, bin, way): values with a code of at most `bin` go left (of a category: all but this one), and
+rows that lack the value go right (way 0) or left (way 1). Among equal gains the first column wins, then the first bin,
+then way 0; where no row of the node lacks the value, a later row without the value goes to the heavier child.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -39,7 +40,7 @@ def gains(left: Tensor, total: Tensor, lam: float, least: float) -> Tensor:
     """Return what divisions gain, minus infinity where a child is too light; left, total: sums [..., 2]."""
     right = total - left
     found = scores(left, lam) + scores(right, lam) - scores(total, lam)
-    floor = least * SCALE
+    floor = math.ceil(least * SCALE)  # whole: beside a float, whole numbers would become float32
     heavy = (left[..., 1] >= floor) & (right[..., 1] >= floor)
     return torch.where(heavy, found, -torch.inf)
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.trees.exact import LARGEST
 from unalike.trees.tree import LEAF, Tree
 
 EXACT = 2.0**53  # below it a float64 holds every whole number
@@ -26,8 +25,6 @@ class Rows:
         self.pair = [np.ascontiguousarray(part) for part in derivatives.numpy().T]
         most = max(float(np.abs(part).astype(np.float64).sum()) for part in self.pair)
         self.add = added_as_floats if most < EXACT else added_as_whole
-        if most >= LARGEST:
-            raise OverflowError
         if most < EXACT:
             self.pair = [part.astype(np.float64) for part in self.pair]
 
