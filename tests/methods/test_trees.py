@@ -135,3 +135,14 @@ def test_bagging_shrinks_by_the_number_of_trees_and_stops_when_the_forest_is_ful
                          clients_per_round=[[k]], engine="sequential") for k in range(3)]  # fmt: skip
     for k in range(3):
         assert torch.allclose(run.server.value[k], alone[k].server.value[0] / 3, rtol=1e-6)
+
+
+def test_clients_take_turns():
+    fed = table("breast cancer").split("iid", 2, seed=0)
+    method = ua.TreeCyclic(trees=3, depth=2, bins=8)
+    run = ua.simulate(None, fed, method, rounds=2, engine="sequential")
+    own = [ua.simulate(None, fed, method, rounds=1, clients_per_round=[[k]], engine="sequential") for k in (0, 1)]
+    assert torch.equal(run.server.value[0], own[0].server.value[0])
+    assert not torch.equal(run.server.column[1], own[0].server.column[0])
+    second = ua.simulate(None, fed, method, rounds=2, clients_per_round=[[0], [1]], engine="sequential")
+    assert torch.equal(run.server.value, second.server.value)

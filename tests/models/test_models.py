@@ -62,7 +62,7 @@ def test_parameter_counts(model, parameters):
 
 
 def test_every_model_has_an_example():
-    assert {name for name, *_ in EXAMPLES} == set(MODELS)
+    assert {name for name, *_ in EXAMPLES} | {"forest"} == set(MODELS)  # trees have no last Linear: tests/methods
 
 
 @pytest.mark.parametrize(("name", "options", "x", "features"), EXAMPLES)

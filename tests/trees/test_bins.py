@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from unalike import UnalikeError
-from unalike.trees.bins import FARTHEST, Search, check_categories, codes, counted, keys, numbers, pooled_cuts
+from unalike.trees.bins import FARTHEST, STEPS, Search, check_categories, codes, counted, keys, numbers, pooled_cuts
 
 DRAW = torch.Generator().manual_seed(0)
 X = torch.randn(200, 6, generator=DRAW)
@@ -17,8 +17,9 @@ def searched(parts, bins):
     """The cuts from counts that clients sum."""
     present = sum((~torch.isnan(x)).sum(0) for x in parts)
     search = Search(present, bins)
-    for _ in range(4):
-        search.take(sum(counted(x, torch.ones(len(x), dtype=torch.bool), search.thresholds) for x in parts))
+    for _ in range(STEPS):
+        real = [torch.ones(len(x), dtype=torch.bool) for x in parts]
+        search.take(sum(counted(x, r, search.low, search.step) for x, r in zip(parts, real, strict=True)))
     return search.cuts
 
 

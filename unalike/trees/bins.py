@@ -17,8 +17,8 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
-STEPS = 4  # exchanges in which a cut is found
-WAYS = 256  # parts into which each of them divides what is left
+STEPS = 8  # exchanges in which a cut is found
+WAYS = 16  # parts into which each of them divides what is left
 LOWEST = -(1 << 31)
 FARTHEST = float(np.finfo(np.float32).max)  # stands for a cut that is not there
 
@@ -44,19 +44,13 @@ def ranks(present: Tensor, bins: int) -> Tensor:
 
 
 class Search:
-    """Finds the cuts of all columns from counts: ask for the counts at `thresholds`, give them to `take`, four
-    times."""
+    """Finds the cuts of all columns: ask for the counts at (`low`, `step`), give their sum to `take`, eight times."""
 
     def __init__(self, present: Tensor, bins: int):
         """present: how many rows have a value, of each column."""
         self.ranks = ranks(present, bins)
         self.low = torch.full_like(self.ranks, LOWEST)
         self.step = (1 << 32) // WAYS
-
-    @property
-    def thresholds(self) -> Tensor:
-        """The keys at which values are to be counted, [columns, bins - 1, 255]."""
-        return self.low[..., None] + self.step * torch.arange(1, WAYS) - 1
 
     def take(self, counts: Tensor) -> None:
         """Take in how many values have a key of at most each threshold."""
@@ -77,12 +71,14 @@ def distinct(cuts: Tensor) -> Tensor:
     return torch.where(again, torch.tensor(FARTHEST), cuts).sort(1).values
 
 
-def counted(x: Tensor, real: Tensor, thresholds: Tensor) -> Tensor:
-    """Return of each column how many rows have a key of at most each threshold; real: which rows count."""
+def counted(x: Tensor, real: Tensor, low: Tensor, step: Tensor | int) -> Tensor:
+    """Return of each column how many rows have a key of at most each threshold that a search at `low` and `step` asks
+    for, int32 [columns, bins - 1, 15]; real: which rows count."""
+    thresholds = low[..., None] + step * torch.arange(1, WAYS, device=low.device) - 1
     own = torch.where(real[:, None], keys(x), 1 << 31).T.contiguous().sort(1).values
     # (a sum of both is a stack where the rows are one: searching in what is expanded is slow)
     flat = thresholds.reshape(len(own), -1) + torch.zeros_like(own[:, :1])
-    return torch.searchsorted(own, flat, right=True).reshape(thresholds.shape)
+    return torch.searchsorted(own, flat, right=True).reshape(thresholds.shape).to(torch.int32)
 
 
 def pooled_cuts(x: Tensor, bins: int) -> Tensor:

@@ -50,7 +50,7 @@ class Growing(Boosting, Method):
 
     def ask(self, me: Me, s: Fields, m: Fields) -> Answer:
         rows = me.outputs(None, data="train", fn=client.row)
-        return rows.then(self.count if "thresholds" in m else self.count_rows)
+        return rows.then(self.count if "low" in m else self.count_rows)
 
     def count_rows(self, me: Me, s: Fields, m: Fields, rows: Tensor) -> Answer:
         real = client.real_rows(rows, me.n)
@@ -60,7 +60,7 @@ class Growing(Boosting, Method):
         return {}, {**sizes, "label": self.out(me, label)}
 
     def count(self, me: Me, s: Fields, m: Fields, rows: Tensor) -> Answer:
-        counts = bins.counted(rows[:, :-1], client.real_rows(rows, me.n), m.thresholds)
+        counts = bins.counted(rows[:, :-1], client.real_rows(rows, me.n), m.low, m.step.to(torch.int64))
         return {}, {"counts": self.out(me, counts, 1)}
 
     # ---- a client: rows, and where they stand
@@ -96,7 +96,8 @@ class Growing(Boosting, Method):
         first = everyone.call(self.ask)
         search = bins.Search(self.total(first, "present"), self.bins)
         for _ in range(bins.STEPS):
-            search.take(self.total(everyone.call(self.ask, thresholds=search.thresholds), "counts"))
+            found = everyone.call(self.ask, low=search.low, step=float(search.step))
+            search.take(self.total(found, "counts"))
         server.cuts, server.count, server.stopped = search.cuts, 0, False
         server.best, server.best_count = float("inf"), 0
         label, size = (int(self.total(first, name)) for name in ("label", "size"))
