@@ -86,3 +86,15 @@ def parse_seeds(text: str, command: str) -> list[int]:
 def decimal(value: float) -> str:
     """12, or 2.5."""
     return f"{value:.1f}".removesuffix(".0")
+
+
+def parse_budget(text: str) -> float:
+    """Return the seconds of a --budget: 25m, 90s, 2h, or a number of seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    try:
+        value = float(text.rstrip("smh")) * units.get(text[-1:], 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < math.inf:
+        raise UnalikeError(f"--budget must be a time such as 25m, 90s or 2h; got {text!r}.")
+    return value

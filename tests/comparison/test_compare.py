@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,8 +73,9 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
     names = [f"{m}-seed{s}" for s in (4, 7) for m in ("fedavg", "scaffold", "centralized", "local-only")]
     assert sorted(p.name for p in Path("out").iterdir()) == sorted([*FILES, *names])
     assert max(map(len, (out + said).splitlines())) <= 80
-    for wish in ("How sure", "Highest accuracy", "Fewest rounds", "Fewest bytes", "Simplest", "Is federating worth it"):
+    for wish in ("How sure", "the highest accuracy", "fewest rounds", "fewest bytes", "the simplest", "is it worth"):
         assert f"\n{wish}" in out
+    assert out.startswith("In short: ") and out.index("what you care about") < out.index("\nmethod ")
     assert "report.html" in said and "[8/8] local-only-seed7: accuracy" in said
     for name in names:
         tables = config.read(f"out/{name}/config.toml")
@@ -92,7 +94,7 @@ def test_every_run_is_an_ordinary_folder_and_the_same_command_repeats_nothing(he
         sent = row["method"] in ("fedavg", "scaffold")
         assert bool(row["bytes"]) == sent and (sent or row["rounds_to"] == row["bytes_to"] == "")
     assert [row["all bytes"] == "–" for row in table] == [False, False, True, True, True]
-    assert table[-1]["method"] == "constant" and float(table[-1]["accuracy"].split()[0]) < 0.25
+    assert table[-1]["method"] == "constant" and float(table[-1]["accuracy"].split()[0]) < 25
 
     before, stamps = found("out"), {p: p.stat().st_mtime_ns for p in Path("out").glob("*/rounds.jsonl")}
     assert do(capsys, "report out --out again.html")[0] == 0
@@ -143,6 +145,48 @@ def test_killed_and_started_again_it_ends_with_the_same_numbers(here, capsys):
     assert found("killed") == found("smooth")
 
 
+def test_seeds_are_added_until_it_is_decided_or_the_budget_is_spent(here, monkeypatch):
+    """No run is made: every seed takes ten seconds of a clock of our own."""
+    now, made = [0.0], []
+
+    def make(batch, watch):
+        now[0] += 10.0 * len({job.seed for job in batch})
+        made.extend(job.seed for job in batch)
+        return {(job.arm.name, job.seed): None for job in batch}
+
+    monkeypatch.setattr(jobs, "make", make)
+    monkeypatch.setattr(compare.time, "perf_counter", lambda: now[0])
+    arm = jobs.Arm("fedavg", "fedavg", "", {t: {} for t in ("data", "model", "method", "local", "run")})
+    decided = lambda seeds: [SimpleNamespace(verdict=SimpleNamespace(decided=seeds >= 6))]  # noqa: E731
+
+    def seeds(budget, skipped=()):
+        made.clear()
+        now[0] = 0.0
+        monkeypatch.setattr(jobs, "with_seed", lambda tables, seed: tables)
+        judge = lambda planned, outcomes: decided(len(planned))  # noqa: E731
+        planned, outcomes, _ = compare.until_decided([arm], [0, 1, 2], budget, here, jobs.Watch(), judge, skipped)
+        assert [job.seed for job in planned] == made and len(outcomes) == len(made)
+        return list(made)
+
+    assert seeds(0.0) == [0, 1, 2]
+    assert seeds(49.0) == [0, 1, 2, 3]  # a fifth would end after 50 seconds
+    assert seeds(1e6) == [0, 1, 2, 3, 4, 5]
+    assert seeds(1e6, skipped=[3]) == [0, 1, 2, 4, 5, 6]  # on which settings were tuned
+    decided = lambda seeds: [SimpleNamespace(verdict=SimpleNamespace(decided=False))]  # noqa: E731
+    assert len(seeds(1e9)) == compare.MOST_SEEDS
+
+
+def test_a_budget_from_the_command_line(here, capsys):
+    line = f"compare fedavg fedprox {SMALL} --rounds 1 --seeds 2 --no-references --mu 0 --folder a"
+    code, out, _ = do(capsys, f"{line} --budget 1h --json")
+    content = json.loads(out)  # two names of one method: nothing is left to decide
+    assert code in (0, 3) and content["seeds"] == [0, 1] and "--budget 1h" in content["command"]
+    assert any(line.startswith("Identical: fedprox and fedavg") for line in content["verdict"])
+    assert "Seeds: 2 and 0 more; the answer is sure." in content["notes"]
+    code, _, said = do(capsys, f"{line} --budget soon")
+    assert code == 2 and "--budget must be a time such as 25m, 90s or 2h; got 'soon'." in said
+
+
 def test_the_default_folder_is_found_again_by_the_same_settings(here, capsys):
     line = f"compare fedavg {SMALL} --rounds 1 --seeds 1 --no-references"
     assert do(capsys, f"{line} -q")[0] == 0
@@ -156,7 +200,7 @@ def test_one_that_diverges_does_not_stop_the_others(here, capsys):
     line = f"compare fedavg fedprox {SMALL} --rounds 2 --seeds 2 --mu 1e4 --no-references --folder a"
     code, out, said = do(capsys, line)
     assert code == 3 and "fedprox-seed0: diverged in round 1" in said
-    assert "In short: fedavg is the only method that got through; its accuracy is" in out
+    assert "In short: fedavg is the only method that got through; its accuracy is" in out.replace("\n  ", " ")
     assert "\nDiverged: fedprox in 2 of 2 seeds (round 1)" in out
     rows, table, _ = found("a")
     assert all(row["bytes"] for row in rows)
@@ -213,7 +257,7 @@ def test_tuning_gives_every_method_the_same_trials_on_another_seed(here, capsys)
     line = f"compare fedavg fedprox {SMALL} --rounds 2 --seeds 1 --no-references --tune 3 --folder a"
     code, out, said = do(capsys, line)
     assert code == 0
-    assert out.startswith("Tuned on validation data, 3 trials each of 1 rounds, seed 1: fedavg ")
+    assert "\nTuned on validation data, 3 trials each of 1 rounds, seed 1: fedavg " in out
     trials = sorted(p.name for p in Path("a/tune").iterdir())
     assert trials == [f"{m}-00{k}" for m in ("fedavg", "fedprox") for k in range(3)]
     seen = {p: config.read(f"a/tune/{p}/config.toml") for p in trials}
@@ -250,7 +294,7 @@ def test_a_folder_of_npz_files_goes_through_without_python(here, capsys):
         np.savez(f"clients/{name}.npz", x=x, y=(x[:, 0] > 0).astype(int) * (name != "c"))
     line = "compare fedavg --data-folder clients --rounds 4 --seeds 2 --folder"
     code, out, said = do(capsys, f"{line} a")
-    assert code == 0 and "Highest" not in out and "Is federating worth it" in out
+    assert code == 0 and "the highest" not in out and "is it worth" in out
     assert "note: 1 of 3 clients have samples of one class (client 2 ('c'))" in " ".join(said.split())
     x = draw.normal(size=(60, 3)).astype(np.float32)
     np.savez("clients/a.npz", x=x, y=(x[:, 0] > 0).astype(int))
@@ -277,7 +321,7 @@ def test_a_number_to_predict_is_compared_by_its_error(here, capsys):
     Path("my.csv").write_text(patients())
     line = "compare fedavg fedprox --table my.csv --client hospital --label dose --categorical outcome --regression"
     code, out, _ = do(capsys, f"{line} --rounds 3 --folder a -q")
-    assert code == 0 and "\nLowest RMSE: " in out and "RMSE over all clients' test samples together" in out
+    assert code == 0 and "\nthe lowest RMSE " in out and "RMSE over all clients' test samples together" in out
     found = config.load_toml("a/fedavg-seed0/config.toml")["facts"]["model"]
     assert found["loss"] == "squared_error" and found["parameters"] == (3 * 32 + 32) + (3 + 32) + 1
 
@@ -466,7 +510,7 @@ def test_the_live_table(here, capsys):
         screen.print(board._table())
     text = screen.export_text()
     shown = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith("fed")}
-    assert shown["fedavg"][1:2] == ["1/2"] and shown["fedavg"][-2:] == ["0.250", "0.750"]
+    assert shown["fedavg"][1:2] == ["1/2"] and shown["fedavg"][-4:] == ["25.0", "%", "75.0", "%"]
     assert shown["fedprox"][1:2] == ["1/2"] and shown["fedprox"][-2:] == ["1", "diverged"]
     assert "2/4 runs" in text and board.left == 200 - 100 - 1
 

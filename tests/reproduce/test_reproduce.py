@@ -23,6 +23,7 @@ from unalike.reproduce import choose, define, jobs, measure, pages, results
 from unalike.reproduce.centroids import Centroids
 from unalike.reproduce.local_models import LocalModels
 from unalike.run.folder import read_rounds
+from unalike.text import parse_budget
 
 TINY = """
 name = "Tiny"
@@ -213,7 +214,7 @@ def test_mistakes_are_one_line(words, message, tmp_path, capsys, monkeypatch):
 
 
 def test_budgets():
-    assert [jobs.parse_budget(t) for t in ("25m", "90s", "2h", "7")] == [1500, 90, 7200, 7]
+    assert [parse_budget(t) for t in ("25m", "90s", "2h", "7")] == [1500, 90, 7200, 7]
 
 
 # ---------------------------------------------------------------- the queue

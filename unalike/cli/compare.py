@@ -1,7 +1,7 @@
 """Compare methods on the same data, and say which one for which wish.
 
   unalike compare fedavg scaffold feddc --data digits \\
-                  --partition dirichlet:0.1 --clients 50 --seeds 3
+                  --partition dirichlet:0.1 --clients 50 --budget 10m
   unalike compare fedavg fedprox --table my.csv --client hospital \\
                   --label outcome
   unalike compare fedavg fedprox --data-folder clients/ --mu 0.01,0.1,1
@@ -14,6 +14,7 @@ runs both. --mu goes to the methods that have it, --feddc.alpha to FedDC alone.
 For every seed all methods get the same split, start and clients; the seed is
 also the split's, unless --data-seed is given. Where the data have none, 20 % of
 every client's samples are held out as its test, 10 % to choose the round by.
+--budget 10m adds seeds until the answer is sure, or the time is spent.
 The same command goes on where it ended and repeats nothing.
 
 Exit code: 0 with a verdict, 3 where runs diverged or no method has learned
@@ -23,6 +24,7 @@ anything (the output says so), 2 for a mistake in what was asked for.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import itertools
 import json
@@ -30,7 +32,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ from unalike.comparison.arms import arms_of, chooses
 from unalike.comparison.gains import client_values
 from unalike.config import defaults, flags
 from unalike.errors import UnalikeError, unknown
-from unalike.text import listed, parse_seeds, plural, span
+from unalike.text import listed, parse_budget, parse_seeds, plural, span
 
 # What is run where neither flags nor a file say it: small, so that an answer comes in minutes on a laptop.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -51,6 +53,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 50, "checkpoint_every": 10},
 }
 SEEDS = 3
+MOST_SEEDS = 200  # of a comparison with a budget
 SCORES = ("clients", "test")  # what methods may be compared by
 NOT_POOLED = "centralized is left out: it trains one network on all data, and clients have different networks here."
 UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was learned
@@ -59,11 +62,12 @@ UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "unalike compare METHOD ... [--SETTING VALUE[,VALUE] ...] [--seeds N | A,B,C]\n"
-        "                       [--tune N] [--target X] [--score clients | test] [--no-references]\n"
+        "                       [--budget TIME] [--tune N] [--target X] [--score clients | test] [--no-references]\n"
         "                       [--folder OUT]"
     )
     parser.add_argument("methods", nargs="+", metavar="METHOD", help="names, file.py:Class, and at most one TOML file")
     parser.add_argument("--seeds", default=str(SEEDS), metavar="N", help="how many, or which: 3, or 0,1,2 [3]")
+    parser.add_argument("--budget", metavar="TIME", help="add seeds until it is decided, or for so long: 10m, 90s, 2h")
     parser.add_argument("--tune", type=int, metavar="N", help="try N settings of each method first, on validation data")
     parser.add_argument("--tune-rounds", type=int, metavar="N", help="rounds of such a trial [half of the rounds]")
     target = "score to count rounds and bytes to [95 %% of FedAvg's]"
@@ -77,6 +81,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     seeds = parse_seeds(args.seeds, "unalike compare")
+    budget = parse_budget(args.budget) if args.budget else 0.0
     files = [word for word in args.methods if word.endswith(".toml")]
     if len(files) > 1:
         raise UnalikeError(f"unalike compare: give one config file at most; got {' and '.join(files)}.")
@@ -119,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
     board.title(facts["settings"])
     try:
         with board:
-            return _conduct(args, arms, seeds, folder, facts, board, trial_rounds, began, by)
+            return _conduct(args, arms, seeds, budget, folder, facts, board, trial_rounds, began, by)
     except KeyboardInterrupt:
         if args.json:
             show.document({"stopped": True, "folder": str(folder), "resume": facts["command"]})
@@ -131,6 +136,7 @@ def _conduct(
     args: argparse.Namespace,
     arms: list[jobs.Arm],
     seeds: list[int],
+    budget: float,
     folder: Path,
     facts: dict[str, Any],
     board: Any,
@@ -146,17 +152,13 @@ def _conduct(
             name: [{**t["method"], **t["local"], "validation": s} for t, s in zip(f.trials, f.scores, strict=True)]
             for name, f in found.items()
         }
-    planned = jobs.plan(arms, seeds, folder)
-    jobs.check_folders(planned)
-    board.begin(planned, "runs")
-    outcomes = jobs.make(planned, board)
-    board.stop()
-    places = {(job.arm.name, job.seed): job.folder for job in planned}
-
-    def clients(name: str, seed: int, round: int, metric: str) -> dict[int, float]:
-        return client_values(places[name, seed], round, metric)
-
-    cases = results.conclude(arms, seeds, outcomes, args.target, bool(args.tune), by, clients)
+    tuned_on = [max(seeds) + 1] if args.tune else []
+    judge = functools.partial(_judge, args, arms, by)
+    planned, outcomes, cases = until_decided(arms, seeds, budget, folder, board, judge, tuned_on)
+    facts["seeds"] = list(dict.fromkeys(job.seed for job in planned))
+    facts["settings"] = describe(arms, facts["seeds"])
+    if budget:
+        facts["notes"].append(_spent(args.budget, len(seeds), len(facts["seeds"]), cases))
     code = 0 if all(case.sound for case in cases) else UNSOUND
     content = results.write(folder, cases, planned, facts)
     if not args.json:
@@ -174,6 +176,64 @@ def _conduct(
             f"comparison.md, .csv and .json and the {len(planned)} runs are in {show.near(folder)}."
         )
     return code
+
+
+Judged = tuple[list[jobs.Job], dict[tuple[str, int], results.Outcome], list[results.Case]]
+
+
+def until_decided(
+    arms: Sequence[jobs.Arm],
+    seeds: Sequence[int],
+    budget: float,
+    folder: Path,
+    board: jobs.Watch,
+    judge: Callable[[Sequence[jobs.Job], dict[tuple[str, int], results.Outcome]], list[results.Case]],
+    skipped: Sequence[int] = (),
+) -> Judged:
+    """Run the seeds, then one more at a time until every case is decided or the next would end after the budget; runs
+    that are there already cost no time. Return all runs, their outcomes and the cases."""
+    began = time.perf_counter()
+    planned: list[jobs.Job] = []
+    outcomes: dict[tuple[str, int], results.Outcome] = {}
+    more, longest = [*seeds], 0.0
+    while True:
+        start = time.perf_counter()
+        batch = jobs.plan(arms, more, folder)
+        jobs.check_folders(batch)
+        board.begin(batch, "runs")
+        outcomes |= jobs.make(batch, board)
+        board.stop()
+        planned += batch
+        cases = judge(planned, outcomes)
+        longest = max(longest, (time.perf_counter() - start) / len(more))
+        spent = time.perf_counter() - began
+        done = {job.seed for job in planned}
+        if spent + longest > budget or len(done) >= MOST_SEEDS or all(case.verdict.decided for case in cases):
+            return planned, outcomes, cases
+        more = [next(s for s in itertools.count(max(seeds) + 1) if s not in done and s not in skipped)]
+
+
+def _judge(
+    args: argparse.Namespace,
+    arms: Sequence[jobs.Arm],
+    by: str,
+    planned: Sequence[jobs.Job],
+    outcomes: dict[tuple[str, int], results.Outcome],
+) -> list[results.Case]:
+    places = {(job.arm.name, job.seed): job.folder for job in planned}
+
+    def clients(name: str, seed: int, round: int, metric: str) -> dict[int, float]:
+        return client_values(places[name, seed], round, metric)
+
+    seeds = list(dict.fromkeys(job.seed for job in planned))
+    return results.conclude(arms, seeds, outcomes, args.target, bool(args.tune), by, clients)
+
+
+def _spent(budget: str, first: int, seeds: int, cases: Sequence[results.Case]) -> str:
+    """Say why seeds were added, and why no more."""
+    decided = all(case.verdict.decided for case in cases)
+    end = "the answer is sure" if decided else f"the answer is not sure, and {budget} are spent"
+    return f"Seeds: {first} and {seeds - first} more; {end}."
 
 
 # ---------------------------------------------------------------- what was asked for
@@ -266,6 +326,7 @@ def _source(data: dict[str, Any]) -> str:
 def _command(args: argparse.Namespace) -> str:
     settings = [[f"--{name}"] if text is None else [f"--{name}", text] for name, text in args.settings]
     words = ["unalike", "compare", *args.methods, *itertools.chain(*settings), "--seeds", args.seeds]
+    words += ["--budget", args.budget] if args.budget else []
     words += ["--tune", str(args.tune)] if args.tune else []
     words += ["--tune-rounds", str(args.tune_rounds)] if args.tune_rounds else []
     words += ["--target", f"{args.target:g}"] if args.target is not None else []
@@ -320,32 +381,48 @@ def _dry(
 
 
 def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
-    """What is printed at the end: two tables and the verdict, filled to the terminal."""
-    out = [_filled(note) for note in facts["notes"]]
+    """What is printed at the end: the answer, its table, then the numbers of every method; filled to the terminal."""
+    out = []
     for case in cases:
-        head = case.name and f"{case.name}\n"
+        short, *notes = case.lines
+        out.append((case.name and f"{case.name}\n") + _filled(short))
+        if case.answers:
+            out.append(_answers(case))
         titles = list(results.columns(case))
-        cut = titles.index("variance pp²")
         others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
         own = [t for t in (*results.network_titles(case), *results.OF_CLIENTS) if t in titles]
-        first = [t for t in titles[:cut] if t != "corrected" and t not in others]
-        rest = [t for t in titles[cut:] if t not in (*own, *results.EQUAL)]
+        cut = next(k for k, t in enumerate(titles) if t.startswith("rounds to"))
+        first = [t for t in titles[:cut] if t not in (*others, *own)]
+        rest = [t for t in titles[cut:] if t not in results.EQUAL]
         for part in (first, *(["method", *some] for some in (others, own, rest) if some)):
             rows = results.rows(case, part)
             kept = _fitting(rows, part, [*reversed(case.base.others)])
-            out.append(head + show.table(kept, [[row[t] for t in kept] for row in rows]))
-            head = ""
-        out.append("\n".join(map(_filled, case.lines)))
-    return "\n\n".join(out)
+            out.append(show.table(kept, [[row[t] for t in kept] for row in rows]))
+        out.append("\n".join(map(_filled, notes)))
+    out.append("\n".join([*map(_filled, facts["notes"]), "The statistics are in comparison.md."]))
+    return "\n\n".join(filter(None, out))
+
+
+def _answers(case: results.Case) -> str:
+    """The verdict's table, every column wrapped to a share of the terminal."""
+    wide = show.width() - 4
+    widths = [wide * 28 // 100, wide * 34 // 100, wide - wide * 28 // 100 - wide * 34 // 100]
+    lines = []
+    for row in (results.ANSWER_TITLES, *((a.wish, a.method, a.sure) for a in case.answers)):
+        cells = [textwrap.wrap(cell, w, break_on_hyphens=False) for cell, w in zip(row, widths, strict=True)]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            lines.append("  ".join(part.ljust(w) for part, w in zip(parts, widths, strict=True)).rstrip())
+    return "\n".join([lines[0], "-" * wide, *lines[1:]])
 
 
 def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
     """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
     kept = [*titles]
-    spares = ("variance pp²", "own data", "clients keep", "last round", *others, "test set", "time", "p")
-    for spare in (s for s in spares if s != "own data" or s != titles[1]):
-        wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != "server reads") - 2
-        if wide + (20 if "server reads" in kept else 0) <= show.width():
+    wrapped = results.LEAVES  # the last column, which may take several lines
+    spares = ("variance pp²", "own data", "clients keep", "last round", *others, "test set", "time", "ahead in")
+    for spare in (s for s in spares if s not in (titles[1], titles[min(2, len(titles) - 1)]) or s != "own data"):
+        wide = sum(max(len(t), *(len(row[t]) for row in rows)) + 2 for t in kept if t != wrapped) - 2
+        if wide + (22 if wrapped in kept else 0) <= show.width():
             break
         kept = [t for t in kept if t != spare]
     return kept

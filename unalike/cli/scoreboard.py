@@ -15,7 +15,7 @@ from rich.text import Text
 
 from unalike.comparison.jobs import Job, Watch
 from unalike.metrics.names import Number, numbers, score_in
-from unalike.results.evidence import Outcome, last, places
+from unalike.results.evidence import Outcome, figure, last
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.text import span
@@ -32,6 +32,7 @@ class Scoreboard(Watch):
         self.live: Live | None = None
         self.jobs: Sequence[Job] = ()
         self.known = numbers()  # of the runs' metrics
+        self.shown: Number | None = None  # the score in the live table
         self.by = ""  # what methods are compared by: see metrics/names.scores
 
     def __enter__(self) -> Scoreboard:
@@ -72,7 +73,7 @@ class Scoreboard(Watch):
         self.rounds[label] = self.rounds.get(label, 0) + 1
         self.left, self.fresh = self.left - 1, self.fresh + 1
         if score := self._score(line):
-            self.now[label] = line[score.key]
+            self.now[label], self.shown = line[score.key], score
 
     def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
         label = job.arm.label
@@ -86,6 +87,7 @@ class Scoreboard(Watch):
         self.known = numbers(outcome.metrics)
         score = None if outcome.diverged is not None or end is None else self._score(end)
         value = end[score.key] if end and score else None
+        self.shown = score or self.shown
         self.scores.setdefault(label, []).append(value)
         if self.live is None:
             count = f"[{self.finished:>{len(str(len(self.jobs)))}}/{len(self.jobs)}]"
@@ -121,13 +123,13 @@ class Scoreboard(Watch):
             scores = self.scores.get(label, [])
             known = [s for s in scores if s is not None]
             bad = len(scores) - len(known)
-            mean = _figure(sum(known) / len(known)) if known else ""
+            mean = _figure(sum(known) / len(known), self.shown) if known else ""
             mean += f"  {bad} diverged" if bad else ""
             table.add_row(
                 Text(label),
                 f"{len(scores)}/{len(rounds)}",
                 ProgressBar(total=sum(rounds), completed=self.rounds.get(label, 0), width=16),
-                _figure(self.now[label]) if label in self.now else "",
+                _figure(self.now[label], self.shown) if label in self.now else "",
                 mean,
             )
         spent = span(time.perf_counter() - self.began)
@@ -151,13 +153,13 @@ class _Rounds(Callback):
         self.board.round(self.job, line)
 
 
-def _figure(value: float) -> str:
-    """Three decimals, or what a number of another size needs."""
-    return f"{value:.{places('plain', [value])}f}"
+def _figure(value: float, score: Number | None) -> str:
+    """Return a score as the verdict shows it."""
+    return figure("plain" if score is None else score.unit, [value])
 
 
 def _words(line: dict[str, Any] | None, score: Number | None) -> str:
     if line is None or score is None:
         return "done"
     whose = " on own data" if score.key.startswith("clients") else ""
-    return f"{score.name} {_figure(line[score.key])}{whose}"
+    return f"{score.name} {_figure(line[score.key], score)}{whose}"

@@ -109,6 +109,9 @@ class Watch:
     def note(self, text: str) -> None:
         """Something worth knowing."""
 
+    def stop(self) -> None:
+        """After the last of the jobs."""
+
 
 # ---------------------------------------------------------------- before anything is run
 

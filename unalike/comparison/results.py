@@ -11,19 +11,23 @@ from typing import Any
 
 from unalike import config
 from unalike.comparison import gains
+from unalike.comparison.claims import Claim
 from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
-from unalike.comparison.verdict import NO_VERDICT, Against, against, learned, p_word, spread, verdict
+from unalike.comparison.verdict import NO_VERDICT, Answer, Verdict, learned, verdict
 from unalike.files import complaining, replace
 from unalike.metrics.lines import FEW_SAMPLES
 from unalike.metrics.names import NUMBERS, Number
 from unalike.results import evidence, stats
-from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, known, places
+from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, figure, gap, known
 from unalike.text import csv_text, decimal, listed, size, span
 
 NOTHING = "–"
 # titles of columns: what clients have of a method, and scores at equal cost
 OF_CLIENTS = GAIN_FEDAVG, GAIN_ALONE, NEW, START = "gain over fedavg", "gain over alone", "new clients", "as they come"
 EQUAL = EQUAL_BYTES, EQUAL_STEPS = "at equal bytes", "at equal steps"
+LEAVES, EPSILON = "leaves the client", "ε"
+ANSWER_TITLES = "what you care about", "method", "how sure"
+TEST_TITLES = "what", "method", "against", "difference", "standard error", "ahead", "p", "corrected"
 TELLING = ("auc", "balanced_accuracy")  # scores of which a constant guess has the least, however common a class is
 
 
@@ -37,10 +41,23 @@ class Case:
     base: Evidence
     score: Number
     target: float | None
-    tests: dict[str, Against]
     judged: list[str]
-    lines: list[str]
+    verdict: Verdict
     by: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer in short, and notes."""
+        return self.verdict.lines
+
+    @property
+    def answers(self) -> list[Answer]:
+        return self.verdict.answers
+
+    def claim(self, e: Evidence) -> Claim | None:
+        """The test of a method against the baseline by the headline."""
+        tests = self.verdict.claims.values()
+        return next((c for c in tests if (c.method, c.other) == (e.label, self.base.label)), None)
 
     @property
     def personal(self) -> bool:
@@ -213,11 +230,11 @@ def _case(
     for each in found:
         evidence.aim(each, made[each.label], score, target)
     evidence.equalize(found, made, score)
+    evidence.find_twins(judged, made)
     gains.count(found, judged, values, score.larger)
-    complete = [e for e in judged if e.complete and not e.reference]
-    tests = against(complete, base, lambda e: e.selected, score.larger) if base in complete else {}
-    short, *rest = verdict(judged, base, score, target, found, advice, looks)
-    return Case(name, found, base, score, target, tests, [e.label for e in judged], [short, *note, *rest], by)
+    said = verdict(judged, base, score, target, found, advice, looks)
+    said.lines[1:1] = note
+    return Case(name, found, base, score, target, [e.label for e in judged], said, by)
 
 
 def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], list[str]]:
@@ -261,46 +278,63 @@ def _scores(case: Case) -> dict[str, Column]:
     base, score = case.base, case.score
     own, test_set = (NUMBERS[key].short for key in ("clients_accuracy_mean", "test_accuracy"))
     by_clients = case.personal and not score.key.startswith("test_")
-    digits = places(score.unit, base.selected)
-
-    def test(e: Evidence) -> Against | None:
-        found = case.tests.get(e.label)
-        return found if found is not None and found.test is not None else None
-
     title = own if by_clients else score.name
-    out: dict[str, Column] = {title: lambda e: _diverged(e) or _figures(e.selected, digits)}
+    out: dict[str, Column] = {"model": _model} if case.personal else {}
+    out[title] = lambda e: _diverged(e) or _figure(e.selected, score.unit)
     if any(e.validation for e in case.found):
-        out["last round"] = lambda e: _figures(e.final, digits)
-    if case.tests:
-        out[f"to {base.label}"] = lambda e: f"{t.test.difference:+.{digits}f}" if (t := test(e)) and t.test else ""
-        out["p"] = lambda e: p_word(t.test.p) if (t := test(e)) and t.test else ""
-        out["corrected"] = lambda e: p_word(t.corrected) if (t := test(e)) and t.corrected is not None else ""
+        out["last round"] = lambda e: _figure(e.final, score.unit)
+    if any(case.claim(e) for e in case.found):
+        out[f"to {base.label}"] = functools.partial(_difference, case=case)
+        out["ahead in"] = functools.partial(_ahead_in, case=case)
+        out["sure"] = functools.partial(_sure, case=case)
     for name in base.others:
         out[name] = functools.partial(_other, name=name)
-    if not by_clients:
-        out[own] = lambda e: _mean(e.own, places(score.unit, base.own))
+    if not by_clients and not score.key.startswith("clients_"):
+        out[own] = lambda e: _figure(e.own, score.unit, False)
     elif any(e.test for e in case.found):
-        out[test_set] = lambda e: _mean(e.test, digits)
+        out[test_set] = lambda e: _figure(e.test, score.unit, False)
     return out
+
+
+def _model(e: Evidence) -> str:
+    """Whose model it is that is measured."""
+    return NOTHING if e.method == CONSTANT else "own" if e.traits.personal else "shared"
+
+
+def _difference(e: Evidence, case: Case) -> str:
+    claim = case.claim(e)
+    if claim is None:
+        return "identical" if e.twin == case.base.label else ""
+    sign = "+" if claim.test.difference >= 0 else "-"
+    return sign + gap(case.score.unit, claim.test.difference, case.base.selected).removesuffix(" points")
+
+
+def _ahead_in(e: Evidence, case: Case) -> str:
+    claim = case.claim(e)
+    return "" if claim is None else f"{claim.ahead}/{claim.test.seeds}"
+
+
+def _sure(e: Evidence, case: Case) -> str:
+    claim = case.claim(e)
+    return "" if claim is None else ("better" if claim.better else "worse") if claim.sure else "no"
 
 
 def _clients(case: Case) -> dict[str, Column]:
     """The spread over clients, how many gain, and how clients fare that come later."""
-    base, unit = case.base, case.score.unit
+    unit = case.score.unit
     worst, variance = (NUMBERS[f"clients_accuracy_{name}"].short for name in ("worst20", "variance_pp2"))
-    out: dict[str, Column] = {
-        worst: lambda e: _mean(e.worst, places(unit, base.worst)),
-        variance: lambda e: _mean(e.variance, 0),
-    }
+    out: dict[str, Column] = {worst: lambda e: _figure(e.worst, unit, False)}
+    if any(e.variance for e in case.found):
+        out[variance] = lambda e: f"{stats.mean(e.variance):.0f}" if e.variance else NOTHING
     for title, name in network_titles(case).items():
-        out[title] = functools.partial(_of_network, name=name, digits=places(unit, base.own))
+        out[title] = functools.partial(_of_network, name=name, unit=unit)
     if case.personal and any(known(e.gain_fedavg) for e in case.found):
         out[GAIN_FEDAVG] = lambda e: _percent(e.gain_fedavg)
     if case.personal and any(known(e.gain_alone) for e in case.found):
         out[GAIN_ALONE] = lambda e: _percent(e.gain_alone)
     if any(e.new for e in case.found):
-        out[NEW] = lambda e: _mean(e.new, places(unit, base.new))
-        out[START] = lambda e: _mean(e.new_start, places(unit, base.new))
+        out[NEW] = lambda e: _figure(e.new, unit, False)
+        out[START] = lambda e: _figure(e.new_start, unit, False)
     return out
 
 
@@ -309,14 +343,14 @@ def network_titles(case: Case) -> dict[str, str]:
     return {f"own data, {name}": name for name, values in case.base.networks.items() if known(values)}
 
 
-def _of_network(e: Evidence, name: str, digits: int) -> str:
-    return _figures(known(e.networks.get(name, [])), digits)
+def _of_network(e: Evidence, name: str, unit: str) -> str:
+    return _figure(known(e.networks.get(name, [])), unit)
 
 
 def _costs(case: Case) -> dict[str, Column]:
     """Rounds, bytes and time, the scores at equal cost, and what a method asks for."""
-    to = "no target" if case.target is None else f"{case.target:g}"
-    digits = places(case.score.unit, case.base.selected)
+    unit = case.score.unit
+    to = "no target" if case.target is None else figure(unit, [case.target])
 
     def reach(e: Evidence, values: Sequence[int | None], show: Callable[[float], str]) -> str:
         there = known(values)
@@ -330,18 +364,16 @@ def _costs(case: Case) -> dict[str, Column]:
         "all bytes": lambda e: NOTHING if e.reference else size(stats.mean(e.bytes)),
     }
     if any(e.equal_bytes for e in case.found):
-        out[EQUAL_BYTES] = lambda e: _figures(known(e.equal_bytes), digits)
+        out[EQUAL_BYTES] = lambda e: _figure(known(e.equal_bytes), unit)
     if any(e.equal_steps for e in case.found):
-        out[EQUAL_STEPS] = lambda e: _figures(known(e.equal_steps), digits)
+        out[EQUAL_STEPS] = lambda e: _figure(known(e.equal_steps), unit)
+    out["time"] = lambda e: span(stats.mean(e.seconds))
+    if any(e.epsilon for e in case.found):
+        out[EPSILON] = lambda e: NOTHING if e.reference else f"{max(e.epsilon):.3g}" if e.epsilon else "none"
     return out | {
-        "time": lambda e: span(stats.mean(e.seconds)),
         "clients keep": lambda e: NOTHING if e.reference else ", ".join(e.traits.state) or "nothing",
-        "server reads": lambda e: NOTHING if e.reference else e.traits.words,
+        LEAVES: lambda e: NOTHING if e.reference else e.traits.leaves or e.traits.words,
     }
-
-
-def _mean(values: Sequence[float], digits: int) -> str:
-    return f"{stats.mean(values):.{digits}f}" if values else NOTHING
 
 
 def _percent(shares: Sequence[float | None]) -> str:
@@ -349,18 +381,13 @@ def _percent(shares: Sequence[float | None]) -> str:
     return f"{100 * stats.mean(there):.0f} %" if there else NOTHING
 
 
-def _figures(values: Sequence[float], digits: int) -> str:
-    return _narrow(values, digits) if values else NOTHING
+def _figure(values: Sequence[float], unit: str, spread: bool = True) -> str:
+    """83.8 % ±1.2, for a table."""
+    return figure(unit, values, spread).replace(" ± ", " ±") if values else NOTHING
 
 
 def _other(e: Evidence, name: str) -> str:
-    values = e.others.get(name)
-    return _narrow(values, places("plain", values)) if values else NOTHING
-
-
-def _narrow(values: Sequence[float], places: int) -> str:
-    """0.838 ±.012, for a table."""
-    return spread(values, places).replace(" ± 0.", " ±.").replace(" ± ", " ±")
+    return _figure(e.others.get(name, []), "plain")
 
 
 def _diverged(e: Evidence) -> str:
@@ -386,6 +413,8 @@ def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[
     table = [({"data": case.name} if case.name else {}) | row for case in cases for row in rows(case)]
     content = {
         "verdict": lines,
+        "answers": [{"data": case.name} | dc.asdict(answer) for case in cases for answer in case.answers],
+        "statistics": [{"data": case.name} | row for case in cases for row in case.verdict.statistics()],
         "table": table,
         **facts,
         "cases": [_plain(case) for case in cases],
@@ -406,17 +435,9 @@ def _plain(case: Case) -> dict[str, Any]:
         "baseline": case.base.label,
         "target": case.target,
         "judged": case.judged,
-        "methods": [
-            {**dc.asdict(e), "against_baseline": _test(case.tests.get(e.label))} for e in case.found
-        ],
-    }  # fmt: skip
-
-
-def _test(found: Against | None) -> dict[str, Any] | None:
-    if found is None or found.test is None:
-        return None
-    t = None if abs(found.test.t) == float("inf") else found.test.t  # JSON has no infinity
-    return {**dc.asdict(found.test), "t": t, "p_corrected": found.corrected, "word": found.word}
+        "decided": case.verdict.decided,
+        "methods": [dc.asdict(e) for e in case.found],
+    }
 
 
 def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
@@ -464,12 +485,55 @@ def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
     out += [f"- {note}" for note in facts.get("notes", [])]
     for case in cases:
         out += ["", f"## {case.name}"] if case.name else []
+        short, *rest = case.lines
+        out += ["", f"**{short}**", "", *_grid(ANSWER_TITLES, [dc.astuple(answer) for answer in case.answers])]
         table = rows(case)
-        titles = list(table[0])
-        out += ["", f"| {' | '.join(titles)} |", f"|{'|'.join('---' for _ in titles)}|"]
-        out += [f"| {' | '.join(row[title].replace('|', chr(92) + '|') for title in titles)} |" for row in table]
-        out += ["", *(f"- **{wish}**:{rest}" for wish, _, rest in (line.partition(":") for line in case.lines))]
+        out += ["", *_grid(list(table[0]), [[*row.values()] for row in table]), ""]
+        out += [f"- **{wish}**:{rest}" for wish, _, rest in (line.partition(":") for line in rest)]
+        out += _folded(case)
     return "\n".join(out) + "\n"
+
+
+def _grid(titles: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown; nothing without rows."""
+    if not table:
+        return []
+    body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
+    return [f"| {' | '.join(titles)} |", f"|{'|'.join('---' for _ in titles)}|", *body]
+
+
+def _folded(case: Case) -> list[str]:
+    """The tests behind the verdict, folded."""
+    if not case.verdict.claims:
+        return []
+    head = ["", "<details><summary>The statistics behind it</summary>", "", METHOD_OF_TESTS, ""]
+    return [*head, *_grid(TEST_TITLES, statistics_rows(case)), "", "</details>"]
+
+
+METHOD_OF_TESTS = (
+    "Every method is tested against the baseline, and against training alone and all data in one place: a sequential "
+    "test on paired differences of seeds, by bets on their signs (docs/compare.md). p keeps its level at whichever "
+    "seed one stops, and is corrected for all rows together (Holm; the first measure has 0.7 of the level). Sure is "
+    "what has a corrected p of at most 0.05."
+)
+
+
+def statistics_rows(case: Case) -> list[list[str]]:
+    """The tests, for a table that people read."""
+    out = []
+    for claim in case.verdict.claims.values():
+        t = claim.test
+        scale = 100 if claim.unit == "percent" else 1
+        error = NOTHING if t.error is None else f"{scale * t.error:.3g}"
+        ahead = f"{claim.ahead}/{t.seeds}"
+        shown = [f"{scale * t.difference:+.3g}", error, ahead, p_word(t.p), p_word(claim.corrected)]
+        out.append([claim.wish, claim.method, claim.other, *shown])
+    return out
+
+
+def p_word(p: float) -> str:
+    """p for a table."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def tuning_notes(arms: Sequence[Arm], found: dict[str, Tuned], rounds: int, seed: int) -> list[str]:

@@ -23,7 +23,7 @@ COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "des
 # What argparse reads.
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run", "--allow-code"}
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
-OWN |= {"--seeds", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
+OWN |= {"--seeds", "--budget", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
 SERVERS = {"--least", "--enough", "--tries", "--max-samples", "--max-norm", "--profile"}
 OWN_OF = {"serve": {"--public", *SERVERS}, "local-federation": SERVERS}  # of one command
 # What a bare flag means where a name alone would not say it.

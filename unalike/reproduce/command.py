@@ -28,9 +28,9 @@ from unalike.files import replace
 from unalike.nn.numerics import PRECISIONS
 from unalike.reproduce import choose, define, measure, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
-from unalike.reproduce.jobs import Clock, NoData, OutOfTime, Queue, parse_budget
+from unalike.reproduce.jobs import Clock, NoData, OutOfTime, Queue
 from unalike.reproduce.results import Results
-from unalike.text import parse_seeds, span
+from unalike.text import parse_budget, parse_seeds, span
 
 LAST = "last.json"  # the last command in a folder, for --resume
 KEPT = ("paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "data", "results")

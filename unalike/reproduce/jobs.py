@@ -309,15 +309,3 @@ def _which(jobs: Sequence[Job]) -> str:
     words = [f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"]
     words += [f"folds {', '.join(map(str, folds))}"] if folds else []
     return " ".join(words) + (f" ({len(jobs)} runs in one stack)" if len(jobs) > 1 else "")
-
-
-def parse_budget(text: str) -> float:
-    """25m, 90s, 2h, or seconds."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    try:
-        value = float(text.rstrip("smh")) * units.get(text[-1:], 1)
-    except ValueError:
-        value = -1.0
-    if value <= 0:
-        raise UnalikeError(f"--budget must be a time such as 25m, 90s or 2h; got {text!r}.")
-    return value

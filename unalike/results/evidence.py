@@ -18,6 +18,8 @@ REFERENCES = ("centralized", "local-only")  # methods that are lines to compare 
 CONSTANT = "constant"  # and the same answer for every sample, which is no method
 TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
 SCORES = tuple(names.scores())
+EPSILON = ("epsilon_pld", "epsilon", "sample_epsilon")  # the tightest first
+COSTS = ("seconds", "bytes", "setup_bytes")  # how numbers begin that say nothing of the model
 T = TypeVar("T")
 
 
@@ -28,6 +30,23 @@ def places(unit: str, values: Sequence[float]) -> int:
     if unit == "percent" or not size:
         return 3
     return max(0, (3 if size >= 1 else 2) - math.floor(math.log10(size)))
+
+
+def figure(unit: str, values: Sequence[float], spread: bool = True) -> str:
+    """Return the mean of such values, with the standard deviation of several: "83.8 % ± 1.2", "0.0123 ± 0.0004"."""
+    scale = 100 if unit == "percent" else 1
+    digits = 1 if unit == "percent" else places(unit, values)
+    deviation = stats.deviation(values) if spread else None
+    sign = " %" if unit == "percent" else ""
+    end = "" if deviation is None else f" ± {scale * deviation:.{digits}f}"
+    return f"{scale * stats.mean(values):.{digits}f}{sign}{end}"
+
+
+def gap(unit: str, difference: float, like: Sequence[float]) -> str:
+    """Return the size of a difference between values like these: "1.2 points" of shares, "0.0123"."""
+    if unit == "percent":
+        return f"{100 * abs(difference):.1f} points"
+    return f"{abs(difference):.{places(unit, like)}f}"
 
 
 def known(values: Sequence[T | None]) -> list[T]:
@@ -103,6 +122,8 @@ class Evidence:
     lose_fedavg: list[float | None] = dc.field(default_factory=list)
     gain_alone: list[float | None] = dc.field(default_factory=list)
     lose_alone: list[float | None] = dc.field(default_factory=list)
+    twin: str = ""  # a method before it whose runs have the same numbers in every round
+    epsilon: list[float] = dc.field(default_factory=list)  # spent by the end, where a channel gives a guarantee
     networks: dict[str, list[float | None]] = dc.field(default_factory=dict)  # own data, by network where they differ
     # within the bytes, and the mini-batches, that the most frugal method needs; None: not one round within them
     equal_bytes: list[float | None] = dc.field(default_factory=list)
@@ -156,6 +177,7 @@ def gather(
     """All but what depends on the target."""
     out = Evidence(label, method, [o.seed for o in outcomes], reference, kind)
     for outcome in outcomes:
+        out.epsilon += [outcome.lines[-1][key] for key in EPSILON if outcome.lines and key in outcome.lines[-1]][:1]
         out.bytes.append(sum(map(traffic, outcome.lines)))
         out.seconds.append(sum(line.get("seconds") or 0.0 for line in outcome.lines))
         end = last(outcome.lines)
@@ -206,6 +228,23 @@ def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: 
                 break
         evidence.rounds_to.append(found)
         evidence.bytes_to.append(sent if found is not None else None)
+
+
+def find_twins(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]]) -> None:
+    """Mark every method whose runs have, in every round of every seed, the numbers of a method before it."""
+
+    def numbers(label: str) -> list[list[Line]]:
+        return [[_without_costs(line) for line in outcome.lines] for outcome in made[label]]
+
+    whole = [e for e in found if e.complete and not e.reference]
+    all_numbers = {e.label: numbers(e.label) for e in whole}
+    for k, e in enumerate(whole):
+        same = (other.label for other in whole[:k] if all_numbers[other.label] == all_numbers[e.label])
+        e.twin = next(same, "")
+
+
+def _without_costs(line: Line) -> Line:
+    return {key: value for key, value in line.items() if not key.startswith(COSTS)}
 
 
 def equalize(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]], score: Number) -> None:

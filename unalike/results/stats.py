@@ -1,4 +1,4 @@
-"""Mean, spread and the paired t-test, in plain Python: a comparison needs no SciPy."""
+"""Mean, spread, the paired t-test and a test that may be looked at after every seed, in plain Python."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import dataclasses as dc
 import math
 import statistics
 from collections.abc import Sequence
+from fractions import Fraction
 
-ALPHA = 0.05  # below it a difference is called clear
+ALPHA = 0.05  # below it a difference is called sure
+BOLDNESS = {0.7: 0.6, 4.0: 0.4}  # how far a bet goes with the size of a difference: the share of the stake on each
 
 
 @dc.dataclass(frozen=True)
@@ -18,6 +20,19 @@ class Paired:
     difference: float
     t: float
     df: int
+    p: float
+
+
+@dc.dataclass(frozen=True)
+class Sequential:
+    """What a test found that may be looked at after every seed: the mean difference, its standard error (None of one
+    seed), in how many seeds the first is ahead and behind, and p, which keeps its level however often one looks."""
+
+    difference: float
+    error: float | None
+    ahead: int
+    behind: int
+    seeds: int
     p: float
 
 
@@ -64,11 +79,55 @@ def two_sided(t: float, df: int) -> float:
     return min(1.0, max(0.0, 1 - inside))
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's correction (1979): each p as it stands when all of these comparisons were looked at."""
-    order = sorted(range(len(ps)), key=lambda k: ps[k])
-    out, largest = [0.0] * len(ps), 0.0
-    for place, k in enumerate(order):
-        largest = max(largest, min(1.0, (len(ps) - place) * ps[k]))
+def holm(ps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
+    """Holm's correction (1979): each p as it stands when all of these comparisons were looked at; a comparison with
+    twice the weight has twice the share of the level."""
+    weights = [1.0] * len(ps) if weights is None else weights
+    order = sorted(range(len(ps)), key=lambda k: ps[k] / weights[k])
+    out, largest, left = [0.0] * len(ps), 0.0, sum(weights)
+    for k in order:
+        largest = max(largest, min(1.0, left / weights[k] * ps[k]))
         out[k] = largest
+        left -= weights[k]
     return out
+
+
+# ---------------------------------------------------------------- a test that may be looked at after every seed
+
+
+def sequential(a: Sequence[float], b: Sequence[float]) -> Sequential:
+    """Test whether a and b are of equal methods, by betting on who is ahead; seeds in the order in which they were run.
+
+    If the methods are equal, each difference is as likely to have the other sign, whatever its size: a bet on its sign
+    is fair, and the money of one who bets seed after seed exceeds 20 times the stake with a chance of 1 in 20 at most,
+    at whichever seed one stops (Ville's inequality). So p is one over the most money so far. Of the stake, half is bet
+    on either side, and on each side as `BOLDNESS` says; a difference that is large among those so far gets a larger
+    bet. Nothing is assumed of the noise but that it treats equal methods alike."""
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    money = {(side, bold): share / 2 for side in (1, -1) for bold, share in BOLDNESS.items()}
+    squares, most = 0.0, 1.0
+    for seen, difference in enumerate(differences, 1):
+        squares += difference**2
+        if squares:
+            size = difference / math.sqrt(squares / seen)
+            money = {(side, bold): now * (1 + math.tanh(side * bold * size)) for (side, bold), now in money.items()}
+        most = max(most, sum(money.values()))
+    spread = deviation(differences)
+    error = None if spread is None else spread / math.sqrt(len(differences))
+    ahead, behind = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    return Sequential(mean(differences), error, ahead, behind, len(differences), 1 / most)
+
+
+def least_seeds(level: float) -> int:
+    """Return after how many seeds, at the earliest, `sequential` can find a p of this level."""
+    seeds = 1
+    while sequential([1.0] * seeds, [0.0] * seeds).p > level:
+        seeds += 1
+    return seeds
+
+
+def luck(others: int, seeds: int) -> float:
+    """Return the chance that one of so many methods is ahead of another method in every seed if all are equal:
+    1 - E[(1 - U_1 ... U_n)^m] of uniform U, by the binomial theorem."""
+    terms = (Fraction((-1) ** (k + 1) * math.comb(others, k), (k + 1) ** seeds) for k in range(1, others + 1))
+    return float(sum(terms))
