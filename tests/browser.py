@@ -131,9 +131,10 @@ class Browser:
         line, self._rest = self._rest.split(b"\0", 1)
         return json.loads(line)
 
-    def open(self, page: Path) -> None:
+    def open(self, page: Path | str) -> None:
+        """Open a file, or an address."""
         self.events.clear()
-        self.send("Page.navigate", url=page.resolve().as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._next(60))
         self.settle()

@@ -61,7 +61,17 @@ def compared(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("report")
     for (name, method), seed in itertools.product({"fedavg": ua.FedAvg(), "scaffold": ua.Scaffold()}.items(), (0, 1)):
         simulate(home / f"{name}-{seed}", method, seed)
-    said = {"verdict": ["Take SCAFFOLD.", HOSTILE], "table": [{"method": HOSTILE, "accuracy": 0.9}], "command": HOSTILE}
+    wide = {f"a wide column {k}": "some words" for k in range(12)}
+    said = {
+        "verdict": ["In short: scaffold.", "Measured: accuracy.", f"Note: {HOSTILE}"],
+        "answers": [
+            {"data": "", "wish": "the highest accuracy", "method": "scaffold, 90.0 %", "sure": "sure: in all seeds"},
+            {"data": "", "wish": "bytes", "method": HOSTILE, "sure": "cannot be told"},
+        ],
+        "statistics": [{"what": "accuracy", "method": HOSTILE, "p": 0.01}],
+        "table": [{"method": HOSTILE, "accuracy": 0.9, **wide}],
+        "command": HOSTILE,
+    }
     return report.write(home, comparison=said)
 
 
@@ -108,10 +118,89 @@ def text(page: Browser, selector: str) -> str:
 
 def test_it_opens_and_has_all_its_parts(page):
     parts = page.run("[...document.querySelectorAll('section')].map(s => s.id)")
-    assert parts == ["verdict", "numbers", "curves", "clients", "labels", "drift", "privacy", "repeat", "settings"]
+    # the answer, a picture, then all else
+    parts_expected = "verdict curves answers numbers clients labels drift privacy repeat settings"
+    assert parts == parts_expected.split()
     assert page.run("document.documentElement.dataset.ready") == "yes"
     seen = page.run("[...document.querySelectorAll('#privacy details')].map(d => d.querySelectorAll('tr').length)")
     assert seen and min(seen) > 5
+
+
+def test_the_answer_is_bold_and_doubt_is_not(page):
+    weight = "Number(getComputedStyle(document.querySelector('{}')).fontWeight)"
+    assert text(page, "#verdict p") == "scaffold." and page.run(weight.format("#verdict p")) >= 600
+    rows = page.run(
+        "[...document.querySelectorAll('table.answers tbody tr')].map(r => [...r.children].map(c => c.textContent))"
+    )
+    assert [row[0] for row in rows] == ["the highest accuracy", "bytes"]
+    assert page.run(weight.format("#answers td.sure")) >= 600
+    assert page.run("document.querySelectorAll('#answers td.sure').length") == 1
+    assert (
+        page.run("[...document.querySelectorAll('#answers details, #settings details')].filter(d => d.open).length")
+        == 0
+    )
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_without_a_sign(page, compared, width, scheme):
+    page.size(width, 900)
+    page.scheme(scheme)
+    page.open(compared)
+    page.run("choose(4); document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.settle()
+    assert page.run("document.documentElement.scrollWidth") == width
+    boxes = page.run(
+        "[...document.querySelectorAll('.scroll')].map(b => [b.scrollWidth > b.clientWidth + 2, "
+        "!b.previousSibling.hidden, b.tabIndex, b.getAttribute('aria-label')])"
+    )
+    assert boxes and all(wide == told and tab == 0 and label for wide, told, tab, label in boxes)
+    assert any(wide for wide, *_ in boxes)
+    outside = """[...document.querySelectorAll('section *:not(.scroll *):not(option)')].filter(n => {
+      const b = n.getBoundingClientRect(), s = n.closest('section').getBoundingClientRect();
+      return b.width > 0 && b.right > s.right + 1 && !n.closest('svg, .choice'); }).length"""
+    assert page.run(outside) == 0
+    # the sign goes when the end is seen
+    page.run("(() => { const b = document.querySelector('#numbers .scroll'); b.scrollLeft = b.scrollWidth; })()")
+    page.settle()
+    assert not page.run("document.querySelector('#numbers .scroll').classList.contains('cut')")
+
+
+def test_a_line_upon_another_can_be_seen(page):
+    page.run("""(() => {
+      const host = document.querySelector('#curves .host'), points = [1, 2, 3].map(x => ({ x, y: x / 4 }));
+      const moved = points.map(p => ({ x: p.x, y: p.y / 2 }));
+      const series = [points, moved, points].map((some, k) => ({ label: `m${k}`, color: k, points: some }));
+      lines(host, { series, xAxis: AXES.rounds, format: FORMAT.percent, percent: true, title: "t" });
+    })()""")
+    dashes = page.run(
+        "[...document.querySelectorAll('#curves svg .line')].map(n => getComputedStyle(n).strokeDasharray !== 'none')"
+    )
+    assert dashes == [False, False, True]
+
+
+def test_a_reference_line_is_not_the_best(page):
+    bold = "[...lastRound().querySelectorAll('tbody tr')].map(r => r.querySelectorAll('td.best').length)"
+    both = page.run(bold)
+    assert sum(both) > 0
+    page.run("data.summary.rows[0].reference = true")
+    assert page.run(bold)[0] == 0 and page.run(bold)[1] >= max(1, both[1])
+
+
+def test_a_client_has_a_page_of_its_own(page, compared):
+    page.run("choose(2)")
+    assert "What it gains" in text(page, "#client") and "to FedAvg" in text(page, "#client table")
+    press(page, "#client button.only")
+    shown = "[...document.querySelectorAll('section')].filter(s => s.getBoundingClientRect().height > 0).map(s => s.id)"
+    assert page.run(shown) == ["clients"] and page.run("location.hash") == "#client-2"
+    assert page.run("document.activeElement.textContent") == "Show all clients"
+    page.open("about:blank")
+    page.open(f"{compared.resolve().as_uri()}#client-2")
+    assert page.run(shown) == ["clients"] and text(page, "#client header h3") == NAMES[2]
+    press(page, "#client button.only")
+    assert len(page.run(shown)) > 5
+    page.open("about:blank")
+    page.open(compared)
 
 
 def test_every_picture_has_words_and_a_table(page):
@@ -210,7 +299,8 @@ def test_hostile_names_are_only_words(page):
     assert page.run("document.querySelectorAll('img, iframe, object, embed, svg[onload]').length") == 0
     assert page.run("document.scripts.length") == 2
     assert (
-        HOSTILE in text(page, "#verdict")
+        HOSTILE in text(page, "#answers table")
+        and HOSTILE in text(page, "#answers .note")
         and HOSTILE in text(page, "#repeat pre")
         and HOSTILE in text(page, "#clients table")
     )
@@ -357,3 +447,27 @@ def test_five_hundred_clients_and_a_thousand_rounds(chromium, tmp_path):
     page = opened(chromium, tmp_path / "r")
     press(page, "#clients circle.dot")
     assert text(page, "#client header h3").startswith(HOSTILE) and page.troubles() == []
+
+
+def test_the_live_page_is_loaded_again_when_there_is_more(chromium, tmp_path):
+    import threading
+
+    from unalike.report import watch
+
+    simulate(tmp_path / "r", ua.FedAvg(), 0, rounds=1, callbacks=[])
+    server = watch.server([tmp_path / "r"])
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        chromium.open(f"http://127.0.0.1:{server.server_port}/")
+        assert "live" in text(chromium, "header .badge") and chromium.run("data.runs[0].rounds") == 1
+        simulate(tmp_path / "r", ua.FedAvg(), 0, rounds=2, callbacks=[], resume=True)
+        while sum(event.get("method") == "Page.loadEventFired" for event in chromium.events) < 2:
+            chromium.events.append(chromium._next(60))
+        chromium.settle()
+        assert chromium.run("data.runs[0].rounds") == 2
+        assert chromium.troubles() == []
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -17,6 +17,7 @@ COMMANDS = {
     "reproduce": "run the papers' tables again, beside the papers' own numbers",
     "demo": "compare three methods on skewed digits, in under a minute",
     "report": "one page that shows a run, or compares several",
+    "watch": "the same page in the browser, following runs that go on",
     "export": "rounds as CSV or parquet, the model as one file, safetensors or ONNX",
     "predict": "use a model on the rows of a table",
     "list": "what there is: methods, data, models, partitions, changes, stages, engines",

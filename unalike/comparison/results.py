@@ -415,6 +415,7 @@ def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[
         "verdict": lines,
         "answers": [{"data": case.name} | dc.asdict(answer) for case in cases for answer in case.answers],
         "statistics": [{"data": case.name} | row for case in cases for row in case.verdict.statistics()],
+        "statistics_method": METHOD_OF_TESTS,
         "table": table,
         **facts,
         "cases": [_plain(case) for case in cases],

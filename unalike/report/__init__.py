@@ -28,16 +28,21 @@ def write(
     given = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
     if not given:
         raise UnalikeError("A report needs the folder of a run: give at least one.")
-    runs = read.find(given)
     target = Path(out) if out is not None else given[0] / "report.html" if len(given) == 1 else Path("report.html")
-    if comparison is None:
-        homes = {given[0]} if len(given) == 1 else {run.resolve().parent for run in runs}
-        comparison = read.comparison(homes.pop() / COMPARISON) if len(homes) == 1 else None
-    text = page.html(read.read(runs), comparison or {})
+    text = html(given, comparison)
     with complaining(f"The report cannot be written to {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
         replace(target, text.encode())
     return target
 
 
-__all__ = ["Record", "write"]
+def html(given: list[Path], comparison: dict[str, Any] | None = None, live: str | None = None) -> str:
+    """Return the page of these folders as text; `live`: see page.html."""
+    runs = read.find(given)
+    if comparison is None:
+        homes = {given[0]} if len(given) == 1 else {run.resolve().parent for run in runs}
+        comparison = read.comparison(homes.pop() / COMPARISON) if len(homes) == 1 else None
+    return page.html(read.read(runs), comparison or {}, live)
+
+
+__all__ = ["Record", "html", "write"]

@@ -69,6 +69,20 @@ function section(id, title, lead, ...children) {
   return node;
 }
 
+// A box that scrolls, and says so where something is out of sight.
+function scrolling(kind, ...children) {
+  const box = el("div", { class: `scroll ${kind}`, tabindex: "0", role: "region", "aria-label": "Table; it scrolls where it is wider than the page" }, children);
+  const hint = el("p", { class: "more", hidden: true }, "More columns: scroll the table sideways →");
+  const look = () => {
+    const wide = box.scrollWidth > box.clientWidth + 2;
+    hint.hidden = !wide;
+    box.classList.toggle("cut", wide && box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+  };
+  box.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(box);
+  return el("div", { class: "framed" }, hint, box);
+}
+
 let groupCount = 0;
 function choice(label, options, chosen, change) {
   groupCount += 1;
@@ -99,7 +113,7 @@ function behind(caption, make) {
     while (box.children.length > 1) box.lastChild.remove();
     if (!box.open) return;
     const [columns, rows] = make();
-    box.append(el("div", { class: "scroll", tabindex: "0" }, table(columns, rows, caption)));
+    box.append(scrolling("", table(columns, rows, caption)));
   };
   box.addEventListener("toggle", box.fill);
   return box;
@@ -173,8 +187,13 @@ function lines(host, options) {
   }
   svg.append(el("line", { class: "axis", x1: margin.left, x2: right, y1: bottom, y2: bottom }),
     el("text", { x: at((margin.left + right) / 2), y: height - 6, "text-anchor": "middle" }, xAxis.label));
-  for (const s of shown) {
-    const color = `s${s.color % data.colors}${s.color >= data.colors ? " dashed" : ""}`;
+  // A line that runs on another is dashed, so that both can be seen.
+  const apart = (a, b) => mean(a.points.map((p, k) => Math.abs(X(p.x) - X(b.points[k].x)) + Math.abs(Y(p.y) - Y(b.points[k].y))));
+  const near = (a, b) => a.points.length === b.points.length && apart(a, b) < 2;
+  const upon = shown.map((s, k) => shown.slice(0, k).filter(other => near(s, other)).length);
+  const quiet = shown.length > 3 ? " quiet" : ""; // many bands would be one grey
+  for (const [index, s] of shown.entries()) {
+    const color = `s${s.color % data.colors}${s.color >= data.colors ? " dashed" : ""}${quiet}`;
     const group = el("g", { class: color, "data-series": s.label });
     const band = s.points.filter(p => p.low !== undefined && p.low !== null);
     if (band.length > 1) {
@@ -183,7 +202,7 @@ function lines(host, options) {
       group.append(el("path", { class: "band", d: `M${up.join("L")}L${down.join("L")}Z` }));
     }
     if (s.points.length > 1) {
-      group.append(el("path", { class: `line${s.thin ? " thin" : ""}${s.color >= data.colors ? " dashed" : ""}`,
+      group.append(el("path", { class: `line${s.thin ? " thin" : ""}${s.color >= data.colors ? " dashed" : ""}${upon[index] ? ` upon${Math.min(upon[index], 3)}` : ""}`,
         d: `M${s.points.map(p => `${at(X(p.x))},${at(Y(p.y))}`).join("L")}` }));
     }
     if (s.dots || s.points.length === 1) {
@@ -203,6 +222,7 @@ function lines(host, options) {
         el("text", { class: "end", x: right + 22, y: at(m.y - over + 4) }, text)));
     }
   }
+  options.onDrawn?.(shown);
   const mark = el("g", {});
   svg.append(mark);
   const grid = [...new Set(xs)].sort((a, b) => a - b);
@@ -311,15 +331,55 @@ function navigation() {
 
 // ---------------------------------------------------------------- verdict and numbers
 
+// The answer in bold first; its table comes after the picture.
 function verdict() {
-  const { verdict: said, table: rows } = data.comparison;
+  const { verdict: said, answers } = data.comparison;
   if (!said.length) return;
-  section("verdict", "The answer", "", said.map(line => el("p", {}, line))).classList.add("verdict");
-  if (rows.length < 2) return;
-  page.lastChild.append(el("div", { class: "scroll free", tabindex: "0" }, table(rows[0], rows.slice(1), "What the answer rests on")));
+  const [short, ...rest] = said;
+  const node = section("verdict", "The answer", "", el("p", { class: "short" }, short.replace(/^In short: /, "")));
+  node.classList.add("verdict");
+  if (!answers.length) node.append(...rest.map(line => el("p", {}, line)));
 }
 
+function answers() {
+  const { verdict: said, answers: rows, statistics } = data.comparison;
+  if (!rows.length) return;
+  const [head, ...body] = rows, sure = head.length - 1;
+  const whole = text => text.replaceAll(" %", "\u00a0%");
+  const cells = row => row.map((cell, k) => (k === 0 ? el("th", { scope: "row", role: "rowheader" }, whole(cell))
+    : el("td", { role: "cell", class: k === sure && cell.startsWith("sure") ? "sure" : "" }, whole(cell))));
+  const notes = said.slice(1).filter(line => !line.startsWith("Measured: "));
+  const measured = said.find(line => line.startsWith("Measured: ")) ?? "";
+  const node = section("answers", "Which method for what", measured.replace(/^Measured: /, "Measured is "), scrolling("free",
+    el("table", { class: "words answers", role: "table" }, el("thead", {}, el("tr", { role: "row" }, head.map(h => el("th", { scope: "col", role: "columnheader" }, h)))),
+      el("tbody", {}, body.map(row => el("tr", { role: "row" }, cells(row)))))));
+  if (notes.length) node.append(el("details", {}, el("summary", {}, `${notes.length} notes`), notes.map(noted)));
+  if (statistics.length > 1) {
+    node.append(el("details", {}, el("summary", {}, "The statistics behind it"), el("p", { class: "none" }, data.comparison.method),
+      scrolling("", table(statistics[0], statistics.slice(1), "Every test of this page, corrected together"))));
+  }
+}
+
+function noted(line) {
+  const cut = line.indexOf(": ");
+  return el("p", { class: "note" }, el("b", {}, line.slice(0, cut + 1)), line.slice(cut + 1));
+}
+
+// One table of numbers: a comparison's own where there is one, with the last round under a fold, else the last round.
 function numbers() {
+  const rows = data.comparison.table;
+  if (data.comparison.answers.length && rows.length > 1) {
+    section("numbers", "Every method", "In the round that was chosen as above; reference lines come last.",
+      scrolling("free", table(rows[0], rows.slice(1), "What the answer rests on")),
+      el("details", {}, el("summary", {}, "The same after the last round, whichever round was chosen"), lastRound()));
+    return;
+  }
+  const lead = data.summary.rows.length === 1 ? "" : "Mean ± standard deviation over seeds; the best method of a column is bold (reference lines do not count). Never the best round on test data.";
+  section("numbers", "After the last round", lead, lastRound());
+  if (rows.length > 1) page.lastChild.append(scrolling("free", table(rows[0], rows.slice(1), "What the answer rests on")));
+}
+
+function lastRound() {
   const { columns, rows } = data.summary;
   if (rows.length === 1) {
     const tiles = columns.filter(c => rows[0].cells[c.key]).map(c => {
@@ -327,26 +387,25 @@ function numbers() {
       const format = FORMAT[c.kind];
       return el("div", {}, el("dt", {}, c.label), el("dd", {}, format(value), spread === null ? "" : el("small", {}, spreadOf(format, spread))));
     });
-    section("numbers", "After the last round", "", el("dl", { class: "tiles" }, tiles));
-    return;
+    return el("dl", { class: "tiles" }, tiles);
   }
   const short = { ...FORMAT, plain: v => trim(v, 3), seconds: v => FORMAT.seconds(Number(v.toPrecision(2))) };
   const uneven = rows.some(r => r.seeds !== rows[0].seeds);
+  const ranked = rows.some(r => !r.reference) ? rows.filter(r => !r.reference) : rows;
   const body = rows.map((row, k) => {
     const cells = columns.map(c => {
       if (!row.cells[c.key]) return el("td", {}, "–");
       const [value, spread] = row.cells[c.key];
       const format = short[c.kind];
-      const all = known(rows.map(r => r.cells[c.key]?.[0]));
+      const all = known(ranked.map(r => r.cells[c.key]?.[0]));
       const best = c.better === "higher" ? Math.max(...all) : c.better === "lower" ? Math.min(...all) : null;
-      return el("td", { class: value === best ? "best" : "" }, format(value),
+      return el("td", { class: value === best && ranked.includes(row) ? "best" : "" }, format(value),
         spread ? el("small", {}, ` ± ${c.kind === "percent" ? format(spread) : FORMAT.plain(Number(spread.toPrecision(2)))}`) : "");
     });
     return el("tr", {}, el("th", { scope: "row" }, el("span", { class: `swatch s${k % data.colors}` }), row.label), uneven ? el("td", {}, String(row.seeds)) : null, cells);
   });
   const head = el("thead", {}, el("tr", {}, ["method", ...(uneven ? ["seeds"] : []), ...columns.map(c => c.label)].map(c => el("th", { scope: "col" }, c))));
-  section("numbers", "After the last round", "Mean ± standard deviation over seeds; the best of a column is bold. Never the best round on test data.",
-    el("div", { class: "scroll free", tabindex: "0" }, el("table", {}, head, el("tbody", {}, body))));
+  return scrolling("free", el("table", {}, head, el("tbody", {}, body)));
 }
 
 // ---------------------------------------------------------------- curves
@@ -368,7 +427,7 @@ function legend() {
         },
         onpointerenter: () => highlight(g.label), onpointerleave: () => highlight(null),
         onfocus: () => highlight(g.label), onblur: () => highlight(null),
-      }, el("i", {}), g.label))));
+      }, el("i", {}), g.label, el("small", {})))));
     legends.push(list);
   }
   return list;
@@ -376,16 +435,29 @@ function legend() {
 let lit = null; // the method that the pointer or the focus is on in a legend
 function highlight(label, within = document) {
   lit = label;
-  for (const mark of within.querySelectorAll("[data-series]")) mark.classList.toggle("faded", label !== null && mark.dataset.series !== label);
+  for (const mark of within.querySelectorAll("[data-series]")) {
+    mark.classList.toggle("faded", label !== null && mark.dataset.series !== label);
+    mark.classList.toggle("lit", label !== null && mark.dataset.series === label);
+  }
 }
 
-function curveFigure(state, title, height) {
+// Methods that have no line in a picture are grey in its legend, and say why.
+function absent(list, there) {
+  for (const button of list?.querySelectorAll("button") ?? []) {
+    const none = !hidden.has(Number(button.dataset.group)) && !there.has(data.groups[Number(button.dataset.group)].label);
+    button.classList.toggle("absent", none);
+    button.querySelector("small").textContent = none ? " (no such number)" : "";
+  }
+}
+
+function curveFigure(state, title, height, list = null) {
   const host = el("div", {});
   const metric = () => data.metrics.find(m => m.key === state.key);
   const series = () => data.groups.map((g, k) => seriesOf(g, k, state.key, state.axis)).filter((s, k) => !hidden.has(k));
   drawn(host, () => lines(host, {
     series: series(), xAxis: AXES[state.axis], format: formatOf(metric()), percent: metric().percent, height,
     title: `${title ?? metric().label} against ${AXES[state.axis].label}: ${data.groups.map(g => g.label).join(", ")}`,
+    onDrawn: shown => absent(list, new Set(shown.map(s => s.label))),
   }));
   curvePlots.push(host);
   const rows = behind("Mean ± standard deviation over seeds", () => {
@@ -407,7 +479,8 @@ function curves() {
   const metrics = data.metrics.filter(m => !m.drift && data.runs.some(r => r.y[m.key]));
   if (!metrics.length) return;
   const state = { axis: "rounds", key: metrics[0].key };
-  const figure = curveFigure(state, null, 380);
+  const list = legend();
+  const figure = curveFigure(state, null, 380, list);
   const redraw = () => figure.firstChild.redraw();
   const axes = choice("Horizontal axis", Object.keys(AXES).map(a => [a, a]), "rounds", value => { state.axis = value; redraw(); });
   const what = pick("Show", metrics.map(m => [m.key, m.label]), state.key, value => { state.key = value; redraw(); });
@@ -415,7 +488,7 @@ function curves() {
   axes.id = "axis";
   const seeds = Math.max(...data.groups.map(g => g.runs.length));
   section("curves", "Over the run", seeds > 1 ? "Lines are means over seeds, bands one standard deviation to both sides." : "",
-    el("div", { class: "bar" }, what, axes), legend(), figure);
+    el("div", { class: "bar" }, what, axes), list, figure);
 }
 
 // ---------------------------------------------------------------- clients
@@ -570,6 +643,7 @@ function drawClient(host) {
   const value = run.values[k];
   const head = el("header", {}, el("h3", {}, nameOf(who, k)), el("p", {}, `${FORMAT.count(who.samples[k])} training samples` +
     (value === null || value === undefined ? "; it has no test samples of its own" : `; ${run.name} ${scoreFormat(run)(value)} with ${runLabel(state.run)}`)));
+  head.append(onlyThis(who, k));
   const mix = el("div", {}), over = el("div", {});
   const parts = [];
   if (who.labels) {
@@ -589,12 +663,37 @@ function drawClient(host) {
       behind(`${run.name} after each shown round`, () => [["round", ...series.map(s => s.label)],
         series[0].points.map(p => [String(p.x), ...series.map(s => { const q = s.points.find(o => o.x === p.x); return q ? scoreFormat(run)(q.y) : ""; })])])));
   }
-  host.replaceChildren(head, el("div", { class: "pair" }, parts));
+  host.replaceChildren(head, ...[clientGains(series, run, k)].filter(part => part), el("div", { class: "pair" }, parts));
   if (who.labels) drawn(mix, () => drawMix(mix, who, k));
   if (series.length) {
     drawn(over, () => lines(over, { series, xAxis: AXES.rounds, format: scoreFormat(run), percent: run.percent,
       range: run.percent ? [0, 1] : null, height: 260, title: `${run.name} of ${nameOf(who, k)} over the rounds` }));
   }
+}
+
+// A page for one client: everything that is not about it is hidden, and the address names it.
+function onlyThis(who, k) {
+  const alone = document.documentElement.classList.contains("alone");
+  return el("button", { type: "button", class: "quiet only", "aria-pressed": String(alone), onclick: () => {
+    document.documentElement.classList.toggle("alone", !alone);
+    history.replaceState(null, "", alone ? "#clients" : `#client-${who.ids[k]}`);
+    changed();
+    document.querySelectorAll(".host").forEach(host => host.redraw());
+    document.querySelector("button.only")?.focus();
+  } }, alone ? "Show all clients" : "Only this client");
+}
+
+// What a client has of each method, beside FedAvg's model and beside training alone.
+function clientGains(series, run, k) {
+  if (series.length < 2) return null;
+  const last = s => known(data.groups[s.color].runs.filter(r => data.runs[r].clients === run.clients).map(r => data.runs[r].values?.[k]));
+  const ends = series.filter(s => last(s).length).map(s => ({ label: s.label, color: s.color, y: mean(last(s)) }));
+  const of = name => ends.find(e => data.runs[data.groups[e.color].runs[0]].method.toLowerCase().replace("-", "") === name);
+  const marks = [["fedavg", "to FedAvg"], ["localonly", "to training alone"]].map(([name, title]) => [of(name), title]).filter(([end]) => end);
+  const points = v => (v === 0 ? "the same" : v > 0 ? "+" : "−") + (v === 0 ? "" : run.percent ? `${(100 * Math.abs(v)).toFixed(1)} points` : FORMAT.plain(Math.abs(v)));
+  const format = scoreFormat(run);
+  const rows = ends.map(e => [e.label, format(e.y), ...marks.map(([end]) => (e.label === end.label ? "" : points(e.y - end.y)))]);
+  return scrolling("free", table(["method", `${run.name} on its own test samples`, ...marks.map(([, title]) => title)], rows, "What it gains, after the last evaluated round"));
 }
 
 const totals = new Map();
@@ -646,7 +745,7 @@ function classes() {
     return [name, FORMAT.count(samples), ...(one ? ["recall", "precision", "f1"].map(k => share(found[0][k])) : found.map(r => share(r.recall)))];
   });
   section("classes", "Class by class", "After the last round, on the test set, or else over all clients' test samples together.",
-    el("div", { class: "scroll free", tabindex: "0" }, table(head, body, one ? able[0][0] : "Recall of each class, by method; of several seeds the first")));
+    scrolling("free", table(head, body, one ? able[0][0] : "Recall of each class, by method; of several seeds the first")));
 }
 
 function labels() {
@@ -782,7 +881,7 @@ function clusterFigure(label, run) {
   const agree = found.ari === null ? "" : ` Adjusted Rand index against the planted groups: ${FORMAT.plain(found.ari)} (1: the same division, 0: chance).`;
   const splits = (found.tree ?? []).map(([round, from, a, b]) => el("li", {}, `round ${round}: cluster ${from} became ${a} and ${b}`));
   return el("figure", {}, el("figcaption", {}, el("b", {}, label), `: ${FORMAT.count(found.parts.filter(p => p.cluster >= 0).length)} clusters.${agree}`),
-    host, el("div", { class: "scroll free", tabindex: "0" }, parts), splits.length ? el("ul", { class: "splits" }, splits) : null, members);
+    host, scrolling("free", parts), splits.length ? el("ul", { class: "splits" }, splits) : null, members);
 }
 
 function drawClusters(host, label, found, who, order) {
@@ -947,12 +1046,12 @@ function privacy() {
     epsilon ? el("td", {}, p.epsilon === null ? "none: no guarantee" : `ε = ${trim(p.epsilon, 4)}${p.delta === null ? "" : ` at δ = ${p.delta < 1e-3 ? p.delta.toExponential() : trim(p.delta, 3)}`}`) : null));
   const heads = ["method", "leaves a client", ...(channel ? ["goes through", "sent up"] : []), ...(epsilon ? ["guarantee"] : [])];
   const head = heads.length > 2 ? el("thead", {}, el("tr", {}, heads.map(h => el("th", { scope: "col" }, h)))) : null;
-  const scroll = (...parts) => el("div", { class: "scroll free", tabindex: "0" }, el("table", { class: "words" }, parts.filter(p => p)));
+  const scroll = (...parts) => scrolling("free", el("table", { class: "words" }, parts.filter(p => p)));
   const seen = data.privacy.filter(p => p.sees.length).map(p => el("details", { open: data.privacy.length === 1 },
     el("summary", {}, data.privacy.length === 1 ? "Who sees what" : `Who sees what: ${p.label}`),
     scroll(el("tbody", {}, p.sees.map(([who, of, words], k) => el("tr", {},
       el("th", { scope: "row" }, k && p.sees[k - 1][0] === who ? "" : who), el("td", {}, of), el("td", {}, words)))))));
-  section("privacy", "What leaves a client", "And who can read it, as the method declares. The server of a real federation sees every message that is not sealed: there is no secure aggregation.",
+  section("privacy", "What leaves a client", "And who can read it, as the method declares. The server of a real federation sees every message that is neither sealed nor hidden by a channel.",
     scroll(head, el("tbody", {}, body)), seen);
 }
 
@@ -961,9 +1060,30 @@ function settings() {
   const body = rows.map(r => el("tr", { class: r.differs ? "differs" : "" }, el("th", { scope: "row" }, r.key), r.values.map(v => el("td", {}, v))));
   const head = el("thead", {}, el("tr", {}, ["setting", ...columns].map(c => el("th", { scope: "col" }, c))));
   const one = rows.filter(r => r.differs).length;
-  const box = el("details", { open: true }, el("summary", {}, `${rows.length} settings`),
-    el("div", { class: "scroll", tabindex: "0" }, el("table", { class: "words" }, head, el("tbody", {}, body))));
+  const box = el("details", {}, el("summary", {}, `${rows.length} settings`),
+    scrolling("", el("table", { class: "words" }, head, el("tbody", {}, body))));
   section("settings", "Settings", columns.length > 1 && one ? "What differs comes first and is shaded." : "", box);
+}
+
+// `unalike watch` serves this page: look now and then whether there is more to show.
+function live() {
+  const note = el("p", { class: "badge", role: "status" }, "live: the page follows the runs");
+  page.querySelector("header.top > div").append(note);
+  let failed = 0;
+  const look = async () => {
+    try {
+      const answer = await fetch("version", { cache: "no-store" });
+      const now = await answer.text();
+      failed = 0;
+      if (answer.ok && now !== data.live) { location.reload(); return; }
+      note.textContent = "live: the page follows the runs";
+    } catch {
+      failed += 1;
+      note.textContent = "unalike watch has stopped: the page stays as it is";
+    }
+    if (failed < 30) setTimeout(look, 2000);
+  };
+  setTimeout(look, 2000);
 }
 
 function notes() {
@@ -978,8 +1098,9 @@ function notes() {
 
 header();
 verdict();
-numbers();
 curves();
+answers();
+numbers();
 clients();
 classes();
 labels();
@@ -990,6 +1111,13 @@ repeat();
 settings();
 notes();
 navigation();
+const named = /^#client-(\d+)$/.exec(location.hash);
+const wanted = named && data.clients.length ? clientsOf(data.runs[state.run])?.ids.indexOf(Number(named[1])) ?? -1 : -1;
+if (wanted >= 0) {
+  state.client = wanted;
+  document.documentElement.classList.add("alone");
+}
 changed();
+if (data.live) live();
 addEventListener("scroll", hush, { passive: true });
 document.documentElement.dataset.ready = "yes";

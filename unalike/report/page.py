@@ -20,8 +20,9 @@ LIGHT = ("#3e7ff6", "#af2f2d", "#3f997f", "#4a2eab", "#b37600", "#8b3062", "#007
 DARK = ("#5faaf7", "#f09d97", "#9ffed8", "#805bdb", "#f3c112", "#ac5182", "#6cd9f8", "#e1762b")
 
 
-def html(data: dict[str, Any], comparison: dict[str, Any]) -> str:
-    """The whole file."""
+def html(data: dict[str, Any], comparison: dict[str, Any], live: str | None = None) -> str:
+    """Return the whole file; `live`: the version of it that `unalike watch` serves, which may ask its server for the
+    present one and nothing else."""
     here = files("unalike.report")
     script = (here / "page.js").read_text(encoding="utf-8")
     style = _palette() + (here / "page.css").read_text(encoding="utf-8")
@@ -32,9 +33,10 @@ def html(data: dict[str, Any], comparison: dict[str, Any]) -> str:
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
+        **({} if live is None else {"connect-src": "'self'"}),
     }
     policy = "; ".join(f"{name} {value}" for name, value in rules.items())
-    content = {**data, "comparison": _comparison(comparison), "colors": len(LIGHT)}
+    content = {**data, "comparison": _comparison(comparison), "colors": len(LIGHT), "live": live}
     # "<" and ">" as JSON's own escapes: no text can end the element; U+2028 is none of ours but costs nothing.
     numbers = json.dumps(content, separators=(",", ":"), allow_nan=False)
     numbers = numbers.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -91,8 +93,33 @@ def _comparison(given: dict[str, Any]) -> dict[str, Any]:
         rows = [columns, *([row.get(key, "") for key in columns] for row in rows)]
     table = [[_cell(cell) for cell in row] for row in rows if isinstance(row, list | tuple)]
     command = given.get("command")
-    command = str(command) if command else None
-    return {"verdict": lines, "table": table, "command": command, "diverged": _diverged(given)}
+    return {
+        "verdict": lines,
+        "answers": _answers(given.get("answers")),
+        "statistics": _statistics(given.get("statistics")),
+        "method": str(given.get("statistics_method") or ""),
+        "table": table,
+        "command": str(command) if command else None,
+        "diverged": _diverged(given),
+    }
+
+
+def _answers(rows: Any) -> list[list[str]]:
+    """The verdict's table with its head; the data first where there are several cases."""
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        return []
+    keys = {"wish": "what you care about", "method": "method", "sure": "how sure"}
+    keys = {"data": "data", **keys} if len({str(row.get("data")) for row in rows}) > 1 else keys
+    return [[*keys.values()], *([_cell(row.get(key)) for key in keys] for row in rows)]
+
+
+def _statistics(rows: Any) -> list[list[str]]:
+    """The tests behind the verdict, with their head."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return []
+    keys = ("data", "what", "method", "against", "difference", "standard_error", "ahead", "seeds", "p", "p_corrected")
+    shown = [key for key in keys if any(row.get(key) not in (None, "") for row in rows)]
+    return [[key.replace("_", " ") for key in shown], *([_cell(row.get(key)) for key in shown] for row in rows)]
 
 
 def _diverged(given: dict[str, Any]) -> list[str]:

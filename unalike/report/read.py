@@ -67,6 +67,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
         {
             "folder": run.path.name,
             "seed": run.seed,
+            "method": run.method,
             "rounds": run.lines[-1]["round"],
             "asked": run.facts.get("run", {}).get("rounds"),
             **_curves(run, keys, points),
@@ -114,6 +115,11 @@ class RunFiles:
     def method(self) -> str:
         table = self.config.get("method", {})
         return str(table.get("name") or self.facts.get("method", {}).get("name") or "fedavg")
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is a line to compare others with; a Python program names it after its class."""
+        return self.method.replace("-", "").lower() in [name.replace("-", "") for name in REFERENCES]
 
     @property
     def seed(self) -> int | None:
@@ -182,7 +188,7 @@ def _metrics(runs: list[RunFiles], numbers: dict[str, Number]) -> list[str]:
 def _personal(runs: list[RunFiles]) -> bool:
     """Whether some run gives clients models of their own, so that there are two measures; training alone does not
     count."""
-    final = [run.final for run in runs if run.method not in REFERENCES]
+    final = [run.final for run in runs if not run.reference]
     tested = [any(k.startswith("test_") for k in line) for line in final]
     return any("gain_share" in line for line in final) or (any(tested) and not all(tested))
 
@@ -201,7 +207,7 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     kept |= {evaluated[k] for k in thin(len(evaluated), points)}
     rows = sorted(kept)
     x = {"rounds": [lines[k]["round"] for k in rows], "seconds": [round(seconds[k], 3) for k in rows]}
-    if run.method not in REFERENCES:  # what these would send is nobody's traffic
+    if not run.reference:  # what these would send is nobody's traffic
         x["bytes"] = [sent[k] for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
     return {"x": x, "y": {key: values for key, values in y.items() if any(v is not None for v in values)}}
@@ -346,7 +352,8 @@ def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
         group["label"] = ", ".join([first.method, *words])
     for group in groups:
         group["members"] = [run for run in group["members"] if run.lines]  # type: ignore[attr-defined]
-    return [group for group in groups if group["members"]]
+    kept = [group for group in groups if group["members"]]
+    return sorted(kept, key=lambda group: group["members"][0].reference)  # type: ignore[index]
 
 
 def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -355,7 +362,8 @@ def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, A
     path = Path(str(settings.get("data.table") or settings.get("data.folder", "")))
     data = str(settings.get("data.name") or (path.stem if "data.table" in settings else path.name))
     methods = dict.fromkeys(g["members"][0].method for g in groups)
-    methods = {name: None for name in methods if name not in REFERENCES} or methods
+    plain = dict.fromkeys(g["members"][0].method for g in groups if not g["members"][0].reference)
+    methods = plain or methods
     single = groups[0]["label"] if len(groups) == 1 else next(iter(methods))
     who = f"{len(methods)} methods" if len(methods) > 1 else single
     seeds = max(len(g["members"]) for g in groups)
@@ -392,7 +400,8 @@ def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[s
             if values:
                 spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
                 cells[number.key] = [float(np.mean(values)), spread]
-        rows.append({"label": group["label"], "seeds": len(members), "cells": cells})
+        reference = members[0].reference
+        rows.append({"label": group["label"], "seeds": len(members), "cells": cells, "reference": reference})
     shown = [number for number in columns if any(number.key in row["cells"] for row in rows)]
     if len(rows) > 1 and len({row["cells"]["rounds"][0] for row in rows}) == 1:
         shown = [number for number in shown if number.key != "rounds"]  # the headline says it
@@ -416,7 +425,7 @@ def _column(number: Number, personal: bool) -> dict[str, str]:
 
 def _final(run: RunFiles, number: Number) -> float | None:
     key = number.key
-    if key == "bytes" and run.method in REFERENCES:
+    if key == "bytes" and run.reference:
         return None
     if key in ("bytes", "seconds"):
         return float(getattr(run, key))
@@ -462,7 +471,7 @@ def _through(run: RunFiles) -> dict[str, Any]:
     """A run's channel, the bytes that went up with it and would have without, and ε and δ after the last round."""
     stages, last = run.facts.get("channel", {}).get("stages") or [], run.lines[-1]
     plain = sum(line.get("bytes_up_plain") or 0 for line in run.lines)
-    up = sum(line.get("bytes_up") or 0 for line in run.lines) if run.method not in REFERENCES else 0
+    up = sum(line.get("bytes_up") or 0 for line in run.lines) if not run.reference else 0
     return {
         "channel": [str(stage) for stage in stages],
         "up": up,
