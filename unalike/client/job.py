@@ -181,7 +181,7 @@ class Job:
 def state_shapes(method: Method, task: Task, local: LocalTraining) -> Shapes:
     """Return the shapes of all that a client keeps: the method's fields, a kept optimizer, its own buffers."""
     kinds = {"real": task.dtype, "double": torch.float64, "whole": torch.int64}
-    shapes: Shapes = {n: (f.resolve(task.sizes, method), kinds[f.kind], f.life) for n, f in method.keeps.items()}
+    shapes: Shapes = {n: (f.resolve(task.sizes, method), kinds[f.numbers], f.life) for n, f in method.keeps.items()}
     if local.keep_optimizer:
         for name, shape in slot_names(local).items():
             shapes[OPTIMIZER + name] = ((task.layout.size,) if shape == "model" else (1,), task.dtype, "run")

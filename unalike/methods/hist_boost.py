@@ -45,9 +45,9 @@ class HistBoost(Growing):
     @property
     def keeps(self) -> dict[str, Field]:  # type: ignore[override]
         return {
-            "codes": Field(("samples", "input"), life="round", kind="whole"),
-            "pair": Field(("samples", "trees_a_round", 2), life="round", kind="whole"),
-            "place": Field(("samples", "trees_a_round"), life="round", kind="whole"),
+            "codes": Field(("samples", "input"), life="round", numbers="whole"),
+            "pair": Field(("samples", "trees_a_round", 2), life="round", numbers="whole"),
+            "place": Field(("samples", "trees_a_round"), life="round", numbers="whole"),
         }
 
     @property
