@@ -110,10 +110,17 @@ def go(tiny, *words):
 def kept(home, kind="results"):
     """Results without what a clock decides, or who else is at work."""
     out = {}
-    for file in sorted((home / "kept" / "tiny" / kind).glob("*.json")):
-        result = json.loads(file.read_text())
-        out[file.name] = {k: v for k, v in result.items() if not k.startswith(("seconds", "beside"))}
+    for result in lines(home / "kept" / "tiny" / kind):
+        fields = ("trial", "row", "method", "seed", "fold", "choice", "key")
+        name = "-".join(str(result.get(field)) for field in fields)
+        out[name] = {k: v for k, v in result.items() if not k.startswith(("seconds", "beside"))}
     return out
+
+
+def lines(folder):
+    """All whole lines of a folder's files."""
+    texts = [text for file in sorted(folder.glob("*.jsonl")) for text in file.read_text().splitlines(keepends=True)]
+    return [json.loads(text) for text in texts if text.endswith("\n")]
 
 
 def assert_near(mine, theirs):
@@ -237,7 +244,7 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(engine, t
     began = time.monotonic()
     half, some = None, "*" if engine == "sequential" else "*-feddc-*"  # the second stack
     while half is None and process.poll() is None and time.monotonic() - began < 300:
-        done = len(list((tmp_path / "kept" / "tiny" / "results").glob("*.json")))
+        done = len(lines(tmp_path / "kept" / "tiny" / "results"))
         for manifest in (tmp_path / "runs" / "tiny").glob(f"{some}/checkpoint/manifest.json"):
             text = manifest.read_text() if manifest.exists() else ""
             if done and text and 3 <= json.loads(text)["round"] < 40:
@@ -246,7 +253,7 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(engine, t
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert half is not None, "it was over before it could be killed"
-    before = {f.name: f.stat().st_mtime_ns for f in (tmp_path / "kept" / "tiny" / "results").glob("*.json")}
+    before = lines(tmp_path / "kept" / "tiny" / "results")
     assert 1 <= len(before) < 4
     speaks = half if engine == "sequential" else next(half.parent.glob("*-feddc-seed0-*"))  # the first of a stack
     first = json.loads((speaks / "checkpoint" / "manifest.json").read_text())["round"]
@@ -258,8 +265,8 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(engine, t
     assert f"goes on after round {first}" in heard.err
     page = tmp_path / "runs" / "tiny" / "one.html"
     assert str(page) in heard.out and "FedDC" in page.read_text()
-    for name, at in before.items():
-        assert (tmp_path / "kept" / "tiny" / "results" / name).stat().st_mtime_ns == at
+    after = lines(tmp_path / "kept" / "tiny" / "results")
+    assert after[: len(before)] == before and len(after) == 4
     mine, theirs = kept(tmp_path), kept(whole)
     if engine == "sequential":
         assert mine == theirs
@@ -381,9 +388,9 @@ def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeyp
     )
     with company(tmp_path):
         assert go(tiny, "score", "--full") == 0
-    (file,) = (tmp_path / "kept/tiny/results").glob("*.json")
-    assert json.loads(file.read_text())["beside"] == 1
-    paper, there = define.paper(str(tiny)), results.Results(file.parent)
+    folder = tmp_path / "kept/tiny/results"
+    assert [line["beside"] for line in lines(folder)] == [1]
+    paper, there = define.paper(str(tiny)), results.Results(folder)
     shown = {id: pages.Found(paper, table, table.rows, [0], there) for id, table in paper.tables.items()}
     assert shown["score"].missing()[0] == 0 and shown["score"].shown()
     assert shown["time"].missing()[0] == 1 and not shown["time"].shown()
@@ -391,9 +398,11 @@ def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeyp
     with company(tmp_path):  # once more, and not alone either
         assert go(tiny, "time", "--full") == 0
     (again,) = (tmp_path / "runs/tiny").glob("near-short-fedavg-*-again")
-    assert json.loads(file.read_text())["beside"] == 1 and len(read_rounds(again / "beside.jsonl")) == 3
+    assert [line["beside"] for line in lines(folder)] == [1, 1] and len(read_rounds(again / "beside.jsonl")) == 3
     assert go(tiny, "time", "--full") == 0
-    assert json.loads(file.read_text())["beside"] == 0 and not read_rounds(again / "beside.jsonl")
+    assert sorted(line["beside"] for line in lines(folder)) == [0, 1, 1] and not read_rounds(again / "beside.jsonl")
+    (counted,) = results.Results(folder).found.values()
+    assert counted["beside"] == 0
     assert len([*(tmp_path / "runs/tiny").glob("near-short-fedavg-*")]) == 2
     capsys.readouterr()
 

@@ -6,8 +6,8 @@ Steps follow one another, so that a regulariser is chosen at the rate that an ea
 chosen one at a time, the others off. The seed is not one of those reported.
 
 `tried = 1` tries only the first of the folds. With `every = 2` and `last = 5` a trial is scored by the mean of its last
-5 evaluations, of every second round, in place of its last round alone. Every trial is kept as a file of its own
-(`trial-...`) when it ends, and the choice (`choice-...`) when all have.
+5 evaluations, of every second round, in place of its last round alone. Every trial is kept when it ends, as a
+line of its own among the table's results, and the choice when all have.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
             jobs,
             data,
             lambda job: f"choosing for {row.id}: {job.method}",
-            lambda job, run: queue.results.add(f"trial-{job.name}", _trial(paper, job, run)),
+            lambda job, run: queue.results.add(queue.table, _trial(paper, job, run)),
             lambda job: queue.results.found.get(job.key),
         )
         choice["steps"] += [_chosen(step, trials, queue.results) for step, trials in zip(steps, tried, strict=True)]
-    queue.results.add(f"choice-{row.id}-{choice['key']}", choice)
+    queue.results.add(queue.table, choice)
     return choice
 
 

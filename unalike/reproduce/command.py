@@ -9,7 +9,7 @@
 
 Without --quick or --full nothing is trained. A run that has left its result is
 never made again, and one that was stopped or killed goes on: give the same
-command, or --resume. Results are small JSON files in experiments/PAPER/results.
+command, or --resume. Results are lines of JSON in experiments/PAPER/results.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def _again(args: argparse.Namespace) -> None:
 
 
 def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
-    return Results(Path(args.results) / paper / ("quick" if quick else "results"))
+    results = Results(Path(args.results) / paper / ("quick" if quick else "results"))
+    for path in results.torn:
+        print(f"{path}: the last line is torn (its process was killed), and is left out", file=sys.stderr)
+    return results
 
 
 def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
@@ -124,7 +127,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     last = json.dumps({name: getattr(args, name) for name in KEPT})
     replace(folder / LAST, last.encode(), mark=str(os.getpid()))  # several processes may have one folder
     quiet = args.quiet or args.json
-    watched = paper.local_models, paper.tree.get("centroids", False)
+    watched = paper.local_models, paper.tree.get("centroids", False), measure.measured(paper)
     queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched)
     stopped, code = "", 0
     try:
@@ -160,6 +163,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
 def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row], queue: Queue) -> None:
     """Seed by seed within a row, so that all methods can soon be compared (a tiny model's seeds are one stack)."""
     jobs: list[Job] = []
+    queue.table = table.id
     for row in rows:
         try:
             if table.choose:

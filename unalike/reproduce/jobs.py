@@ -15,7 +15,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +105,12 @@ class Queue:
         quiet: bool = False,
         local_models: bool = False,
         centroids: bool = False,
+        measured: Collection[str] | None = None,
     ):
         self.folder, self.results, self.clock, self.machine = folder, results, clock, machine
         self.data_folders, self.quiet, self.local_models, self.centroids = data_folders, quiet, local_models, centroids
+        self.measured = measured  # the numbers of which curves are kept
+        self.table = "runs"  # that runs are made for now
         self._table: dict[str, Any] | None = None
         self._data: Federation | None = None
         self.made = self._ended = 0
@@ -172,7 +175,7 @@ class Queue:
         """Take a run that no process has made, or is at work on."""
         if not self._shared.take(job.key):
             return False
-        self.results.look(job.key)
+        self.results.look()
         if known(job) is None:
             return True
         self._shared.leave(job.key)
@@ -265,11 +268,11 @@ class Queue:
     def _keep(self, job: Job, run: Any) -> None:
         place = self.place(job)
         if isinstance(run, Diverged):
-            result = diverged(job, folder.read_rounds(place / "rounds.jsonl"), run.round)
+            result = diverged(job, folder.read_rounds(place / "rounds.jsonl"), run.round, self.measured)
         else:
             more = [line for file in (local_models.FILE, centroids.FILE) for line in folder.read_rounds(place / file)]
-            result = collect(job, run, [*more, of_groups(run)])
-        self.results.add(job.name, {**result, "beside": self._beside(place)})
+            result = collect(job, run, [*more, of_groups(run)], self.measured)
+        self.results.add(self.table, {**result, "beside": self._beside(place)})
         self.made += 1
 
     def go(self, job: Job, fed: Federation, title: str, member: Member | None = None) -> Any:

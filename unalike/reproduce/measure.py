@@ -106,6 +106,13 @@ def measure(text: str) -> Measure:
     return Measure(how, key)
 
 
+def measured(paper: Paper) -> set[str]:
+    """Return the numbers that a paper's tables are about, and the one that is drawn where they are about none."""
+    tables = (*paper.tables.values(), *paper.quick)
+    keys = {measure(text).key.rpartition(" ")[2] for table in tables for text in table.measures}
+    return (keys | {"test_accuracy"}) - {""}
+
+
 @dc.dataclass(frozen=True)
 class Cell:
     """A method in a row: the paper's number and ours, a value a seed."""

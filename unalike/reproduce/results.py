@@ -1,9 +1,13 @@
-"""What is kept of a run: a small JSON file with its settings, its numbers and how long it took; no data, no weights.
+"""What is kept of a run: a line of JSON with its settings, its numbers and how long it took; no data, no weights.
 
-final, last5, last10   numbers of the last round; mean and deviation over the last rounds
-records                every round that beat all before it, so that the best round and the first one to reach any
-                       target are exact though the curve is thinned
-curve                  at most 200 rounds, evenly spaced
+A table has a file, TABLE.jsonl, for the runs that were made for it; tables that need the same run find it there. Of two
+lines of one run that one counts whose run had the machine to itself, or else the later one.
+
+final                  all numbers of the last round
+last5, last10          mean and deviation over the last rounds, of the numbers that the paper's tables are about
+records                of these, every round that beat all before it, so that the best round and the first one to reach
+                       any target are exact though the curve is thinned
+curve                  of these, at most 200 rounds, evenly spaced; without rounds that were not evaluated
 start                  numbers of round 0, where a callback has any
 beside                 the most other queues that ran on the machine meanwhile; if any, its seconds say little
 together               how many runs shared a stack of clients; the seconds are this run's share
@@ -12,12 +16,10 @@ clients                how many clients have an accuracy of 0..5 %, 5..10 %, ...
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,10 @@ import numpy as np
 import torch
 
 import unalike
-from unalike.errors import UnalikeError
-from unalike.files import complaining, replace
 from unalike.metrics.lines import is_number, thin, traffic
 from unalike.metrics.names import of
 from unalike.reproduce.define import Job, plain
+from unalike.reproduce.line_file import LineFile, append
 from unalike.run.run import Run
 
 POINTS = 200
@@ -43,43 +44,40 @@ class Results:
     def __init__(self, folder: Path):
         self.folder = folder
         self.found: dict[str, Result] = {}
-        for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            self._read(file)
+        self._files: dict[Path, LineFile] = {}
+        self.look()
 
-    def _read(self, file: Path) -> None:
-        try:
-            result = json.loads(file.read_text(encoding="utf-8"))
-            self.found[result["key"]] = result
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UnalikeError(f"{file} is no result of a run ({error}): delete it and run it again.") from error
+    def look(self) -> None:
+        """Read what other processes may have left meanwhile."""
+        for path in sorted(self.folder.glob("*.jsonl")):
+            for result in self._files.setdefault(path, LineFile(path)).more():
+                if not result.get("beside") or self.found.get(result["key"], result).get("beside"):
+                    self.found[result["key"]] = result
 
-    def look(self, key: str) -> None:
-        """Read what other processes may have left of this run meanwhile."""
-        for file in self.folder.glob(f"*-{key}.json"):
-            self._read(file)
+    @property
+    def torn(self) -> list[Path]:
+        """The files whose last line is left out: the process that wrote it was killed."""
+        return [path for path, file in self._files.items() if file.torn]
 
     def of(self, job: Job, timed: bool = False) -> Result | None:
         """Its result; where times are what is asked for, only of a run that had its device to itself."""
         result = self.found.get(job.key)
         return None if result and timed and result.get("beside") else result
 
-    def add(self, name: str, result: Result) -> None:
-        """Written under a new name and renamed: it is there as a whole or not at all."""
-        content = (json.dumps(result, indent=1) + "\n").encode()
-        with complaining(f"Cannot write to {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace(self.folder / f"{name}.json", content, mark=str(os.getpid()))  # others may write the same choice
+    def add(self, table: str, result: Result) -> None:
+        append(self.folder / f"{table}.jsonl", result)
         self.found[result["key"]] = result
 
 
-def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
-    """What a finished run says; `more` has a line a round of numbers that rounds.jsonl does not have."""
+def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = (), measured: Collection[str] | None = None) -> Result:
+    """What a finished run says; `more` has a line a round of numbers that rounds.jsonl does not have; `measured` are
+    the numbers that tables are about (None: all)."""
     extra: dict[int, dict[str, Any]] = {}
     for line in more:
         extra.setdefault(line["round"], {}).update(line)
     lines = [{**extra.get(line["round"], {}), **line} for line in run.history]
     return {
-        **_head(job, lines),
+        **_head(job, lines, measured),
         "device": _device(run),
         "precision": run.task.precision,
         "engine": run.reason,
@@ -92,15 +90,15 @@ def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = ()) -> Result:
     }
 
 
-def diverged(job: Job, lines: list[dict[str, Any]], round: int) -> Result:
+def diverged(job: Job, lines: list[dict[str, Any]], round: int, measured: Collection[str] | None = None) -> Result:
     """Return the result of a run that diverged."""
-    return {**_head(job, lines), "diverged": round}
+    return {**_head(job, lines, measured), "diverged": round}
 
 
-def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
+def _head(job: Job, lines: list[dict[str, Any]], measured: Collection[str] | None) -> Result:
     metrics = sorted({n for line in lines for n, v in line.items() if is_number(v) and of(n).source != "bookkeeping"})
     shown = [line for line in lines if any(n.endswith(("accuracy", "accuracy_mean", "_loss")) for n in line)] or lines
-    kept = thin(len(lines), POINTS).tolist()
+    some = [name for name in metrics if measured is None or name in measured]
     final = shown[-1] if shown else {}
     last = lines[-1] if lines else {"clients": 0, "bytes_down": 0, "bytes_up": 0}
     return {
@@ -118,14 +116,17 @@ def _head(job: Job, lines: list[dict[str, Any]]) -> Result:
         "up": last["bytes_up"],
         "diverged": None,
         "final": {n: _short(final[n]) for n in metrics if n in final},
-        "last5": _last(lines, metrics, 5),
-        "last10": _last(lines, metrics, 10),
-        "records": {n: _records(lines, n) for n in metrics if "accuracy" in n},
-        "curve": {
-            "round": [lines[k]["round"] for k in kept],
-            **{n: [_short(lines[k].get(n)) for k in kept] for n in metrics if "variance" not in n},
-        },
+        "last5": _last(lines, some, 5),
+        "last10": _last(lines, some, 10),
+        "records": {n: _records(lines, n) for n in some if "accuracy" in n},
+        "curve": _curve(lines, [n for n in some if "variance" not in n]),
     }
+
+
+def _curve(lines: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
+    thinned = [lines[k] for k in thin(len(lines), POINTS).tolist()]
+    kept = [line for line in thinned if any(line.get(name) is not None for name in names)]
+    return {"round": [line["round"] for line in kept], **{n: [_short(line.get(n)) for line in kept] for n in names}}
 
 
 def _short(value: Any) -> float | None:
