@@ -34,11 +34,11 @@ MAY = {
     "contract": BASE | {"settings", "training", "nn"},
     "trees": BASE | {"settings", "contract", "nn"},
     "methods": BASE | {"settings", "contract", "trees"},
-    "channel": BASE | {"settings", "contract", "training", "nn"},
+    "channel": BASE | {"settings", "contract", "crypto", "training", "nn"},
     "messages": BASE | {"contract", "nn"},
     "metrics": BASE | {"nn", "data"},
-    "client": BASE | {"contract", "channel", "messages", "nn", "training", "data"},
-    "engines": BASE | {"settings", "client", "channel", "contract", "messages", "nn", "training", "data"},
+    "client": BASE | {"contract", "channel", "crypto", "messages", "nn", "training", "data"},
+    "engines": BASE | {"settings", "client", "channel", "contract", "crypto", "messages", "nn", "training", "data"},
     "run": BASE
     | {
         "settings",
@@ -56,7 +56,7 @@ MAY = {
     "config": BASE
     | {"settings", "run", "engines", "client", "metrics", "methods", "models", "channel", "contract", "nn"}
     | {"training", "data"},
-    "network": BASE | {"channel", "config", "run", "client", "messages", "methods", "nn", "data"},
+    "network": BASE | {"channel", "config", "run", "client", "crypto", "messages", "methods", "nn", "data"},
     "vertical": BASE | {"crypto", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},

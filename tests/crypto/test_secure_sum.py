@@ -305,6 +305,11 @@ def test_clients_that_were_told_different_things_do_not_add_up(where):
     assert np.count_nonzero(total == federation.right()) < 3
 
 
+def test_masks_are_bound_to_everybody_who_dealt_neighbour_or_not():
+    group = Federation(20, 4, 3).group
+    assert group.context(range(19), b"r") != group.context(range(20), b"r") != group.context(range(20), b"s")
+
+
 def test_shares_open_for_no_other_cohort_threshold_or_label():
     federation = Federation(threshold=3)
     federation.deal()

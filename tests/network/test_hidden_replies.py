@@ -103,7 +103,7 @@ def test_a_simulation_tells_as_little(hides, engine):
 
 def test_a_channel_that_protects_hides():
     for private in (False, True):
-        fake = type("Fake", (Channel,), {"private": private, "__init__": lambda self: None})()
+        fake = type("Fake", (Channel,), {"private": private, "stages": (), "__init__": lambda self: None})()
         assert fake.hidden is private
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike import draws
 from unalike.channel.private import check_private
 from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
-from unalike.channel.stages import STAGES, Noise
+from unalike.channel.stages import STAGES, IntegerNoise, Noise, SecureSum, Summed
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
 from unalike.errors import UnalikeError, unknown
@@ -155,7 +155,20 @@ def acting(stages: Sequence[Stage], method: Method) -> list[tuple[str, ...]]:
     acts = [_fields(stage, method) for stage in stages]
     for k, stage in enumerate(stages):
         stage.check(beside(stages, acts, k, range(k)), beside(stages, acts, k, range(k + 1, len(stages))))
+        if stage.hides:
+            _check_sums(stage, method)
     return acts
+
+
+def _check_sums(stage: Stage, method: Method) -> None:
+    """Refuse a method that reads more than sums, where a stage leaves the server no more."""
+    for name, field in method.sends.items():
+        if field.read in ("each", "peers"):
+            raise refuse(
+                stage,
+                f"{type(method).__name__} reads {name!r} of every single client (read={field.read!r}), and this leaves "
+                "the server sums: take another method.",
+            )
 
 
 def beside(stages: Sequence[Stage], acts: Sequence[Sequence[str]], k: int, others: Iterable[int]) -> list[Stage]:
@@ -204,6 +217,8 @@ class Channel:
         }
         self.extra = tuple(name for stage in self.stages for name in stage.extra)
         self.touched = frozenset(name for acts in self.acts for name in acts)
+        for name, form in self.forms([*self.touched]).items() if self.hides else ():
+            self.hiding.check_form(name, form)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.stages))
@@ -224,10 +239,27 @@ class Channel:
         return any(stage.private for stage in self.stages)
 
     @property
+    def hides(self) -> bool:
+        """Whether the server gets sums alone."""
+        return any(stage.hides for stage in self.stages)
+
+    @property
+    def hiding(self) -> SecureSum:
+        """The stage that leaves the server sums alone."""
+        stage = self.stages[-1]
+        assert isinstance(stage, Summed)
+        return stage  # type: ignore[return-value]
+
+    @property
+    def shares(self) -> int:
+        """The clients whose shares of noise a sum must have; 0 where noise is not theirs to add."""
+        return max((stage.clients for stage in self.stages if isinstance(stage, IntegerNoise) and stage.z), default=0)
+
+    @property
     def hidden(self) -> bool:
         """Whether replies say nothing of their clients beside what went through it: a loss in the clear would be
-        outside every bound."""
-        return self.private
+        outside every bound, and every sum."""
+        return self.private or self.hides
 
     # ---- sizes
 

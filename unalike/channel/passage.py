@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unalike import draws
 from unalike.channel.channel import KEPT, Channel, kept_of, shared_draws
-from unalike.channel.stage import Draw, Total
+from unalike.channel.stage import Draw, Total, Way
+from unalike.channel.summing import EXTRA, LOSS, OWN, TRAINED, Build, Slot, Summing
 from unalike.channel.sums import Sums
 from unalike.contract import Outcome
 
@@ -30,7 +31,8 @@ class Passage:
 
     draw: gives the draws of some clients; values: the server's, by name, where the channel keeps its own; seed: of what
     is drawn alike by all, and of the server's noise; secret: the server's noise comes from its operating system, for
-    real clients know the seed; expected: how many clients come, on the average of all rounds.
+    real clients know the seed; expected: how many clients come, on the average of all rounds; summing: of a channel
+    that hides replies, makes what is summed over so many `clients`; sealed: fields that are for other clients.
     """
 
     def __init__(
@@ -43,17 +45,29 @@ class Passage:
         when: tuple[int, int],
         expected: float,
         secret: bool = False,
+        summing: Build | None = None,
+        clients: int = 0,
+        sealed: frozenset[str] = frozenset(),
     ):
         self.channel, self.kept, self.values, self.draw = channel, kept, values, draw
         self.seed, self.when, self.expected, self.secret = seed, when, expected, secret
         self.told = channel.told(values)
         self.common = shared_draws(seed, *when)
         self.extra: dict[str, float] = dict.fromkeys(channel.extra, 0.0)
+        self.sealed = sealed
+        self.summing: Summing | None = None
+        if summing is not None and clients:
+            channel.hiding.opening(clients)  # a sum over so few is refused
+            self.summing = summing(self.common, self.told, clients)
+        self.slots: list[Slot] = []
+        self.own: dict[str, int] = {}  # sums of the numbers about replies themselves, in codes
 
     def take(self, outcome: Outcome) -> int:
         """Take in the replies of an outcome, as the server reads them; return the bytes that travel of the fields
         concerned. Replies from other machines went through the client half there."""
         sent = self._client_half(outcome) if outcome.sent is None else outcome.sent
+        if self.summing is not None:
+            self._take_own(outcome)
         for name, value in (outcome.extra or {}).items():
             self.extra[name] = self.extra.get(name, 0.0) + float(value.double().sum())
         return sent
@@ -61,13 +75,47 @@ class Passage:
     def _client_half(self, outcome: Outcome) -> int:
         """Take simulated replies through the stages."""
         kept, _ = self.kept.read(outcome.ids) if self.kept is not None else ({}, None)
-        way = self.channel.client(outcome.up, self.draw(outcome.ids), self.common, kept, self.told)
+        up = {name: rows for name, rows in outcome.up.items() if name not in self.sealed}
+        if self.summing is not None:
+            up = self.summing.weighed(up, outcome.samples)
+        way = self.channel.client(up, self.draw(outcome.ids), self.common, kept, self.told)
         if self.kept is not None:
             self.kept.stage(outcome.ids, way.kept)
+        if self.summing is not None:
+            return self._summed(self.summing, outcome, up, way)
         dense = {name: flight.dense().view_as(outcome.up[name]) for name, flight in way.flights.items()}
         outcome.up, outcome.extra = {**outcome.up, **dense}, way.extra
         each = sum(flight.form.bytes for flight in way.flights.values()) + len(way.extra)
         return each * len(outcome.ids)
+
+    def _summed(self, summing: Summing, outcome: Outcome, up: dict[str, Tensor], way: Way) -> int:
+        """Put the sums of the clients' codes in place of their replies."""
+        slots = outcome.slots = summing.slots({name: rows[0] for name, rows in up.items()})
+        codes = summing.codes(slots, up, way, outcome.loss, outcome.samples)
+        outcome.summed = {name: rows.sum(0) for name, rows in codes.items()}
+        outcome.up = {name: rows for name, rows in outcome.up.items() if name in self.sealed}
+        return summing.bytes(slots) * len(outcome.ids)
+
+    def _take_own(self, outcome: Outcome) -> None:
+        """Take the slots that are no fields out of an outcome's sums."""
+        self.slots = outcome.slots or []
+        outcome.summed = dict(outcome.summed or {})
+        for slot in (slot for slot in self.slots if slot.name.startswith(OWN)):
+            self.own[slot.name] = self.own.get(slot.name, 0) + int(outcome.summed.pop(slot.name))
+
+    @property
+    def losses(self) -> np.ndarray:
+        """The mean training loss of all clients that trained, once for each of them."""
+        trained = self.own.get(TRAINED, 0)
+        unit = 0.0 if self.summing is None else self.summing.unit
+        return np.full(trained if LOSS in self.own else 0, self.own.get(LOSS, 0) * unit / max(trained, 1))
+
+    def saved(self, sums: Sums) -> int:
+        """Return the bytes that the stages took off the replies."""
+        if self.summing is None:
+            return self.channel.saved(sums.names) * len(sums.ids)
+        plain = sum(form.bytes for form in self.channel.plain(sums.names).values())
+        return (plain - self.summing.bytes(self.slots)) * len(sums.ids)
 
     def close(self, sums: Sums) -> None:
         """Take the sums through the channel's server half."""
@@ -75,8 +123,12 @@ class Passage:
         total = Total(
             {name: sums.total(name) for name in sums.names if sums.fields[name].read != "sealed"},
             len(sums.ids), self.expected, self.extra, own, self._normal, self._lasting, *self.when,
+            hidden=self.summing is not None,
         )  # fmt: skip
         before = dict(total.sums)
+        if self.summing is not None:
+            total.sums |= {s.name: self.summing.decoded(s, before[s.name]) for s in self.slots if s.name in before}
+            total.extra = {name: float(self.own.get(EXTRA + name, 0)) for name in self.extra}
         self.channel.server(total, [*before])
         for name, value in total.sums.items():
             if value is not before[name]:

@@ -131,7 +131,7 @@ class Total:
     sums: float64, by field. came: how many answered; expected: how many were to come, on the average of all rounds.
     extra: sums of the stages' own numbers. values: what the channel keeps at the server, by name, for good. normal: the
     server's draws for a purpose, of a shape, where a tensor lies; others in every exchange. lasting: likewise, and the
-    same for a purpose in every round. round, exchange: when.
+    same for a purpose in every round. round, exchange: when. hidden: the server has these sums and no single reply.
     """
 
     sums: dict[str, Tensor]
@@ -143,6 +143,7 @@ class Total:
     lasting: Callable[[str, tuple[int, ...], Tensor], Tensor]
     round: int = 0
     exchange: int = 0
+    hidden: bool = False
 
 
 class Sees(NamedTuple):
@@ -172,14 +173,16 @@ class Stage:
     every field of a reply that the server sums; else on fields of the model's shape only, for a sum of class counts is
     not to be compressed. fields: the fields that it acts on, where it is said. private: with the stages before it, it
     bounds what anybody can learn of a client (noise). local: of such a stage, the noise is in every single reply, so
-    that the bound holds towards the server too. stretch: by which factor it may lengthen a reply. codes: it settles how
-    each number travels (as a code, in 16 bits). floats: it needs numbers as they are, so it cannot follow such a stage.
+    that the bound holds towards the server too. hides: the server gets sums alone; it is the last stage. stretch: by
+    which factor it may lengthen a reply. codes: it settles how each number travels (as a code, in 16 bits). floats: it
+    needs numbers as they are, so it cannot follow such a stage.
     """
 
     name: ClassVar[str] = ""
     wide: ClassVar[bool] = False
     private: ClassVar[bool] = False
     local: ClassVar[bool] = False
+    hides: ClassVar[bool] = False
     stretch: ClassVar[float] = math.inf
     codes: ClassVar[bool] = False
     floats: ClassVar[bool] = False
@@ -250,6 +253,10 @@ class Stage:
         """What it changes in who sees what; a stage that only makes replies shorter need not say it."""
         whole = Form(1 << 20, 1 << 20, 32)
         return COMPRESSED if self.form(whole).bytes < whole.bytes else UNKNOWN
+
+    def seen(self, summed: bool) -> Sees:
+        """What it changes in who sees what; summed: a later stage leaves the server sums alone."""
+        return self.sees._replace(server="") if summed and not self.private else self.sees
 
     # ---- as text
 

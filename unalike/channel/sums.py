@@ -37,6 +37,9 @@ class Sums:
     def add(self, outcome: Outcome) -> None:
         """Take in some clients' replies; their losses follow by `add_losses`, which may wait for a device."""
         self._ids.append(outcome.ids)
+        for name, total in (outcome.summed or {}).items():
+            self.weights[name] = self.weights.get(name, 0.0) + float(self._weigh(name, outcome).sum())
+            self._accumulate(name, total)
         for name, values in outcome.up.items() if not outcome.sealed else {**outcome.up, **outcome.sealed}.items():
             if self.fields[name].read == "sealed":
                 self._rows.setdefault(name, []).append(values)

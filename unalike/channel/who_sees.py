@@ -68,10 +68,10 @@ def who_sees(
     averaged. judged: models are evaluated on clients' own samples. samples: noise in local steps hides single samples.
     reply: bytes of one reply without the channel and with it.
     """
-    private = any(stage.private for stage in stages)
+    private, hides = any(stage.private for stage in stages), any(stage.hides for stage in stages)
     scores = _SCORES + (_EXACT if private else _PAST if stages else "")
     return [
-        *_server(method, stages, private, statistics, BOUNDED if samples else REBUILT),
+        *_server(method, stages, private, statistics and not hides, BOUNDED if samples else REBUILT),
         *([Sight(SERVER, "clients' scores", scores)] if judged and not method.pooled else []),
         *_clients(method, stages, private, real),
         Sight(WIRE, "every message", TRAVELS[real]),
@@ -84,15 +84,20 @@ def _server(method: Method, stages: Sequence[Stage], private: bool, statistics: 
     if method.pooled:
         yield Sight(SERVER, "every client's data", "all of it: it is pooled in one place")
         return
-    loss = "" if private or method.serverless else "; the training loss of each reply"
+    hides = any(stage.hides for stage in stages)
+    loss = "" if private or hides or method.serverless else "; the training loss of each reply"
     yield Sight(SERVER, "the clients", f"who takes part and when, how many samples each has{loss}")
-    shield = next((stage.sees.server for stage in stages if stage.sees.shields), "")
+    # the stage that leaves sums alone is the last
+    shield = next((stage.sees.server for stage in reversed(stages) if stage.sees.shields), "")
     for read, what in _sent(method):
         acted = read != "sealed" and shield
         yield Sight(SERVER, what, shield if acted else AT_SERVER[read].replace(REBUILT, tells))
     if statistics:
         yield Sight(SERVER, "BatchNorm's statistics", f"each client's own{', past the channel' if stages else ''}")
-    yield from (Sight(SERVER, str(s), s.sees.server) for s in stages if s.sees.server and not s.sees.shields)
+    for stage in stages:
+        seen = stage.seen(hides and not stage.hides)
+        if seen.server and not seen.shields:
+            yield Sight(SERVER, str(stage), seen.server)
 
 
 def _clients(method: Method, stages: Sequence[Stage], private: bool, real: bool) -> Iterator[Sight]:

@@ -13,14 +13,28 @@ from torch import Tensor
 from unalike import draws
 from unalike.channel import Channel
 from unalike.channel.stage import Draw
+from unalike.channel.stages import SecureSum
 from unalike.client.evaluation import evaluation
 from unalike.client.sample_privacy import check_request, reads_own
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
-from unalike.contract import BUFFERS, OPTIMIZER, Average, Call, Evaluate, Gradient, Method, Outputs, Request, Train
+from unalike.contract import (
+    BUFFERS,
+    OPTIMIZER,
+    Average,
+    Call,
+    Evaluate,
+    Field,
+    Gradient,
+    Method,
+    Outputs,
+    Request,
+    Train,
+)  # fmt: skip
 from unalike.contract.requests import PUBLIC, DataName
 from unalike.data import SPLITS, Columns, Federation
 from unalike.errors import UnalikeError, unknown
+from unalike.messages.check import reply_fields
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, augment, slot_names
 
@@ -146,6 +160,21 @@ class Job:
         """Whether a reply says nothing of its client beside its fields: no loss, no amount of work. So it is where a
         channel protects; both ends know it from the channel."""
         return self.channel is not None and self.channel.hidden
+
+    @property
+    def summed_fields(self) -> dict[str, Field]:
+        """The fields of replies as they are weighed: under noise on sums all clients alike, for a client's samples are
+        no bounded weight."""
+        fields = reply_fields(self.method, self.task)
+        if self.channel is None or not self.channel.central:
+            return fields
+        return {name: dc.replace(field, weight="one") for name, field in fields.items()}
+
+    @property
+    def secure_stage(self) -> SecureSum:
+        """The stage of the channel that leaves the server sums alone."""
+        assert self.channel is not None
+        return self.channel.hiding
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of more steps than this client does."""

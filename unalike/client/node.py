@@ -14,12 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.channel.channel import shared_draws
+from unalike.channel.channel import Channel, shared_draws
+from unalike.channel.stage import Way
+from unalike.channel.summing import Summing
 from unalike.channel.travel import packed
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient
+from unalike.client.secure import MASKED, PRESENT, SHARES, SecureClient, bound
 from unalike.client.state_on_disk import CHANNEL, REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
+from unalike.crypto import ring
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields, take_told
@@ -30,10 +34,19 @@ from unalike.messages.sealed import Sealer, asked_wraps, bytes_of, deliveries, k
 class Node:
     """Answers requests for one client."""
 
-    def __init__(self, job: Job, client: int, state: StateFolder, one_client: OneClient, sealer: Sealer | None = None):
-        """sealer: with which rows for other clients are sealed; without one they are sent as they are (`loopback`)."""
+    def __init__(
+        self,
+        job: Job,
+        client: int,
+        state: StateFolder,
+        one_client: OneClient,
+        sealer: Sealer | None = None,
+        secure: SecureClient | None = None,
+    ):
+        """sealer: with which rows for other clients are sealed; without one they are sent as they are (`loopback`).
+        secure: its secrets for the run's secure sums, where it has any."""
         self.job, self.client, self.state, self.one_client = job, client, state, one_client
-        self.sealer = sealer
+        self.sealer, self.secure = sealer, secure
 
     def handle(self, *parts: bytes) -> bytes:
         """Answer a request, which may come in parts: what all clients get, and what is this client's own. A request
@@ -41,6 +54,7 @@ class Node:
         header, tensors = united(parts)
         call = asked_call(header, self.job.method)
         channel = None if isinstance(call.function, Evaluate) else self.job.channel
+        dealt = {name: tensors.pop(name) for name in (PRESENT, SHARES) if name in tensors}
         told = take_told(tensors, () if channel is None else channel.told({}))
         tensors = self._opened(header, call, tensors)
         check_fields(tensors, self.job.task)
@@ -61,7 +75,11 @@ class Node:
         # nothing leaves that is not declared, in its declared shape
         fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
         check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
-        sent, errors = self._through(dc.replace(call, told=told), sent, state)
+        call = dc.replace(call, told=told)
+        if channel is not None and channel.hides:
+            sent, errors = self._summed(call, sent, state, loss, bound(parts), dealt)
+        else:
+            sent, errors = self._through(call, sent, state)
         sent, keys = self._sealed(header, call, sent)
         kept |= keys | errors
         reply = self._reply(header, sent, loss)
@@ -87,11 +105,47 @@ class Node:
         self, call: Call, sent: dict[str, Tensor], state: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Take a reply through the run's channel: (the parts that travel, what its stages keep here)."""
-        job, channel = self.job, self.job.channel
-        if channel is None:
+        if self.job.channel is None:
             return sent, {}
-        for name, value in sent.items():  # codes could not show it
-            if channel.touches(name, value) and not torch.isfinite(value).all():
+        way = self._way(call, {name: value[None] for name, value in sent.items()}, state, self.job.channel)
+        return packed(way, sent), {CHANNEL + name: value[0] for name, value in way.kept.items()}
+
+    def _summed(
+        self,
+        call: Call,
+        sent: dict[str, Tensor],
+        state: dict[str, Tensor],
+        loss: float,
+        asked: bytes,
+        dealt: dict[str, Tensor],
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Take a reply through a channel that leaves the server sums: (masked vectors, what its stages keep here).
+
+        asked: what masks are bound to; dealt: of the request, the other clients' shares."""
+        job, channel, secure = self.job, self.job.channel, self.secure
+        if secure is None or channel is None:
+            raise UnalikeError("This client has no part in secure sums.")
+        sealed = {n: v for n, v in sent.items() if n in job.method.sends and job.method.sends[n].read == "sealed"}
+        when, samples = (call.round, call.exchange), np.array([job.data.train.sizes[self.client]])
+        common = shared_draws(job.seed, *when)
+        summing = Summing(channel, job.summed_fields, job.method, common, call.told, secure.clients(when))
+        up = summing.weighed({n: v[None] for n, v in sent.items() if n not in sealed}, samples)
+        way = self._way(call, up, state, channel)
+        slots = summing.slots({name: rows[0] for name, rows in up.items()})
+        words = summing.words(slots, summing.codes(slots, up, way, np.array([loss]), samples))
+        secure.mask(when, asked, dealt, words)
+        out = {
+            f"{MASKED}{bits}": torch.from_numpy(ring.pack(ring.reduced(some, bits), bits))
+            for bits, some in zip(summing.groups(slots), words, strict=True)
+        }
+        return {**out, **sealed}, {CHANNEL + name: value[0] for name, value in way.kept.items()}
+
+    def _way(self, call: Call, up: dict[str, Tensor], state: dict[str, Tensor], channel: Channel) -> Way:
+        """Return the way of a reply, a stack of one, through the stages' client half."""
+        job = self.job
+        for name, value in up.items():  # codes could not show it
+            coded = channel.touches(name, value) or (channel.hides and value.is_floating_point())
+            if coded and not torch.isfinite(value).all():
                 who = [] if job.hidden else [self.client]  # under noise nobody is named
                 named = f"client {self.client}" if who else "a client"
                 raise Diverged(
@@ -101,8 +155,7 @@ class Node:
         kept = {name: state[CHANNEL + name][None].to(job.task.device) for name in channel.shapes}
         draw = job.channel_draws(np.array([self.client]), call.round, call.exchange)
         common = shared_draws(job.seed, call.round, call.exchange)
-        way = channel.client({name: value[None] for name, value in sent.items()}, draw, common, kept, call.told)
-        return packed(way, sent), {CHANNEL + name: value[0] for name, value in way.kept.items()}
+        return channel.client(up, draw, common, kept, call.told)
 
     def _sealed(
         self, header: dict[str, Any], call: Call, sent: dict[str, Tensor]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import functools
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -65,6 +66,9 @@ class Outcome:
     # of replies that went through the run's channel at the client: bytes that travelled, and its stages' own numbers
     sent: int | None = None
     extra: dict[str, Tensor] | None = None
+    # of a channel that hides replies: sums of whole codes over all of these clients, in place of rows
+    summed: dict[str, Tensor] | None = None
+    slots: list[Any] | None = None  # what each of them is (`unalike.channel.summing.Slot`)
 
 
 class LazyOutcome(Outcome):

@@ -392,7 +392,7 @@ class Replies:
 def hidden(method: str, what: str) -> UnalikeError:
     """The error for a method that reads what noise on its replies is to hide."""
     return UnalikeError(
-        f"{method} reads {what}, which would go past the channel's noise: this method does not run under it. "
+        f"{method} reads {what}, which the channel is to hide: this method does not run under it. "
         "docs/privacy.md lists those that do."
     )
 

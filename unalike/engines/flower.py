@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses as dc
 import functools
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.data.remote import RemoteFederation
 from unalike.engines.engine import Engine
 from unalike.engines.norms import Norms
+from unalike.engines.secure import Read, SecureSums
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import (
@@ -158,6 +160,34 @@ class Flower(Engine):
 
         return outcome
 
+    @functools.cached_property
+    def sums(self) -> SecureSums:
+        """The secure sums of the run."""
+        return SecureSums(self.job, self.remote)
+
+    def judge_masked(self, call: Call) -> tuple[Read, dict[str, torch.Tensor]]:
+        """Return the function that reads a client's masked answer to this call, and what is in the sum."""
+        job, asked = self.job, {**request_header(self.job.method, call), "run": self.remote.run}
+        sent = self.rehearsal.sent(unsealed(call, self.fields, job.task, job.method))
+        sealed = [name for name in sent if self.fields[name].read == "sealed"]
+
+        def read(client: int, answer: bytes) -> tuple[Outcome, dict[str, torch.Tensor]]:
+            parts: dict[str, torch.Tensor] = {}
+
+            def take(found: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+                parts.update({name: value for name, value in found.items() if name not in sealed})
+                return {name: found[name][None] for name in sealed if name in found}, {}
+
+            size = int(job.data.train.sizes[client])
+            reply = received_outcome(client, answer, asked, size, job.task, take, hidden=True)
+            names = {*reply.up}
+            reply.sealed = take_sealed(reply.up, self.fields, job.task, job.method)
+            if names != {*sealed}:
+                raise UnalikeError(f"its reply lacks what {call.function} seals for other clients.")
+            return reply, parts
+
+        return read, {name: value for name, value in sent.items() if name not in sealed}
+
     def acknowledge(self, ids: np.ndarray, answered: list[int], round: int) -> None:
         """Write down whose round counts."""
         counts = np.array(sorted(answered), dtype=np.int64)
@@ -187,6 +217,20 @@ class Flower(Engine):
 Parts = Sequence[tuple[Flower, Call, np.ndarray]]  # an architecture's engine, its own form of a call, its clients
 
 
+def _secure(engine: Flower, call: Call, ids: np.ndarray, sealed: Mapping[int, dict[str, Any]]) -> Iterator[Outcome]:
+    """Ask clients for the sum of their answers alone."""
+    norm = engine.remote.limits.norm
+    if math.isfinite(norm.most) or math.isfinite(norm.times):
+        raise UnalikeError("A norm of single replies cannot be seen in a secure sum: leave it out, and clip instead.")
+    judge, masked = engine.judge_masked(call)
+    requests = engine.requests(call, ids, sealed)
+    for outcome in engine.sums.exchange(call, ids, lambda summing: summing.slots(masked), requests, judge):
+        engine.acknowledge(ids, outcome.ids.tolist(), call.round)
+        for client in outcome.ids.tolist():
+            engine.remote.accept(client, call.round + 1)
+        yield outcome
+
+
 def together(
     first: Flower,
     call: Call,
@@ -208,6 +252,9 @@ def together(
         for client, sizes in remote.welcome().items():
             assert isinstance(first.job.data, RemoteFederation)
             first.job.data.learn(client, sizes)
+    if first.job.channel is not None and first.job.channel.hides and isinstance(call.function, str):
+        yield from _secure(first, call, ids, sealed)
+        return
     judges: dict[int, Callable[[int, bytes], Outcome]] = {}
     requests: dict[int, tuple[bytes, bytes]] = {}
     with remote.times.spent("serialisation"):

@@ -5,18 +5,22 @@ Slower than `sequential` and equal to it: what works here works between real mac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from unalike.client import FileStates, Job, Node, OneClient
+from unalike.client.secure import SecureClient
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.engines.engine import Engine
+from unalike.engines.secure import SecureSums
 from unalike.engines.sequential import one
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import sent_loss
-from unalike.messages.request import request_header, told_parts
+from unalike.messages.request import request_header, told_parts, united
 
 
 class Loopback(Engine):
@@ -28,8 +32,17 @@ class Loopback(Engine):
             raise UnalikeError("The loopback engine keeps client state in files: give it FileStates.")
         self.states: FileStates = job.states
         self.one_client = OneClient(job)
+        self._members: dict[int, SecureClient] = {}
+
+    @functools.cached_property
+    def sums(self) -> SecureSums:
+        """The secure sums of the run, of clients in this process."""
+        return SecureSums(self.job, self)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        if self.job.channel is not None and self.job.channel.hides and isinstance(call.function, str):
+            yield from self._secure(call, ids)
+            return
         # evaluation is the simulator's own look at a client's model: no message is made of it
         run = self._look if isinstance(call.function, Evaluate) else self._exchange
         for position, client in enumerate(ids):
@@ -37,6 +50,46 @@ class Loopback(Engine):
 
     def _look(self, call: Call, position: int, client: int) -> Outcome:
         return one(self.job, self.one_client, call, position, client)
+
+    # ---- secure sums
+
+    run, public = "loopback", list[str]()
+
+    def _secure(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        shared = wire.encode(request_header(self.job.method, call), {**call.shared, **told_parts(call)})
+        requests = {
+            int(client): (shared, wire.encode({}, {name: rows[k] for name, rows in call.rows.items()}))
+            for k, client in enumerate(ids)
+        }
+        self.one_client.passes = 0
+        slots = self.rehearsal.sent(call)
+        for outcome in self.sums.exchange(call, ids, lambda summing: summing.slots(slots), requests, self._read):
+            outcome.passes = self.one_client.passes
+            yield outcome
+
+    def _read(self, client: int, answer: bytes) -> tuple[Outcome, dict[str, Tensor]]:
+        header, parts = wire.decode(answer)
+        none = np.empty(0)
+        return Outcome(np.array([client]), {}, none, none, header["trained"]), parts
+
+    def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, bytes]]:
+        """Answer for clients, in this process."""
+        for client, parts in requests.items():
+            self.states.touched(client)
+            if client not in self._members:
+                channel = self.job.channel
+                assert channel is not None
+                self._members[client] = SecureClient(self.run, client, self.job.secure_stage, channel.shares)
+            member = self._members[client]
+            header, tensors = united(parts)
+            if header.get("kind") == "sum":
+                yield client, member.answer(header, tensors)
+            else:
+                node = Node(self.job, client, self.states.of(client), self.one_client, secure=member)
+                yield client, node.handle(*parts)
+
+    def refuse(self, client: int, reason: str) -> None:
+        raise UnalikeError(f"Client {client}: {reason}")
 
     def _exchange(self, call: Call, position: int, client: int) -> Outcome:
         message = {**call.message(position), **told_parts(call)}

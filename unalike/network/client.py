@@ -30,8 +30,10 @@ from unalike.channel import STAGES, Channel, parse
 from unalike.channel.channel import as_table, registered
 from unalike.channel.stage import Stage
 from unalike.channel.stages.noise import AUTO, Noise
+from unalike.channel.stages.secure_sum import Summed
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.preparing import sums_for
+from unalike.client.secure import SecureClient
 from unalike.client.state_on_disk import with_channel
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
@@ -46,6 +48,7 @@ from unalike.messages.request import united
 from unalike.messages.sealed import Sealer
 from unalike.methods import METHODS
 from unalike.network.link import Away, ClientLink, Parts
+from unalike.network.seal import Keyring
 from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task, default_loss
 
@@ -54,7 +57,9 @@ PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), 
 PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # of [run]
 LACKS_PUBLIC = "The run has a public set, and this client has none: give it the server's file (--public)."
 OTHER_PUBLIC = "The run's public set is not this client's: give both the same file (--public)."
-BOUNDS: dict[str, Callable[[Any, Any], bool]] = {"norm": operator.le, "multiplier": operator.ge}  # of --require
+BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # of --require
+    "norm": operator.le, "multiplier": operator.ge, "threshold": operator.ge, "least": operator.ge,
+}  # fmt: skip
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -102,15 +107,15 @@ class Rules:
 
     @property
     def requires_noise(self) -> bool:
-        """Whether it answers through noise only."""
-        return any(issubclass(registered(as_table(text)["kind"]), Noise) for text in self.require)
+        """Whether it answers through noise, or in sums, only."""
+        return any(issubclass(registered(as_table(text)["kind"]), Noise | Summed) for text in self.require)
 
     def check_evaluation(self) -> None:
         """Refuse to answer exact scores where replies need noise."""
         if self.requires_noise and not self.allow_evaluation:
             raise UnalikeError(
-                "This client answers through noise only (--require), and scores on its own samples are exact: it is "
-                "not evaluated, unless it is started with --allow-evaluation."
+                "This client answers through noise or in sums only (--require), and scores on its own samples are "
+                "exact: it is not evaluated, unless it is started with --allow-evaluation."
             )
 
     def _with_own(self, plan: dict[str, Any], value: Any) -> Any:
@@ -297,6 +302,20 @@ class Client:
         self.say(f"round {header['round'] + 1}: keys of {named}")
         return reply
 
+    def _sum(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """A stage of a secure sum."""
+        secure = self._node(header).secure
+        if secure is None:
+            raise UnalikeError("The run's channel has no secure sum.")
+        return secure.answer(header, united(parts)[1])
+
+    def _secure(self, run: str, client: int, channel: Channel | None) -> SecureClient | None:
+        """Return this client's part in a run's secure sums, where it has any."""
+        if channel is None or not channel.hides:
+            return None
+        signer = self.sealer if isinstance(self.sealer, Keyring) else None
+        return SecureClient(run, client, channel.hiding, channel.shares, signer=signer, say=self.say)
+
     def _evaluate(self, header: dict[str, Any], parts: Parts) -> bytes:
         self.rules.check_evaluation()
         return self._node(header).handle(*parts)
@@ -386,7 +405,7 @@ class Client:
         kept = with_channel(shapes, channel.shapes if channel else {})
         state = StateFolder(self.folder / run, kept, real=True)
         state.path.mkdir(exist_ok=True)
-        self._nodes[run] = Node(job, client, state, OneClient(job), self.sealer)
+        self._nodes[run] = Node(job, client, state, OneClient(job), self.sealer, self._secure(run, client, channel))
         return self._nodes[run]
 
 
@@ -441,7 +460,7 @@ def _locked(file: Path) -> int | None:
 
 ANSWERS: dict[str, Callable[[Client, dict[str, Any], Parts], bytes]] = {
     "hello": Client._hello, "prepare": Client._prepare, "plan": Client._plan, "request": Client._request,
-    "wrap": Client._wrap, "evaluate": Client._evaluate, "end": Client._end,
+    "wrap": Client._wrap, "sum": Client._sum, "evaluate": Client._evaluate, "end": Client._end,
 }  # fmt: skip
 
 

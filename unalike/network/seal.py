@@ -25,6 +25,8 @@ from unalike.messages.sealed import About
 LABEL = b"unalike sealed row 1"
 NONCE = 12
 POINT = 97  # bytes of a point of P-384
+HALF = 48  # bytes of each of the two numbers of a signature
+SIGNED = b"unalike secure sum 1 "  # so that no signature is one of Flower's calls
 
 
 class Keyring:
@@ -79,6 +81,27 @@ class Keyring:
         secret = self._private.exchange(ec.ECDH(), fresh) + self._private.exchange(ec.ECDH(), other)
         return _decrypt(_derived(secret, point, _point(other), self._own, about), wrapped[POINT:], about)
 
+    def sign(self, data: bytes) -> bytes:
+        """Return this client's signature of some bytes: two numbers of 48 bytes."""
+        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+        _, ec = _cryptography()
+        r, s = decode_dss_signature(self._private.sign(SIGNED + data, _ecdsa(ec)))
+        return r.to_bytes(HALF, "big") + s.to_bytes(HALF, "big")
+
+    def verify(self, public: str, data: bytes, signature: bytes) -> bool:
+        """Return whether the owner of a public key signed these bytes; refuse a key that this client was not given."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+        _, ec = _cryptography()
+        r, s = (int.from_bytes(half, "big") for half in (signature[:HALF], signature[HALF:]))
+        try:
+            self._peer(public).verify(encode_dss_signature(r, s), SIGNED + data, _ecdsa(ec))
+        except InvalidSignature:
+            return False
+        return True
+
     def _peer(self, text: str) -> Any:
         """Return a public key, if it is one that this client accepts."""
         public = _public(text)
@@ -88,6 +111,12 @@ class Keyring:
                 "for its .pub file, and do not trust this server before you know why."
             )
         return public
+
+
+def _ecdsa(ec: Any) -> Any:
+    from cryptography.hazmat.primitives.hashes import SHA384
+
+    return ec.ECDSA(SHA384())
 
 
 def _public(text: str) -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.channel import Channel, Passage, Sums, SumsByArchitecture
+from unalike.channel.channel import KEPT
 from unalike.channel.passage import Kept
+from unalike.channel.stage import Common
+from unalike.channel.stages.secure_sum import LARGEST
+from unalike.channel.summing import Summing
 from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
 from unalike.contract.architectures import remaining
 from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
@@ -107,6 +111,8 @@ class Round:
         told = {} if passage is None else passage.told
         call = Call(name, shared, rows, self.round, self.exchange, self.trained, told=told)
         self.bytes_down += self._payload(call, ids)
+        if passage is not None and passage.summing is not None:
+            self.bytes_down += passage.channel.hiding.down(len(ids)) * len(ids)
         if parcels:
             rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
             parcels = {part: some for part, some in parcels.items() if some.field in self._sealed}
@@ -126,6 +132,8 @@ class Round:
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
+            if passage is not None and passage.summing is not None and outcome.summed is None:
+                self._losses(outcome)  # whole codes could not show that a number is not finite
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
             if outcome.passes and outcome.passes > expected.get(int(outcome.ids[0]), 0):
@@ -141,19 +149,20 @@ class Round:
                 listener(outcome)
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
-            self.bytes_saved += passage.channel.saved(sums.names) * len(sums.ids)
+            self.bytes_saved += passage.saved(sums)
             if self.spending is not None and (sums.names or not len(ids)):
                 self.spending.take(of_round)
             passage.close(sums)
         self.trained += trained
         self.lost = max(self.lost, len(asked) - len(sums.ids))
-        self.losses.append(sums.losses)
+        self.losses.append(sums.losses if passage is None or passage.summing is None else passage.losses)
         if isinstance(sums, SumsByArchitecture):
             for own, who, total, weight in sums.buffers():
                 self._take_buffers(own, who, total, weight)
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
-        noised = type(self.method).__name__ if passage is not None and passage.channel.private else ""
+        secret = passage is not None and (passage.channel.private or passage.channel.hides)
+        noised = type(self.method).__name__ if secret else ""
         constant = passage.expected if passage is not None and self.hides else None
         return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
 
@@ -175,7 +184,17 @@ class Round:
         job = self.engine.job
         expected = self.expected if self.expected is not None and of_round else float(len(ids))
         draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
-        return Passage(channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret)
+        if channel.hides:
+            self.server.values[KEPT + LARGEST] = float(self.engine.sizes.max())
+        return Passage(
+            channel, self.kept, self.server.values, draw, job.seed, when, expected, self.secret,
+            self._summing if channel.hides else None, len(ids), frozenset(self._sealed),
+        )  # fmt: skip
+
+    def _summing(self, common: Common, told: Mapping[str, float], clients: int) -> Summing:
+        """Return what is summed in an exchange whose replies are hidden."""
+        assert self.channel is not None
+        return Summing(self.channel, self.fields[""], self.method, common, told, clients)
 
     def _taken(self, outcome: Outcome, passage: Passage | None) -> int:
         """Take an outcome through the channel, where there is one; return the bytes of its numbers."""

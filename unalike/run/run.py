@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from unalike.channel import Channel, Sight, parse, who_sees
+from unalike.channel.channel import shared_draws
+from unalike.channel.summing import Summing
 from unalike.client import ClientStore, FileStates, Job, data_sizes, state_shapes
 from unalike.client.samples import NO_PUBLIC
 from unalike.client.state_on_disk import ChannelStates
@@ -29,7 +31,7 @@ from unalike.engines.engine import Engine
 from unalike.engines.families import Families, StatesByArchitecture
 from unalike.engines.flower import ACKNOWLEDGED
 from unalike.errors import Diverged, UnalikeError, first_line
-from unalike.messages.check import check_allowed
+from unalike.messages.check import check_allowed, reply_fields
 from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
@@ -112,7 +114,8 @@ class Run:
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
-        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, self.secretive)
+        hidden = self.hidden and self.data.remote  # so are clients' scores
+        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, hidden)
         self._bound = {name: own.live() for name, own in tasks.items()}
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
@@ -227,7 +230,7 @@ class Run:
         it is between machines, where it only stands in for one that is."""
         stages = () if self.channel is None else self.channel.stages
         real = self.data.remote if real is None else real
-        judged = choose_clients(self.settings.evaluate_clients, len(self.data), self.seed, self.private and real)
+        judged = choose_clients(self.settings.evaluate_clients, len(self.data), self.seed, self.hidden and real)
         return who_sees(
             self.method,
             stages,
@@ -244,7 +247,18 @@ class Run:
         if self.channel is None:
             return None
         whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
+        if self.channel.hides:
+            return whole, self._summed_bytes(self.channel)
         return whole, whole - self.channel.saved([*self.channel.sizes])
+
+    def _summed_bytes(self, channel: Channel) -> int:
+        """The bytes that a client of a cohort of the mean size sends for sums of all of the method's fields."""
+        fields = reply_fields(self.method, self.task)
+        clients = max(channel.hiding.least, round(self.sampling.mean(self.population)))
+        common, told = shared_draws(self.seed, 0, 0), channel.told({})
+        summing = Summing(channel, fields, self.method, common, told, clients)
+        shapes = {name: f.resolve(self.task.sizes, self.method) for name, f in fields.items() if name in channel.sizes}
+        return summing.bytes(summing.slots({name: torch.empty(shape) for name, shape in shapes.items()}))
 
     def _settle_sampling(self) -> None:
         """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
@@ -258,6 +272,11 @@ class Run:
     def private(self) -> bool:
         """Whether the channel's noise bounds what can be learnt of a client."""
         return self.channel is not None and self.channel.private
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the channel hides what single clients send."""
+        return self.channel is not None and self.channel.hidden
 
     @property
     def secretive(self) -> bool:

@@ -5,12 +5,14 @@ from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
 from unalike.channel.stages.integer_noise import DiscreteGaussian, IntegerNoise, Skellam
 from unalike.channel.stages.noise import GaussianNoise, LocalNoise, Noise
 from unalike.channel.stages.quantise import QSGD, BFloat, Half, Quantise, TernGrad
+from unalike.channel.stages.secure_sum import SecureSum, Summed
 from unalike.channel.stages.sparsify import STC, RandomK, TopK
 from unalike.channel.stages.tree import TreeNoise
 
 __all__ = [
     "QSGD", "STAGES", "STC", "AdaptiveClip", "BFloat", "Clip", "ClipLayers", "DiscreteGaussian", "GaussianNoise",
-    "Half", "IntegerNoise", "LocalNoise", "Noise", "Quantise", "RandomK", "Skellam", "TernGrad", "TopK", "TreeNoise",
+    "Half", "IntegerNoise", "LocalNoise", "Noise", "Quantise", "RandomK", "SecureSum",
+    "Skellam", "Summed", "TernGrad", "TopK", "TreeNoise",
 ]  # fmt: skip
 
 KINDS: tuple[type[Stage], ...] = (
@@ -18,5 +20,6 @@ KINDS: tuple[type[Stage], ...] = (
     Quantise, QSGD, TernGrad, Half, BFloat,
     TopK, RandomK, STC,
     GaussianNoise, LocalNoise, Skellam, DiscreteGaussian, TreeNoise,
+    SecureSum,
 )  # fmt: skip
 STAGES: dict[str, type[Stage]] = {kind.name: kind for kind in KINDS}

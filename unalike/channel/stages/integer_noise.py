@@ -39,6 +39,7 @@ class IntegerNoise(Noise):
     zero, where they round again. So the guarantee is of Δ and not of C: let the unit be small against C / √P.
 
     Where fewer than t answer, the server adds the shares that are missing: without a secure sum it is trusted anyway.
+    Under one such a sum is void: clients do not open it.
     """
 
     clients: int = knob(1, "t, how many clients' shares together are the whole noise", least=1)
@@ -51,6 +52,10 @@ class IntegerNoise(Noise):
             server="each client's codes with a share of the noise: ε is for those who see the sum or the model only",
             clients="the model, in which ε bounds what can be learnt of one client",
         )
+
+    def seen(self, summed: bool) -> Sees:
+        words = f"the sum with the noise of all {self.clients} clients or more: ε bounds what it tells of one client"
+        return self.sees._replace(server=words) if summed else self.sees
 
     def fit(self, before: Sequence[Stage], size: int) -> Stage:
         fitted = super().fit(before, size)
@@ -112,6 +117,11 @@ class IntegerNoise(Noise):
             way.flights[name] = Flight(self.form(flight.form), values.to(flight.values.dtype), flight.at, flight.unit)
 
     def server(self, total: Total) -> None:
+        if total.hidden and total.came < self.clients and self.z:
+            raise UnalikeError(
+                f"Round {total.round + 1}: {total.came} clients' shares of the noise are in the sum, and {self} states "
+                f"{self.clients}: the sum is void."
+            )
         for name, value in total.sums.items() if self.z else ():
             for missing in range(total.came, self.clients):
                 share = self.drawn(_of_server(total, value), f"share {missing} {name}")

@@ -1,0 +1,180 @@
+"""The stage that leaves the server sums, in simulation: exact sums of codes, everything inside, the rest refused."""
+
+import numpy as np
+import pytest
+import torch
+from small import federation, model, refused, run
+
+import unalike as ua
+from unalike.channel import Channel, SecureSum, acting
+from unalike.channel.channel import shared_draws
+from unalike.channel.stage import Way
+from unalike.channel.summing import Summing
+from unalike.client import data_sizes
+from unalike.contract import Field
+from unalike.nn.task import Task
+
+DATA = federation(sizes=(8, 4, 12, 10))
+
+
+def summed(method=None, channel="secure-sum", **changes):
+    return run(method, data=DATA, rounds=2, clients_per_round=1.0, channel=channel, **changes)
+
+
+def apart(one, other):
+    """Return the largest difference of two runs' models."""
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched", "workers", "loopback"])
+def test_engines_have_the_same_bits_as_codes_added_in_the_clear(engine):
+    """The server's sum is the unit times the sum of whole numbers, which no order of clients changes."""
+    parts = []
+
+    class Listen(ua.Callback):
+        def on_reply(self, run, outcome):
+            parts.append({name: total.clone() for name, total in outcome.summed.items()})
+
+    done = summed(ua.FedAvg(weights="uniform"), "quantise:8:0.1,secure-sum", engine=engine, callbacks=[Listen()])
+    assert all(part["delta"].dtype == torch.int64 for part in parts)
+    plain = summed(ua.FedAvg(weights="uniform"), "quantise:8:0.1,secure-sum")
+    assert apart(done, plain) <= (0 if engine in ("sequential", "loopback") else 1e-6)
+
+
+def test_codes_are_those_that_travel_in_the_open():
+    """The same run without the secure sum adds the same codes as floats."""
+    method, channel = ua.FedAvg(weights="uniform"), "quantise:8:0.1:nearest"
+    assert apart(summed(method, channel), summed(method, f"{channel},secure-sum")) < 1e-6
+
+
+SOME = {
+    "fedavg": ua.FedAvg(), "scaffold": ua.Scaffold(), "feddc": ua.FedDC(), "fedadam": ua.METHODS["fedadam"](),
+    "fednova": ua.FedNova(), "rfedavg-plus": ua.RFedAvgPlus(), "ditto": ua.METHODS["ditto"](),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_methods_run_as_in_the_open(name):
+    done, plain = summed(SOME[name]), summed(SOME[name], None)
+    assert apart(done, plain) < 1e-5
+    for mine, theirs in zip(done.history, plain.history, strict=True):
+        assert mine["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ua.METHODS)
+def test_every_method_is_taken_or_refused_by_the_field_that_it_reads(name):
+    """By its declaration, without a run."""
+    method = ua.METHODS[name]()
+    fields = {n: f.read for n, f in method.sends.items()}
+    single = [n for n, read in fields.items() if read in ("each", "peers")]
+    if method.pooled or not any(read != "sealed" for read in fields.values()):
+        with refused(r"pools all data|sends the server nothing"):
+            acting([SecureSum()], method)
+    elif single:
+        with refused(f"reads '{single[0]}' of every single client"):
+            acting([SecureSum()], method)
+    else:
+        assert acting([SecureSum()], method) == [tuple(n for n, read in fields.items() if read == "sum")]
+
+
+def test_statistics_of_batch_norm_are_inside():
+    done, plain = (summed(ua.FedAvg(), channel, module=model(batch_norm=True)) for channel in ("secure-sum", None))
+    assert apart(done, plain) < 1e-5
+    assert not np.isclose(done.model.state_dict()["1.running_mean"].sum(), 0)
+
+
+def test_loss_and_sizes_are_told_as_sums_alone():
+    seen = []
+
+    class Listen(ua.Callback):
+        def on_reply(self, run, outcome):
+            seen.append(outcome)
+
+    summed(engine="loopback", callbacks=[Listen()])
+    assert [len(outcome.ids) for outcome in seen] == [4, 4]  # one outcome for everybody
+    assert all(np.isnan(outcome.loss).all() and not outcome.up for outcome in seen)
+
+
+@pytest.mark.parametrize(
+    ("channel", "words"),
+    [
+        ("topk:0.1,secure-sum", "entries of each client's own choice"),
+        ("quantise:8,secure-sum", "a unit of each client's own"),
+        ("secure-sum,clip:1.0", "must come before"),
+        ("secure-sum@delta", "on all fields"),
+        ("secure-sum,secure-sum", "must come before"),
+    ],
+)
+def test_orders_without_meaning_are_refused(channel, words):
+    with refused(words):
+        summed(channel=channel)
+
+
+def test_a_number_beyond_the_limit_is_an_error_not_another_number():
+    with refused("'delta' goes to .*, beyond 1e-06: give secure-sum a larger"):
+        summed(channel="secure-sum:limit=1e-6")
+
+
+def test_a_sum_of_too_few_is_void():
+    with refused("fewer than 3"):
+        run(data=DATA, clients_per_round=2, channel="secure-sum")
+
+
+def test_a_diverged_client_is_noticed_before_codes_hide_it():
+    with pytest.raises(ua.Diverged, match="a client became NaN or infinite"):
+        summed(local=ua.LocalTraining(epochs=1, batch_size=4, lr=1e38))
+
+
+@pytest.mark.parametrize("kind", ["skellam", "discrete-gaussian"])
+def test_a_sum_with_fewer_shares_of_noise_than_stated_is_void(kind):
+    noise = f"clip:0.1,quantise:12:0.1,{kind}:1.0"
+    method = ua.FedAvg(weights="uniform")
+    done = summed(method, f"{noise}:4,secure-sum")
+    assert apart(done, summed(method, f"{noise}:4")) < 1e-6  # the same draws, the same sum
+    with refused("states 5: the sum is void"):
+        summed(method, f"{noise}:5,secure-sum")
+
+
+def test_an_adaptive_clip_s_count_is_inside_too():
+    method, channel = ua.FedAvg(weights="uniform"), "adaptive-clip:0.1:std=0.6,noise:1.0"
+    assert apart(summed(method, channel), summed(method, f"{channel},secure-sum")) < 1e-5
+
+
+def test_places_that_all_draw_alike_add_up():
+    method = ua.FedAvg(weights="uniform")
+    assert apart(summed(method, "randomk:0.5"), summed(method, "randomk:0.5,secure-sum")) < 1e-6
+
+
+def test_bytes_are_those_of_packed_codes_and_shares():
+    done = summed(ua.FedAvg(), "quantise:8:0.1,secure-sum")
+    size, ring = 39, 8 + 2
+    numbers = -(-size * ring // 8) + -(-4 * 42 // 8)  # the model's; loss, trained, samples and count of 40 + 2 bits
+    assert done.history[0]["bytes_up"] == 4 * (numbers + 64 + 3 * (126 + 33))
+
+
+def test_who_can_open_what_is_said():
+    assert SecureSum().promise(8) == (
+        "5 of a client's 7 neighbours together with the server open what it sent; one that lies needs more than 2 of "
+        "them, and gets no sum of fewer than 2 others"
+    )
+    assert "lies opens it alone" in SecureSum(threshold=0.2).promise(11)
+    rows = [row.words for row in summed().who_sees() if row.who == "the server"]
+    assert any("the sum over those who came" in words for words in rows) and not any("loss" in words for words in rows)
+
+
+class Counts(ua.FedAvg):
+    sends = {**ua.FedAvg.sends, "counts": Field((3,), weight="one")}
+
+
+def test_whole_numbers_are_summed_as_they_are():
+    task = Task(model(), device="cpu", dtype=torch.float32)
+    task.check(*(part[:2] for part in DATA.train.of(0)), **data_sizes(DATA))
+    channel = Channel([SecureSum()], Counts(), task)
+    fields = {"counts": Counts.sends["counts"]}
+    summing = Summing(channel, fields, Counts(), shared_draws(0, 0, 0), {"largest": 1.0}, 4)
+    rows = torch.tensor([[1, 2, -3], [10, 20, 30]])
+    slots = summing.slots({"counts": rows[0]})
+    codes = summing.codes(slots, {"counts": rows}, Way({}, None, None), np.zeros(2), np.array([5, 6]))
+    assert summing.decoded(slots[0], codes["counts"].sum(0)).tolist() == [11, 22, 27]
+    assert codes[":samples"].sum() == 11 and codes[":count"].sum() == 2

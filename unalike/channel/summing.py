@@ -1,0 +1,181 @@
+"""What is summed in one exchange of a channel that hides replies: a reply as whole codes, and a sum as numbers again.
+
+A reply is a row of slots, one behind the other: its fields, BatchNorm's statistics, numbers of the stages' own, and
+three or four numbers about itself (`:loss`, `:trained`, `:samples`, `:count`). A code of b bits is summed over n
+clients modulo 2^(b + log2 n): slots with the same modulus are one vector, which is what masks are added to.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.channel.channel import Channel
+from unalike.channel.stage import Common, Form, Way
+from unalike.channel.stages.secure_sum import LARGEST
+from unalike.contract import Field
+from unalike.crypto import ring
+from unalike.errors import UnalikeError
+
+OWN = ":"  # prefix of slots that are no fields
+LOSS, TRAINED, SAMPLES, COUNT, EXTRA = ":loss", ":trained", ":samples", ":count", ":extra "
+
+
+@dc.dataclass(frozen=True)
+class Slot:
+    """A part of what is summed. count: of its numbers; bits: of a client's code; unit: what a code is worth; at: the
+    places of the numbers in the field, where not all travel; shape: of the field."""
+
+    name: str
+    count: int
+    bits: int
+    unit: float = 1.0
+    at: Tensor | None = None
+    shape: tuple[int, ...] = ()
+
+
+class Summing:
+    """One exchange. fields: of replies, as the server weighs them; common: what all draw alike; told: what the server
+    tells all; clients: how many take part in the sum."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        fields: Mapping[str, Field],
+        method: object,
+        common: Common,
+        told: Mapping[str, float],
+        clients: int,
+    ):
+        self.channel, self.fields, self.method, self.common = channel, fields, method, common
+        self.largest, self.clients, self.stage = told[LARGEST], clients, channel.hiding
+        self.most = (1 << (self.stage.bits - 1)) - 1
+        self.unit = self.stage.limit / self.most
+
+    # ---- slots
+
+    def slots(self, sent: Mapping[str, Tensor]) -> list[Slot]:
+        """Return the slots of replies with these fields; of the tensors only shape and kind are read."""
+        found = [self._slot(name, value) for name, value in sent.items()]
+        own = [TRAINED, SAMPLES, COUNT, *(EXTRA + name for name in self.channel.extra)]
+        loss = [] if self.channel.private else [Slot(LOSS, 1, self.stage.bits, self.unit)]
+        return [*found, *loss, *(Slot(name, 1, self.stage.bits) for name in own)]
+
+    def _slot(self, name: str, value: Tensor) -> Slot:
+        shape = tuple(value.shape)
+        if not value.is_floating_point():
+            return Slot(name, value.numel(), self.stage.bits, shape=shape)
+        if name not in self.channel.touched:  # BatchNorm's statistics
+            return Slot(name, value.numel(), self.stage.bits, self.unit, shape=shape)
+        blank = self.channel.agreed(name, self.common, value.device)
+        at = None if blank.at is None else blank.at[0]
+        if blank.form.kind == "codes" and isinstance(blank.unit, float):
+            return Slot(name, blank.form.count, _code_bits(blank.form), blank.unit, at, shape)
+        return Slot(name, blank.form.count, self.stage.bits, self.unit, at, shape)
+
+    def ring_bits(self, slot: Slot) -> int:
+        """Return the bits of the modulus in which a slot is summed."""
+        return slot.bits + ring.carry_bits(self.clients)
+
+    def groups(self, slots: Sequence[Slot]) -> dict[int, list[Slot]]:
+        """Return the slots by the bits of their modulus."""
+        out: dict[int, list[Slot]] = {}
+        for slot in slots:
+            out.setdefault(self.ring_bits(slot), []).append(slot)
+        return out
+
+    def bytes(self, slots: Sequence[Slot]) -> int:
+        """Return the bytes that one client sends for a sum of these slots."""
+        parts = (ring.packed_bytes(sum(s.count for s in some), bits) for bits, some in self.groups(slots).items())
+        return sum(parts) + self.stage.side(self.clients)
+
+    # ---- at the client
+
+    def weighed(self, up: Mapping[str, Tensor], samples: np.ndarray) -> dict[str, Tensor]:
+        """Return a stack of replies with the clients' weights in them."""
+        return {name: self._weighed(name, rows, samples) for name, rows in up.items()}
+
+    def _weighed(self, name: str, rows: Tensor, samples: np.ndarray) -> Tensor:
+        if self.fields[name].weighting(self.method) != "samples":
+            return rows
+        whole = not rows.is_floating_point()
+        weights = torch.as_tensor(samples.astype(np.int64) if whole else samples / self.largest, device=rows.device)
+        return rows * weights.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
+
+    def codes(
+        self, slots: Sequence[Slot], up: Mapping[str, Tensor], way: Way, loss: np.ndarray, samples: np.ndarray
+    ) -> dict[str, Tensor]:
+        """Return the codes of a stack of replies, int64 [c, count] by slot. up: as `weighed` gives them; way: that they
+        took through the stages."""
+        device = next(iter(up.values())).device if up else torch.device("cpu")
+        trained = ~np.isnan(loss)
+        own = {
+            LOSS: np.where(trained, loss, 0.0), TRAINED: trained, SAMPLES: samples, COUNT: np.ones(len(loss)),
+        }  # fmt: skip
+        numbers = {name: torch.as_tensor(np.asarray(value, dtype=np.float64)) for name, value in own.items()}
+        numbers |= {EXTRA + name: value for name, value in way.extra.items()}
+        out = {}
+        for slot in slots:
+            flight = way.flights.get(slot.name)
+            if slot.name in numbers:
+                out[slot.name] = self._coded(slot, numbers[slot.name].reshape(-1, 1).to(device))
+            elif flight is None:
+                out[slot.name] = self._coded(slot, up[slot.name].flatten(1))
+            else:
+                out[slot.name] = self._coded(slot, flight.values, flight.form.kind == "codes")
+        return out
+
+    def _coded(self, slot: Slot, values: Tensor, coded: bool = False) -> Tensor:
+        """Return values as whole numbers of the slot's unit; refuse what does not fit."""
+        if not values.is_floating_point() or coded or slot.unit == 1.0:
+            codes = values.to(torch.int64)
+        else:
+            codes = values.double().div(slot.unit).round_().to(torch.int64)
+        most = (1 << (slot.bits - 1)) - 1
+        if codes.numel() and int(codes.abs().max()) > most:
+            raise UnalikeError(
+                f"{self.stage.name}: {slot.name.strip(':')!r} goes to {float(values.abs().max()):g}, beyond "
+                f"{most * slot.unit:g}: give {self.stage.name} a larger limit."
+            )
+        return codes
+
+    def words(self, slots: Sequence[Slot], codes: Mapping[str, Tensor]) -> list[np.ndarray]:
+        """Return one client's codes as residues, a vector for each modulus."""
+        return [
+            ring.residues(np.concatenate([codes[slot.name].reshape(-1).cpu().numpy() for slot in some]), bits)
+            for bits, some in self.groups(slots).items()
+        ]
+
+    # ---- at the server
+
+    def split(self, slots: Sequence[Slot], totals: Sequence[np.ndarray]) -> dict[str, Tensor]:
+        """Return sums of residues as codes by slot, int64."""
+        out: dict[str, Tensor] = {}
+        for (bits, some), total in zip(self.groups(slots).items(), totals, strict=True):
+            codes = torch.from_numpy(ring.signed(ring.reduced(total, bits), bits))
+            out |= dict(zip((s.name for s in some), codes.split([s.count for s in some]), strict=True))
+        return out
+
+    def decoded(self, slot: Slot, total: Tensor) -> Tensor:
+        """Return a sum of codes as the server reads it: float64 in the field's shape, whole numbers as they are."""
+        shift = 64 - self.ring_bits(slot)
+        total = (total << shift) >> shift  # modulo the ring, with its sign
+        if slot.unit == 1.0 and slot.name not in self.channel.touched:
+            return total.view(slot.shape)
+        worth = total.double() * slot.unit
+        if slot.at is not None:
+            size = self.channel.sizes[slot.name]
+            worth = worth.new_zeros(size).scatter_(0, slot.at.to(worth.device), worth)
+        by_samples = slot.name in self.fields and self.fields[slot.name].weighting(self.method) == "samples"
+        return (worth * self.largest if by_samples else worth).view(slot.shape)
+
+
+Build = Callable[[Common, Mapping[str, float], int], Summing]  # a sum over so many clients
+
+
+def _code_bits(form: Form) -> int:
+    return (2 * form.most).bit_length() if form.most else max(2, form.bits)

@@ -1,0 +1,232 @@
+"""A client's part in secure sums between machines: its key for a run, shares dealt and given back, an answer masked.
+
+Secrets live in memory only: a client that was started again takes part from the next sum on, and nobody can make it
+open what it sent before. Numbers of a message travel as tensors of bytes; nothing that a server says is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.channel.stages.secure_sum import SIGNATURE, SecureSum
+from unalike.contract import BUFFERS
+from unalike.crypto.secure_sum import KEY, SEALED, Group, Member, RunKey
+from unalike.errors import UnalikeError
+from unalike.messages import wire
+
+PRESENT, SHARES = "::present", "::shares"  # parts of a request: who dealt, and their sealed shares
+MASKED = "sum:"  # and a number: a masked vector of a reply
+MOST = 100_000  # clients of a sum
+
+
+class Signer(Protocol):
+    """A client's signing key, and the public keys that it accepts of others (`unalike.network.seal.Keyring`)."""
+
+    def sign(self, data: bytes) -> bytes:
+        """Return a signature of 96 bytes."""
+        ...
+
+    def verify(self, public: str, data: bytes, signature: bytes) -> bool:
+        """Return whether the owner of a public key signed this; refuse a key that this client was not given."""
+        ...
+
+
+def label(run: str, round: int, exchange: int, attempt: str) -> bytes:
+    """Return what names one sum. attempt: drawn by the server, another one when it has to begin again."""
+    return f"{run} {round} {exchange} {attempt}".encode()
+
+
+def key_statement(run: str, client: int, key: bytes) -> bytes:
+    """Return what a client signs of its key for a run."""
+    return f"unalike secure sum, key of client {client} in run {run}: ".encode() + key
+
+
+def bound(parts: Sequence[bytes]) -> bytes:
+    """Return what masks are bound to of a request in two parts: all that clients are told alike, and the names of what
+    each is told for itself. The model and its statistics must be among the first: a server that sends clients different
+    models could make the sum one client's."""
+    if len(parts) != 2:
+        raise UnalikeError(
+            "A request for a secure sum has two parts: what all clients get, and what is a client's own."
+        )
+    own = sorted(name for name in wire.decode(parts[1])[1] if name not in (PRESENT, SHARES))
+    if alike := next((name for name in own if name in ("w", BUFFERS)), None):
+        raise UnalikeError(f"The request brings {alike!r} for this client alone: in a secure sum all get the same.")
+    return hashlib.sha256(parts[0] + json.dumps(own).encode()).digest()
+
+
+class SecureClient:
+    """One client's secrets for the secure sums of a run.
+
+    stage: the run's, from which the rules of a sum follow; shares: of noise that a sum must have; least: clients that
+    this client's owner wants in a sum; signer: without one, keys of others are the server's word (`loopback`).
+    """
+
+    def __init__(
+        self,
+        run: str,
+        client: int,
+        stage: SecureSum,
+        shares: int = 0,
+        least: int = 0,
+        signer: Signer | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self.run, self.client, self.stage, self.signer, self.say = run, client, stage, signer, say
+        self.least = max(stage.least, shares, least)
+        self._key = RunKey()
+        self._verified: set[tuple[str, bytes]] = set()
+        self._public: dict[int, str] = {}  # the others' signing keys
+        self._when = (-2, -1)
+        self._member: Member | None = None
+        self._dealt: dict[str, Tensor] = {}
+
+    # ---- what the server asks, one answer each
+
+    def answer(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> bytes:
+        """Answer a request about a sum."""
+        stages = {"key": self._give_key, "deal": self._deal, "agree": self._agree, "open": self._open}
+        stage = header.get("stage")
+        if not isinstance(stage, str) or stage not in stages:
+            raise UnalikeError(f"A secure sum has no stage {str(stage)[:50]!r}.")
+        return wire.encode({"kind": "reply", "run": self.run, "stage": stage}, stages[stage](header, parts))
+
+    def _give_key(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        signature = self._sign(self._statement(self.client, self._key.public))
+        return {"key": as_bytes(self._key.public), "signature": as_bytes(signature)}
+
+    def _sign(self, statement: bytes) -> bytes:
+        """Return a signature; zeros where nobody looks at them."""
+        return bytes(SIGNATURE) if self.signer is None else self.signer.sign(statement)
+
+    def _statement(self, client: int, key: bytes) -> bytes:
+        return key_statement(self.run, client, key)
+
+    def _deal(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Make secrets for a sum, and deal shares of them."""
+        clients = numbers(parts, "clients")
+        keys = dict(zip(clients, rows(parts, "keys", len(clients), KEY), strict=True))
+        if len(clients) < self.least:
+            raise UnalikeError(f"{len(clients)} clients are to take part in a sum; this client wants {self.least}.")
+        when, attempt = (_whole(header, "round"), _whole(header, "exchange")), str(header.get("attempt"))[:64]
+        name = label(self.run, *when, attempt)
+        group = Group(name, keys, self.stage.degree(len(clients)), self.stage.opening(len(clients)))
+        if self._member is not None and self._member.group.digest == group.digest:
+            return self._dealt  # asked again: the same answer
+        member = Member(self.client, self._key, group)
+        self._check_keys(header, member, dict(zip(clients, rows(parts, "signatures", len(clients)), strict=True)))
+        self._when, self._member = when, member
+        dealt = member.deal()
+        sealed = b"".join(dealt.sealed[v] for v in member.neighbours)
+        out = {"public": as_bytes(dealt.public), "commitment": as_bytes(dealt.commitment)}
+        self._dealt = {**out, "sealed": as_bytes(sealed).view(-1, SEALED)}
+        return self._dealt
+
+    def _check_keys(self, header: dict[str, Any], member: Member, signatures: Mapping[int, bytes]) -> None:
+        """Refuse a neighbour's key that is not signed with a signing key that this client accepts."""
+        if self.signer is None:
+            return
+        public = header.get("public")
+        for other in member.neighbours:
+            text = public.get(str(other)) if isinstance(public, dict) else None
+            if not isinstance(text, str) or len(text) > 1000:
+                raise UnalikeError(f"The server does not say whose key client {other}'s is.")
+            statement, known = self._statement(other, member.group.keys[other]), (text, member.group.keys[other])
+            if known not in self._verified and not self.signer.verify(text, statement, signatures[other]):
+                raise UnalikeError(f"The key of client {other} is not signed by it: this server is not to be trusted.")
+            self._verified.add(known)
+            self._public[other] = text
+
+    def clients(self, when: tuple[int, int]) -> int:
+        """Return how many clients take part in a sum."""
+        return len(self._sum(when).group.keys)
+
+    def mask(self, when: tuple[int, int], asked: bytes, parts: dict[str, Tensor], words: list[np.ndarray]) -> None:
+        """Mask the vectors of the answer to a request, in place. asked: what masks are bound to of it (`bound`); parts:
+        of the request, the shares that others dealt."""
+        member = self._sum(when)
+        present, sealed = numbers(parts, PRESENT), parts.get(SHARES)
+        there = [v for v in member.neighbours if v in {*present}]
+        got = rows({SHARES: sealed} if sealed is not None else {}, SHARES, len(there), SEALED)
+        member.accept(dict(zip(there, got, strict=True)), present, asked)
+        member.mask(words)
+
+    def _sum(self, when: tuple[int, int]) -> Member:
+        if self._member is None or self._when != when:
+            raise UnalikeError(
+                f"This client has dealt no shares for round {when[0] + 1}, exchange {when[1]}: it was started again, "
+                "or was not asked to."
+            )
+        return self._member
+
+    def _agree(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sign the list of those who came."""
+        member = self._sum((_whole(header, "round"), _whole(header, "exchange")))
+        came = numbers(parts, "came")
+        return {"signature": as_bytes(self._sign(member.statement(came)))}
+
+    def _open(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Give the shares that open the sum of those who came."""
+        member = self._sum((_whole(header, "round"), _whole(header, "exchange")))
+        came = numbers(parts, "came")
+        if self.stage.agree and self.signer is not None:
+            signatures = dict(zip(came, rows(parts, "signatures", len(came)), strict=True))
+            member.check_agreed(came, signatures, self._signed)
+        shares = member.open(came, self.least)
+        lost = len(member.group.keys) - len(came)
+        self.say(f"round {self._when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
+        return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}
+
+    def _signed(self, other: int, statement: bytes, signature: bytes) -> bool:
+        return self.signer is not None and self.signer.verify(self._public[other], statement, signature)
+
+
+# ---------------------------------------------------------------- bytes as tensors
+
+
+def as_bytes(data: bytes) -> Tensor:
+    """Return bytes as a tensor."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def rows(parts: Mapping[str, Tensor], name: str, count: int, size: int | None = None) -> list[bytes]:
+    """Return the rows of a part as bytes; refuse another number of them, or another length."""
+    value = parts.get(name)
+    if value is None or value.dtype != torch.uint8 or value.dim() != 2 or value.shape[0] != count:
+        raise UnalikeError(f"A message about a secure sum must have {count} rows of {name.strip(':')!r}.")
+    if size is not None and value.shape[1] != size:
+        raise UnalikeError(f"The rows of {name.strip(':')!r} must be {size} bytes; got {value.shape[1]}.")
+    return [row.tobytes() for row in value.numpy()]
+
+
+def octets(parts: Mapping[str, Tensor], name: str, size: int) -> bytes:
+    """Return a part as bytes, so many."""
+    value = parts.get(name)
+    if value is None or value.dtype != torch.uint8 or value.dim() != 1 or len(value) != size:
+        raise UnalikeError(f"A message about a secure sum must have {size} bytes of {name!r}.")
+    return value.numpy().tobytes()
+
+
+def numbers(parts: Mapping[str, Tensor], name: str) -> list[int]:
+    """Return a list of clients: ascending, each once."""
+    value = parts.get(name)
+    if value is None or value.dtype != torch.int64 or value.dim() != 1 or not 0 < len(value) <= MOST:
+        raise UnalikeError(f"A message about a secure sum must list clients in {name.strip(':')!r}.")
+    found: list[int] = value.tolist()
+    if found != sorted({*found}) or found[0] < 0:
+        raise UnalikeError(f"The clients in {name.strip(':')!r} must be in ascending order, each once.")
+    return found
+
+
+def _whole(header: Mapping[str, Any], name: str) -> int:
+    value = header.get(name)
+    if type(value) is not int or not -1 <= value < 1 << 31:
+        raise UnalikeError(f"A message about a secure sum must say its {name}.")
+    return value
