@@ -122,6 +122,11 @@ def write_files(folder):
         for k in range(80)
     ]
     (folder / "patients.csv").write_text("\n".join(["hospital,outcome,age,dose,sex", *rows]))
+    people = range(120)
+    bank = [f"c{k},{k * 37 % 91},{k * 53 % 71},{('no', 'yes')[k * 37 % 91 + k % 17 < 50]}" for k in people]
+    shop = [f"c{k},{k % 17},{k * 29 % 67}" for k in people if k % 12]
+    (folder / "bank.csv").write_text("\n".join(["customer,income,debt,default", *bank]))
+    (folder / "shop.csv").write_text("\n".join(["customer,returned,late", *shop]))
     for k in range(24):
         picture = folder / f"pics/{'ab'[k % 2]}/{'xy'[k // 2 % 2]}/{k}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)

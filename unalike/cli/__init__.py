@@ -26,6 +26,7 @@ COMMANDS = {
     "config": "check a config file, or print the JSON Schema for editors",
     "doctor": "versions, devices, threads, compiler, a short speed probe",
     "local-federation": "a real federation on this machine, a process for every client",
+    "vertical": "learn from parties that hold different columns of the same people",
     "serve": "be the server of a real federation",
     "join": "join a real federation with data of your own",
     "keys": "certificates for a server, keys for clients",

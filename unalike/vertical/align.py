@@ -124,7 +124,9 @@ def overlapping(
     return used.pop(""), used
 
 
-def align(guest: Node, links: Sequence[Link], unmatched: str = "drop", psi_key: bytes | None = None) -> dict[str, int]:
+def align(
+    guest: Node, links: Sequence[Link], unmatched: str = "drop", psi_key: bytes | None = None, alignment: str = ""
+) -> dict[str, int]:
     """Compare ids with every host; tell each which of its rows are learned from, in an order that is nobody's own.
 
     Return how many rows each host shares with the guest.
@@ -145,8 +147,9 @@ def align(guest: Node, links: Sequence[Link], unmatched: str = "drop", psi_key: 
     if not order:
         raise UnalikeError("No id is at all parties: are these the same people, written in the same way?")
     for link, of in zip(links, found, strict=True):
-        ask(link, "align", {"places": torch.tensor([of.get(mine, -1) for mine in order])})
+        ask(link, "align", {"places": torch.tensor([of.get(mine, -1) for mine in order])}, alignment=alignment)
     guest.positions = torch.from_numpy(side.order)[torch.tensor(order)]
+    guest.alignment = alignment
     guest.matched = {
         link.name: torch.tensor([mine in of for mine in order]) for link, of in zip(links, found, strict=True)
     }

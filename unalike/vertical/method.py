@@ -117,14 +117,22 @@ class Vertical:
         """Return the joint model's outputs [rows, outputs]; a host that is away counts as zeros."""
         raise NotImplementedError
 
-    def under(self, protection: str) -> Vertical:
-        """Return the method that learns the same under this protection."""
+    def under(self, protection: str, **more: Any) -> Vertical:
+        """Return the method that learns the same under this protection; more: settings of that method alone."""
         options = {"none": self.name, **self.forms}
         if protection not in options:
             raise UnalikeError(f"{type(self).__name__} has protection {either([*options])}; got {protection!r}.")
         kind, values = METHODS[options[protection]], settings_of(self)
-        more = {"cipher": protection} if "cipher" in settings_names(kind) else {}
-        return self if kind is type(self) else kind(**values, **more)  # type: ignore[call-arg]
+        if kind is type(self):
+            return self
+        cipher = {"cipher": protection} if "cipher" in settings_names(kind) else {}
+        return kind(**values, **cipher, **more)  # type: ignore[call-arg]
+
+    @property
+    def bare(self) -> Vertical:
+        """The method that learns the same without protection."""
+        kind = METHODS[next((n for n, k in METHODS.items() if self.name in k.forms.values()), self.name)]
+        return kind(**{name: getattr(self, name) for name in settings_names(kind)})  # type: ignore[call-arg]
 
 
 def settings_names(kind: Any) -> list[str]:

@@ -6,6 +6,7 @@ requests name functions of methods that it has itself, and every field is checke
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ ABOUT = (
     "target",
     "task",
 )  # of a run, kept with a share
+MATCHED = "matched."  # before the name of a host, in the file of an alignment
 KEPT = 2  # checkpoints: the guest may have stopped before it wrote its own
 Parts = tuple[dict[str, Any], dict[str, Tensor]]
 
@@ -64,6 +66,7 @@ class Node:
         self.methods, self.secret, self._psi_key = methods, secret, psi_key
         self._side: psi.Side | None = None
         self.positions: Tensor | None = None  # of each aligned row, its place in the table; -1 where there is none
+        self.alignment = ""  # the name of the alignment, which all parties of a run have in common
         self.matched: dict[str, Tensor] = {}  # at the guest: of each host, which aligned rows it has
         self.me: Me | None = None
         self.method: Vertical | None = None
@@ -87,7 +90,7 @@ class Node:
         kinds = {
             "hello": self._hello, "points": self._points, "mask": self._mask, "align": self._align,
             "setup": self._setup, "call": self._call, "save": self._save, "restore": self._restore,
-            "adopt": self._adopt, "done": self._done,
+            "adopt": self._adopt, "alignment": self._alignment, "done": self._done,
         }  # fmt: skip
         kind = header.get("kind")
         if not isinstance(kind, str) or kind not in kinds:
@@ -126,6 +129,8 @@ class Node:
             raise UnalikeError(f"{GUEST} sent places that are not those of different rows.")
         order = torch.from_numpy(self._side.order)
         self.positions = torch.where(places >= 0, order[places.clamp(min=0)], -1)
+        self.alignment = str(header.get("alignment", ""))[:64]
+        self.keep_alignment()
         return {"kind": "aligned", "matched": len(there)}, {}
 
     def _setup(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
@@ -186,6 +191,38 @@ class Node:
         return KeyedDraws(torch.tensor(key(self.me.seed, "vertical noise", self.name, *at)), torch.float64)
 
     # ---- what it keeps
+
+    @property
+    def ids_digest(self) -> str:
+        """A hash of the table's ids in their order: an alignment is of one table."""
+        ids = self.table.ids if self.table else []
+        return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:32]
+
+    def keep_alignment(self) -> None:
+        """Keep which rows are learned from, for a later start. An alignment without a name is for a prediction."""
+        if self.folder is None or self.positions is None or not self.alignment:
+            return
+        tensors = {"positions": self.positions, **{f"{MATCHED}{n}": rows for n, rows in self.matched.items()}}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        header = {"kind": "alignment", "alignment": self.alignment, "ids": self.ids_digest}
+        replace(self.folder / "alignment", wire.encode(header, tensors))
+
+    def load_alignment(self) -> bool:
+        """Take up the alignment that was kept; false where there is none."""
+        file = (self.folder or Path()) / "alignment"
+        if self.folder is None or not file.exists():
+            return False
+        header, tensors = wire.decode(file.read_bytes())
+        if header.get("ids") != self.ids_digest:
+            raise UnalikeError(f"{file} is of a table with other ids: choose another folder, or remove the file.")
+        self.alignment, self.positions = str(header.get("alignment")), tensors.pop("positions")
+        self.matched = {name.removeprefix(MATCHED): rows for name, rows in tensors.items()}
+        return True
+
+    def _alignment(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if self.positions is None:
+            self.load_alignment()
+        return {"kind": "alignment", "alignment": self.alignment}, {}
 
     def share(self, epoch: int) -> bytes:
         """Return this party's part of the model as a file: its numbers, and how its rows are prepared."""

@@ -32,6 +32,7 @@ from unalike.vertical.predict import predicted
 from unalike.vertical.sees import Sight, who_sees
 from unalike.vertical.tables import prepared
 
+ALONE = "alone.share"  # in a run's folder: the guest's own model
 ROWS_PER_COLUMN = 16  # of a batch, below which a host's gradient tells labels: measured, see docs/vertical.md
 
 
@@ -269,25 +270,30 @@ def fit(
     chosen, how = method.under(protection), Settings(**settings)
     path = None if folder is None else Path(folder)
     session = simulated(parties, chosen, how, engine, path)
-    alone = None
-    if how.fallback == "alone":
-        alone = trained_alone(parties, method, how)
     session.set_up()
     history = begun(path, chosen, how, parties.names, resume)
     for _ in trained(session, history, path):
         pass
+    alone = trained_alone(session, method) if how.fallback == "alone" else None
+    if alone is not None and path is not None:
+        keep_alone(path, alone)
     return Run(parties, session, history, alone)
 
 
-def trained_alone(parties: Parties, method: Vertical, settings: Settings) -> Session:
-    """Train the guest's own columns by themselves."""
-    plain = dc.replace(settings, noise=0.0, clip=0.0)
-    guest = copy_of(parties.guest)
-    session = Session(guest, [], method, plain, parties.train, parties.test, parties.scale, parties.classes)
+def trained_alone(joint: Session, method: Vertical) -> Session:
+    """Train the guest's own columns by themselves, without protection: nothing crosses."""
+    plain = dc.replace(joint.settings, noise=0.0, clip=0.0)
+    rows = (joint.train, joint.test)
+    session = Session(copy_of(joint.guest), [], method.bare, plain, *rows, joint.scale, joint.classes)
     session.set_up()
-    for number in range(1, settings.epochs + 1):
+    for number in range(1, plain.epochs + 1):
         session.epoch(number)
     return session
+
+
+def keep_alone(folder: Path, alone: Session) -> None:
+    """Keep the guest's own model, for rows that a host does not have."""
+    replace(folder / ALONE, alone.guest.share(alone.settings.epochs))
 
 
 def simulated(

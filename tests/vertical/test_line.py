@@ -1,0 +1,294 @@
+"""Parties over real TLS: the same model as a simulation, strangers refused, a party killed and resumed."""
+
+import contextlib
+import dataclasses as dc
+import socket
+import threading
+
+import numpy as np
+import pytest
+import torch
+from goldens import golden
+from vertical_cases import bank_and_shop, furthest
+
+from unalike import vertical as v
+from unalike.errors import UnalikeError
+from unalike.messages import wire
+from unalike.network import keys
+from unalike.vertical import line
+from unalike.vertical.exchange import Hosts
+from unalike.vertical.links import Direct
+from unalike.vertical.node import Node
+from unalike.vertical.parties import held_out
+from unalike.vertical.run import Session, Settings, read_history
+from unalike.vertical.serve import Guest
+from unalike.vertical.tables import Table, read_table
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def ring(tmp_path):
+    """A guest's folder of keys with the keys of shop, depot and the coordinator."""
+    keys.make_server(tmp_path / "keys", [HERE])
+    for name in ("shop", "depot", "coordinator"):
+        public = keys.make_node(tmp_path / name)
+        public.rename(tmp_path / "keys" / "clients" / f"{name}.pub")
+    return tmp_path
+
+
+class Door:
+    """A listener and parties in threads of this process, which end when the test does."""
+
+    def __init__(self, ring):
+        self.ring, self.said, self.threads, self.errors = ring, [], [], []
+        self.listener = line.Listener(ring / "keys", (HERE, 0), 20.0, self.said.append)
+
+    def join(self, node, ca=None, then=None):
+        place, ca = (HERE, self.listener.port), ca or self.ring / "keys" / "ca.crt"
+
+        def attend():
+            try:
+                line.attend(node, place, ca, self.ring / node.name, 10.0, self.said.append)
+            except Killed:
+                self.join(then)
+            except Exception as error:  # looked at by the test
+                self.errors.append(error)
+
+        self.threads.append(threading.Thread(target=attend, daemon=True))
+        self.threads[-1].start()
+
+    def end(self):
+        self.listener.done()
+        for thread in self.threads:
+            thread.join(20)
+
+
+@pytest.fixture
+def door(ring):
+    found = Door(ring)
+    yield found
+    found.end()
+
+
+def aligned(name, x, ids):
+    node = Node(Table(name, ids, torch.tensor(x, dtype=torch.float64)))
+    node.positions = torch.arange(len(ids))
+    return node
+
+
+def test_golden_numbers_over_the_real_link(door):
+    """Algorithm 2, the sealed regression and split networks, with parties behind TLS sockets."""
+    case = golden("vertical_lr")
+    ids = [str(k) for k in range(60)]
+    y = torch.tensor(case["data"]["y"]).long()
+    hosts = [aligned(name, x, ids) for name, x in zip(("shop", "depot"), case["data"]["x"][1:], strict=True)]
+    for node in hosts:
+        door.join(node)
+    guest = aligned("bank", case["data"]["x"][0], ids)
+    guest.table.y, guest.role = y, "guest"
+    links = door.listener.links(["shop", "depot"], 10.0)
+    hyper = case["hyper"]
+    settings = Settings(shuffle=False, batch_size=hyper["batch_size"])
+    session = Session(
+        guest, links, v.LogisticRegression(lr=hyper["lr"], l2=hyper["l2"]), settings, torch.arange(60), torch.arange(0),
+        "none", 2,
+    )  # fmt: skip
+    session.set_up()
+    for row in case["rounds"]:
+        session.epoch(row["round"])
+        assert furthest([node.me.theta[:, 0] for node in (guest, *hosts)], row["theta"]) < 1e-12
+
+    case = golden("vertical_two_party_lr")
+    only = aligned("shop", np.concatenate([np.array(x) for x in case["data"]["x"][1:]], 1).tolist(), ids)
+    hosts[0].table, hosts[0].positions = only.table, only.positions
+    settings = Settings(shuffle=False, batch_size=30, small_batches=True)
+    session = Session(
+        guest, links[:1], v.SealedLogistic(lr=0.5, bits=512), settings, torch.arange(60), torch.arange(0), "none", 2
+    )
+    with pytest.warns(UserWarning, match="Labels are not protected"):
+        session.set_up()
+    for number in (1, 2, 3):
+        session.epoch(number)
+    assert furthest([hosts[0].me.theta], [case["steps"][-1]["theta_host"]]) < 1e-12
+
+
+def guest_of(door, folder, bank, **options):
+    table = read_table("bank", bank, "customer", "default")
+    return Guest(table, door.listener, ["shop"], folder, patience=10.0, say=door.said.append, **options)
+
+
+def shop_node(door, shop, kind=Node):
+    return kind(read_table("shop", shop, "customer"), folder=door.ring / "shop-state", secret=True)
+
+
+def simulated(guest, node, method, settings):
+    """Train in this process on the rows that were matched over the network; return both parties."""
+    copies = []
+    for one in (guest.node, node):
+        copies.append(Node(one.table, one.name))
+        copies[-1].positions, copies[-1].matched, copies[-1].role = one.positions, one.matched, one.role
+    train, test = held_out(len(guest.node.positions), guest.test, settings.seed)
+    session = Session(
+        copies[0], [Direct(copies[1])], method, settings, train, test, "standard", 2, guest.uses, guest.unmatched
+    )
+    session.set_up()
+    for number in range(1, settings.epochs + 1):
+        session.epoch(number)
+    return copies
+
+
+METHOD, HOW = v.LogisticRegression(lr=0.5), Settings(epochs=4, batch_size=40)
+
+
+def test_a_bank_and_a_shop_match_train_and_predict(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    node = shop_node(door, shop)
+    door.join(node)
+    guest = guest_of(door, tmp_path / "run", bank, unmatched="mask")
+    guest.train(METHOD, HOW, 2)
+    assert guest.report.matched == {"shop": 110} and guest.report.aligned == 120
+    same = simulated(guest, node, METHOD, HOW)
+    for here, there in zip(same, (guest.node, node), strict=True):
+        assert torch.equal(here.me.theta, there.me.theta)
+
+    again = guest_of(door, tmp_path / "predict", bank, unmatched="mask")
+    found = again.predict(guest.node.share(4), "zero", None)
+    assert len(found) == 120 and (found.classes == guest.table.y.numpy()).mean() > 0.8
+    joint = METHOD.scores(same[0].me, Hosts([Direct(same[1])], METHOD, {"shop": 2}, 1), torch.arange(120))
+    assert np.abs(torch.sigmoid(joint)[:, 0].numpy() - found.probabilities[guest.node.positions, 1]).max() < 1e-12
+    door.listener.done()
+    door.threads[0].join(10)
+    assert "shop is done" in door.said
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing is caught, nothing is written."""
+
+
+class Mortal(Node):
+    """A party that dies at its twentieth call, which is in the middle of an epoch."""
+
+    calls = 0
+
+    def handle(self, header, tensors):
+        self.calls += header.get("kind") == "call"
+        if self.calls == 20:
+            raise Killed
+        return super().handle(header, tensors)
+
+
+def test_a_host_that_is_killed_in_mid_epoch_and_starts_again_gives_the_same_model(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    first, second = shop_node(door, shop, Mortal), shop_node(door, shop)
+    door.join(first, then=second)
+    guest = guest_of(door, tmp_path / "run", bank)
+    guest.train(METHOD, HOW, 2)
+    assert any("shop is gone" in line for line in door.said) and second.me is not None
+    for here, there in zip(simulated(guest, second, METHOD, HOW), (guest.node, second), strict=True):
+        assert torch.equal(here.me.theta, there.me.theta)
+    assert [line["epoch"] for line in read_history(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_a_guest_that_is_killed_between_the_parties_checkpoints_continues(door, tmp_path, monkeypatch):
+    """The host has kept epoch 3 and the guest has not: both go on from 2."""
+    bank, shop = bank_and_shop(tmp_path)
+    node = shop_node(door, shop)
+    door.join(node)
+    guest, save = guest_of(door, tmp_path / "run", bank), Node.save
+
+    def dying(self, epoch):
+        if self.role == "guest" and epoch == 3:
+            raise Killed
+        save(self, epoch)
+
+    monkeypatch.setattr(Node, "save", dying)
+    with pytest.raises(Killed):
+        guest.train(METHOD, HOW, 2)
+    monkeypatch.undo()
+    door.listener.close()
+    door.listener = line.Listener(door.ring / "keys", (HERE, door.listener.port), 20.0, door.said.append)
+    again = guest_of(door, tmp_path / "run", bank)
+    again.train(METHOD, HOW, 2, resume=True)
+    for here, there in zip(simulated(again, node, METHOD, HOW), (again.node, node), strict=True):
+        assert torch.equal(here.me.theta, there.me.theta)
+
+
+def test_another_table_cannot_continue_a_run(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    node = shop_node(door, shop)
+    door.join(node)
+    guest = guest_of(door, tmp_path / "run", bank)
+    guest.train(METHOD, dc.replace(HOW, epochs=1), 2)
+    node.table = dc.replace(node.table, ids=node.table.ids[::-1])
+    node.positions = None
+    with pytest.raises(UnalikeError, match=r"shop: .*is of a table with other ids"):
+        guest_of(door, tmp_path / "run", bank).train(METHOD, HOW, 2, resume=True)
+    node.table = read_table("shop", shop, "customer", drop=["returns"])
+    with pytest.raises(UnalikeError, match=r"shop: .* has another model: other columns, or another method"):
+        guest_of(door, tmp_path / "run", bank).train(METHOD, HOW, 2, resume=True)
+
+
+@pytest.mark.parametrize(("name", "key", "line_of"), [
+    ("bakery", "shop", "'bakery' is not registered here"),
+    ("shop", "depot", "not the one that 'shop' is registered with"),
+])  # fmt: skip
+def test_strangers_are_refused_in_one_line(door, name, key, line_of):
+    with pytest.raises(UnalikeError, match=line_of):
+        line.connect((HERE, door.listener.port), door.ring / "keys" / "ca.crt", door.ring / key, name)
+    with pytest.raises(UnalikeError, match="did not come within 0 s"):
+        door.listener.links(["shop"], 0)
+
+
+def test_another_guest_s_certificate_is_refused(door, tmp_path):
+    keys.make_server(tmp_path / "other", [HERE])
+    door.join(Node(None, "coordinator"), ca=tmp_path / "other" / "ca.crt")
+    door.threads[0].join(20)
+    assert "is not the guest of this ca.crt" in str(door.errors[0])
+
+
+def test_nonsense_at_the_door_does_not_disturb(door):
+    with socket.create_connection((HERE, door.listener.port)) as stream:
+        stream.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
+        stream.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            while stream.recv(1000):
+                pass
+    door.join(Node(None, "coordinator"))
+    assert door.listener.links(["coordinator"], 10.0)[0].name == "coordinator"
+
+
+class Garbler(Node):
+    """A party whose answers are not what was asked for."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.garbled = {}
+
+    def answer(self, data):
+        header, _ = wire.decode(data)
+        wrong = self.garbled.get(header.get("function") or header.get("kind"))
+        return super().answer(data) if wrong is None else wrong
+
+
+def test_a_host_that_answers_garbage_is_named(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    node = shop_node(door, shop, Garbler)
+    door.join(node)
+    replies = {
+        b"nonsense": "shop answered with something else: A message says its header",
+        wire.encode({"kind": "reply"}, {"z": torch.zeros(3, 1).double()}): r"shop sent 'z' with shape \[3, 1\]",
+        wire.encode({"kind": "reply"}, {"z": torch.full((40, 1), float("nan")).double()}): "NaN or infinite",
+        wire.encode({"kind": "reply"}, {"z": torch.zeros(40, 1)}): "shop sent 'z' as torch.float32",
+        wire.encode({"kind": "reply"}, {"y": torch.zeros(40, 1).double()}): "shop sent y; z was expected",
+        wire.encode({"kind": "error", "reason": "no more"}, {}): "shop: no more",
+    }
+    for k, (data, expected) in enumerate(replies.items()):
+        node.garbled = {"partial": data}
+        with pytest.raises(UnalikeError, match=expected):
+            guest_of(door, tmp_path / f"run{k}", bank).train(METHOD, HOW, 2)
+    node.garbled = {
+        "hello": wire.encode({"kind": "hello", "name": "shop", "role": "host", "columns": 3, "rows": 1}, {})
+    }
+    with pytest.raises(UnalikeError, match="shop answered with something else than who it is"):
+        guest_of(door, tmp_path / "last", bank).train(METHOD, HOW, 2)
