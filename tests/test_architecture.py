@@ -56,7 +56,9 @@ MAY = {
     "config": BASE
     | {"settings", "run", "engines", "client", "metrics", "methods", "models", "channel", "contract", "nn"}
     | {"training", "data"},
-    "network": BASE | {"channel", "config", "run", "client", "crypto", "messages", "methods", "nn", "data"},
+    "network": BASE
+    | {"settings", "channel", "config", "run", "client", "crypto", "messages", "methods", "contract", "training"}
+    | {"nn", "data"},
     "vertical": BASE | {"crypto", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},

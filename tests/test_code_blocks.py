@@ -41,6 +41,8 @@ ADDED = {
 ONLY_PARSED = {
     ("serve",): "waits for clients",
     ("join",): "waits for a server",
+    ("audit",): "needs a client's folder; tests/network has one",
+    ("status",): "likewise",
     ("demo",): "trains for ten seconds; tests/cli runs it",
     ("data", "get"): "asks the network",
     ("data", "describe"): "asks the network for a set that is not here",

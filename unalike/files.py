@@ -33,15 +33,16 @@ def complaining(what: str) -> Iterator[None]:
         raise UnalikeError(f"{what}: {error.strerror or error}.") from error
 
 
-def replace(path: Path, data: bytes, sync: bool = True, mark: str = "new") -> None:
-    """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk."""
+def replace(path: Path, data: bytes, sync: bool = True, mark: str = "new", mode: int = 0o666) -> None:
+    """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk. mode: who may
+    read it, as `os.open` takes it."""
     with replacing(path, mark) as new:
-        write(new, data, sync)
+        write(new, data, sync, mode)
 
 
-def write(path: Path, data: bytes, sync: bool = True) -> None:
+def write(path: Path, data: bytes, sync: bool = True, mode: int = 0o666) -> None:
     """Write a file that is not there yet. `sync` waits for the disk."""
-    with open(path, "xb") as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         if sync:
             file.flush()

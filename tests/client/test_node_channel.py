@@ -4,7 +4,6 @@ import dataclasses as dc
 
 import numpy as np
 import pytest
-import safetensors.torch
 import small
 import torch
 from following import Follow
@@ -60,8 +59,8 @@ def parts(node, **given):
 
 
 def kept(node, name="state"):
-    file = node.state.path / f"{name}.safetensors"
-    return safetensors.torch.load_file(file) if file.exists() else {}
+    with node.state.open() as content:
+        return dict(content.kept if name == "state" else content.pending)
 
 
 @pytest.mark.parametrize("channel", ["topk:0.1,quantise:7", "stc:0.2", "randomk:0.3,qsgd:3", "half", "clip:0.1"])

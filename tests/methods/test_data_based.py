@@ -16,7 +16,8 @@ from unalike import testing
 from unalike.cli import main
 from unalike.methods.astraea import schedule
 from unalike.network import join
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
+from unalike.network.policy import Policy
 
 EXACT = {"engine": "sequential", "dtype": "float64", "device": "cpu"}
 ALL = {"clients_per_round": 1.0}
@@ -64,7 +65,7 @@ def test_a_client_must_allow_its_samples_to_leave(tmp_path):
 
     def people(folder, allow):
         named = {"methods": ("hybrid-fl",)} if allow else {}  # to name the method is not enough
-        rules = Rules(**named, repeatable=True, allow_samples=allow)
+        rules = Policy.open(**named, repeatable=True, allow_samples=allow)
         return Direct([Client(own(data(), k), tmp_path / folder / f"site-{k}", rules) for k in range(4)])
 
     with refused("site-0: HybridFL sends clients' own samples to the server .* this client must allow it"):

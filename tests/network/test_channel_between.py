@@ -23,7 +23,8 @@ from test_network_messages import (
 import unalike as ua
 from unalike.channel import STAGES
 from unalike.messages import wire
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
+from unalike.network.policy import Policy
 
 PACKED = "clip:1.0,topk:0.1,quantise:7:none:nearest"  # draws nothing
 RUNS = {
@@ -91,7 +92,7 @@ def test_an_answer_that_is_lost_leaves_no_error(people, tmp_path):  # noqa: F811
 
 def test_every_request_comes_twice(people, tmp_path):  # noqa: F811
     """A network that repeats itself: the second answer is the first, also where it was drawn; no error moves twice."""
-    people[1].rules = Rules()  # draws that nobody can repeat
+    people[1].policy = Policy.open()  # draws that nobody can repeat
 
     class Twice(Direct):
         def exchange(self, requests, seconds):
@@ -132,7 +133,7 @@ def test_a_client_that_is_started_anew_goes_on(people, tmp_path):  # noqa: F811
     class Restart(ua.Callback):
         def on_round(self, run, line):
             link.people[1].close()
-            link.people[1] = Client(own(data(), 1), tmp_path / "site-1", Rules(repeatable=True))
+            link.people[1] = Client(own(data(), 1), tmp_path / "site-1", Policy.open(repeatable=True))
 
     close(served(settings_of(), link, callbacks=[Restart()]).server.w, simulated(settings_of()).server.w)
 
@@ -141,7 +142,7 @@ def test_a_real_clients_draws_are_its_own(tmp_path):
     """Rounding by chance hides what it can only if the server cannot draw the same."""
     found = []
     for k in range(2):
-        here = Client(own(data(), 0), tmp_path / str(k), Rules())
+        here = Client(own(data(), 0), tmp_path / str(k), Policy.open())
         link = Direct([here])
         link.meddle = lambda k, header, answer: (header["kind"] == "request" and found.append(answer)) or answer
         ua.network.server.run(
@@ -273,7 +274,7 @@ def test_a_plan_says_every_setting_of_a_stage(people):  # noqa: F811
     ],
 )
 def test_a_client_insists_on_stages(require, channel, lacks, people):  # noqa: F811
-    people[3].rules = Rules(repeatable=True, require=require)
+    people[3].policy = Policy.open(repeatable=True, require=require)
     method = "fedavg" if "noise" in str(channel) else "scaffold"
     settings = settings_of(method, channel, rounds=1, clients_per_round=1.0)
     settings["method"] |= {"weights": "uniform"} if method == "fedavg" else {}
@@ -288,7 +289,7 @@ def test_rules_name_stages_that_there_are():
     wrongs = (("clpi", "clip"), ("clip:-1", "norm"), ("clip:1:2:3", "clip:norm"), ("noise:auto", "as a number"))
     for wrong, words in wrongs:
         with refused(words):
-            Rules(require=(wrong,))
+            Policy.open(require=(wrong,))
 
 
 BAD = {
@@ -338,7 +339,7 @@ def test_a_stage_of_ones_own_needs_the_same_file_at_both_ends(tmp_path, people):
     with refused("this client was not given mine.py"):
         served(settings, Direct(people))
     for client in people:
-        client.rules = Rules(files=(here,), repeatable=True)
+        client.policy = Policy.open(files=(here,), repeatable=True)
     close(served(settings, Direct(people)).server.w, simulated(settings).server.w)
 
 
@@ -399,8 +400,8 @@ def test_a_client_that_needs_noise_answers_no_evaluation_unless_it_allows_it(peo
         (1, {"require": ("local-noise",)}),
         (3, {"require": ("local-noise:0.5",), "allow_evaluation": True}),
     ):
-        people[k].rules = Rules(repeatable=True, **rules)
-    people[2].rules = Rules(repeatable=True, require=("clip",))
+        people[k].policy = Policy.open(repeatable=True, **rules)
+    people[2].policy = Policy.open(repeatable=True, require=("clip",))
     answers, said = {}, []
 
     def hear(k, header, answer):
@@ -427,7 +428,7 @@ STATED = {
 def test_real_noise_on_the_sum_has_the_stated_size(noise, tmp_path):
     """Drawn from the operating system, at clients or the server, of some 18,000 numbers in two rounds: a tenth off
     would be 19 standard errors."""
-    people = [Client(own(data(), k), tmp_path / str(k)) for k in range(4)]  # noqa: F811
+    people = [Client(own(data(), k), tmp_path / str(k), Policy.open()) for k in range(4)]  # noqa: F811
 
     def moved(channel):
         settings = {**uniform(channel, dtype="float64", evaluate_every=2), "model": WIDE}

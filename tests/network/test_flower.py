@@ -25,7 +25,7 @@ from unalike import config
 from unalike.cli import main, serve
 from unalike.errors import UnalikeError
 from unalike.messages import wire
-from unalike.network import client as clients
+from unalike.messages.request import united
 from unalike.network import keys, one_machine, server
 
 pytest.importorskip("flwr")
@@ -88,7 +88,7 @@ class Watched:
         self.before, self.deadline = lambda header: None, SECONDS
 
     def exchange(self, requests, seconds):
-        header = clients.united(next(iter(requests.values())))[0]
+        header = united(next(iter(requests.values())))[0]
         training = header["kind"] == "request"
         self.before(header)
         if training:

@@ -17,7 +17,8 @@ from unalike.data.joined import JoinedFederation
 from unalike.data.public import public_hash
 from unalike.network import client as clients
 from unalike.network import one_machine, server
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
+from unalike.network.policy import Policy
 
 NETWORKS = {"pictures": {"name": "mlp", "hidden": [4]}, "signals": {"name": "mlp", "hidden": [5, 4]}}
 INTERLEAVED = ["pictures", "signals", "signals", "pictures"]
@@ -53,7 +54,7 @@ def people(fed, folder):
         tests = [mine.test.of(k)] if mine.test is not None else None
         one = ua.Federation.from_arrays([mine.train.of(k)], client_tests=tests, classes=3)
         one = one if mine.public is None else one.with_public(*mine.public)
-        out.append(Client(one, folder / f"site-{k}", Rules(repeatable=True)))
+        out.append(Client(one, folder / f"site-{k}", Policy.open(repeatable=True)))
     return out
 
 
@@ -245,7 +246,7 @@ def test_flags_of_the_server_by_network(tmp_path):
 
 def test_serverless_clients_must_start_alike(tmp_path, monkeypatch):
     fed, build = data(), clients.config.make_model
-    some = [Client(own(fed, k), tmp_path / str(k), sealer=object()) for k in range(4)]
+    some = [Client(own(fed, k), tmp_path / str(k), Policy.open(), sealer=object()) for k in range(4)]
     table = {"name": "mlp", "hidden": [4]}
 
     def other(table, federation, seed):

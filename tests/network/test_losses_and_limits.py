@@ -4,8 +4,9 @@ import pytest
 from small import refused
 from test_network_messages import Direct, data, own, served, tables
 
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.link import Lost
+from unalike.network.policy import Policy
 
 
 def people(folder, rules):
@@ -19,7 +20,7 @@ def test_a_client_lost_in_the_first_exchange_of_a_round_is_counted(tmp_path):
         return Lost("it has left") if (k, header.get("round"), header.get("exchange")) == (1, 1, 0) else answer
 
     said = []
-    link = Direct(people(tmp_path, Rules(repeatable=True)), meddle)
+    link = Direct(people(tmp_path, Policy.open(repeatable=True)), meddle)
     run = served(tables("fedfa"), link, said)
     second = [k for k, header in link.asked if (header.get("round"), header.get("exchange")) == (1, 1)]
     assert second[:3] == [0, 2, 3]
@@ -31,14 +32,14 @@ def test_a_methods_own_amount_of_work_is_within_a_clients_rules_too(tmp_path):
     """[local] asks for 1 to 3 steps; OneShot's 60 epochs are 60 times as many, and nobody here does more than 3."""
     said = []
     with refused("none of 4 clients gave an answer of use"):
-        served(tables("oneshot", method={"epochs": 60}), Direct(people(tmp_path, Rules(max_steps=3))), said)
+        served(tables("oneshot", method={"epochs": 60}), Direct(people(tmp_path, Policy.open(max_steps=3))), said)
     for k, steps in enumerate((120, 60, 180, 180)):
         refusal = f"The run wants {steps} steps a round of this client, which does 3 at most (--max-steps)"
         assert any(f"site-{k}" in text and refusal in text for text in said), said
 
 
 def test_a_methods_own_amount_of_work_may_be_small_enough(tmp_path):
-    run = served(tables("oneshot", method={"epochs": 1}), Direct(people(tmp_path, Rules(max_steps=3))))
+    run = served(tables("oneshot", method={"epochs": 1}), Direct(people(tmp_path, Policy.open(max_steps=3))))
     assert [line.get("lost") for line in run.history] == [None] * 3
 
 

@@ -16,10 +16,12 @@ from unalike.client import OneClient, Rehearsal
 from unalike.contract.fields import LOSS
 from unalike.data.remote import alone
 from unalike.messages import wire
+from unalike.messages.request import united
 from unalike.network import client as clients
 from unalike.network import server
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.link import Lost
+from unalike.network.policy import Policy
 
 KEYS = {f"site-{k}": f"ecdsa-sha2-nistp384 {k} somebody".encode() for k in range(4)}
 ON_PUBLIC = ("feddf", "fedmd", "dapper", "cronus", "data-sharing", "xormixfl")  # test_public_set.py has these
@@ -42,7 +44,7 @@ class Direct:
 
     def exchange(self, requests, seconds):
         for k, parts in requests.items():
-            header, _ = clients.united(parts)
+            header, _ = united(parts)
             self.asked.append((k, header))
             if k in self.away:
                 yield k, Lost("it has left")
@@ -84,7 +86,7 @@ def own(fed, k):
 @pytest.fixture
 def people(tmp_path):
     fed = data()
-    rules = Rules(methods=tuple(ua.METHODS), repeatable=True, allow_samples=True)
+    rules = Policy.open(methods=tuple(ua.METHODS), repeatable=True, allow_samples=True)
     return [Client(own(fed, k), tmp_path / f"site-{k}", rules) for k in range(4)]
 
 
@@ -217,7 +219,7 @@ def test_a_client_that_is_started_anew_goes_on(people, tmp_path):
     class Restart(ua.Callback):
         def on_round(self, run, line):
             link.people[1].close()  # as the end of its process does
-            link.people[1] = Client(own(data(), 1), tmp_path / "site-1", Rules(repeatable=True))
+            link.people[1] = Client(own(data(), 1), tmp_path / "site-1", Policy.open(repeatable=True))
 
     settings = tables("scaffold")
     close(served(settings, link, callbacks=[Restart()]).server.w, simulated(settings).server.w)
@@ -248,7 +250,7 @@ def test_a_request_that_is_repeated_is_not_trained_again(people, monkeypatch):
         def exchange(self, requests, seconds):
             for k, parts in requests.items():
                 first = self.people[k].answer(parts)
-                if clients.united(parts)[0]["kind"] == "request":
+                if united(parts)[0]["kind"] == "request":
                     assert self.people[k].answer(parts) == first
                 yield k, first
 
@@ -482,7 +484,7 @@ def planned(people, tmp_path):
     class Catch(Direct):
         def exchange(self, requests, seconds):
             for k, parts in requests.items():
-                header = clients.united(parts)[0]
+                header = united(parts)[0]
                 caught.setdefault((k, header["kind"]), parts)
             return super().exchange(requests, seconds)
 
@@ -497,7 +499,7 @@ def error(client, *parts):
 
 
 def asked(parts, tensors=None, **changes):
-    header, fields = clients.united(parts)
+    header, fields = united(parts)
     return wire.encode({**header, **changes}, {**fields, **(tensors or {})})
 
 
@@ -509,7 +511,7 @@ REQUESTS = {
     "an unknown kind": (lambda p: asked(p, kind="shell"), "kind 'shell'"),
     "a run elsewhere": (lambda p: asked(p, run="../../../../tmp"), "no run's name"),
     "a run that is none": (lambda p: asked(p, run=None), "no run's name"),
-    "an unknown run": (lambda p: asked(p, run="0" * 16), "no plan of the run"),
+    "an unknown run": (lambda p: asked(p, run="0" * 16), "one run at a time, now"),
     "another method": (lambda p: asked(p, method="FedAvg"), "method 'FedAvg'"),
     "other settings": (lambda p: asked(p, settings="0" * 12), "settings"),
     "another version": (lambda p: asked(p, version="9"), "version '9'"),
@@ -526,13 +528,19 @@ REQUESTS = {
 }
 
 
+def files(client):
+    """What it keeps on disk, but for the log, which notes refusals too."""
+    found = [f for f in client.folder.rglob("*") if f.is_file() and "audit" not in f.name]
+    return {f: f.read_bytes() for f in found}
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_client_refuses(name, planned):
     client, caught = planned
     garble, reason = REQUESTS[name]
-    before = {f: f.read_bytes() for f in client.folder.rglob("*") if f.is_file()}
+    before = files(client)
     assert reason in error(client, garble(caught[0, "request"]))
-    assert {f: f.read_bytes() for f in client.folder.rglob("*") if f.is_file()} == before
+    assert files(client) == before
 
 
 def test_a_message_whose_parts_say_the_same_twice(planned):
@@ -579,7 +587,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_client_refuses_a_plan(name, planned):
     client, caught = planned
-    header, _ = clients.united(caught[0, "plan"])
+    header, _ = united(caught[0, "plan"])
     plan = {**header["plan"], **PLANS[name]} if isinstance(PLANS[name], dict) else PLANS[name]
     run = "f" * 16
     assert error(client, wire.encode({**header, "run": run, "plan": plan}, {}))
@@ -607,10 +615,10 @@ def with_rules(tmp_path, rules):
 
 def test_methods_it_does_not_run(tmp_path):
     with refused("site-0: The run is of 'scaffold'; this client runs fedavg, fedprox only"):
-        served(tables("scaffold"), with_rules(tmp_path, Rules(methods=("fedavg", "fedprox"))))
-    served(tables("fedprox"), with_rules(tmp_path / "again", Rules(methods=("fedavg", "fedprox"))))
+        served(tables("scaffold"), with_rules(tmp_path, Policy.open(methods=("fedavg", "fedprox"))))
+    served(tables("fedprox"), with_rules(tmp_path / "again", Policy.open(methods=("fedavg", "fedprox"))))
     with refused("There is no method 'fedvag'. Did you mean 'fedavg'"):
-        Rules(methods=("fedvag",))
+        Policy.open(methods=("fedvag",))
 
 
 def test_a_method_of_ones_own_needs_the_same_file_at_both_ends(tmp_path):
@@ -621,25 +629,25 @@ def test_a_method_of_ones_own_needs_the_same_file_at_both_ends(tmp_path):
     settings = tables(method={"file": f"{there}:Mine", "factor": 0.5})
     del settings["method"]["name"]
     with refused("this client was not given mine.py"):
-        served(settings, with_rules(tmp_path / "none", Rules()))
-    run = served(settings, with_rules(tmp_path / "both", Rules(files=(here,), repeatable=True)))
+        served(settings, with_rules(tmp_path / "none", Policy.open()))
+    run = served(settings, with_rules(tmp_path / "both", Policy.open(files=(here,), repeatable=True)))
     close(run.server.w, simulated(settings).server.w)
     here.write_text(OWN + "\n")
     with refused("The run's mine.py is not this client's mine.py"):
-        served(settings, with_rules(tmp_path / "changed", Rules(files=(here,))))
+        served(settings, with_rules(tmp_path / "changed", Policy.open(files=(here,))))
 
 
 def test_more_steps_than_it_does(tmp_path):
     with refused("site-2: The run wants 3 steps a round of this client, which does 2 at most"):
-        served(tables(), with_rules(tmp_path, Rules(max_steps=2)))
+        served(tables(), with_rules(tmp_path, Policy.open(max_steps=2)))
 
 
 def test_privacy_noise_is_the_clients_own(tmp_path):
     """A server that knows the seed could subtract noise drawn from it."""
     noisy = tables("rfedavg-plus", method={"noise_std": 1.0, "clip": 1.0, "lam": 1.0})
     known = simulated(noisy).server.w
-    close(served(noisy, with_rules(tmp_path / "seeded", Rules(repeatable=True))).server.w, known)
-    own_noise = served(noisy, with_rules(tmp_path / "own", Rules())).server.w
+    close(served(noisy, with_rules(tmp_path / "seeded", Policy.open(repeatable=True))).server.w, known)
+    own_noise = served(noisy, with_rules(tmp_path / "own", Policy.open())).server.w
     assert (own_noise - known).abs().max() > 1e-4
 
 
@@ -659,7 +667,7 @@ def test_a_run_may_have_more_classes_than_a_client_has_names_for(tmp_path, peopl
     few = own(data(), 1)
     few = few.replace(train=few.train.take(np.flatnonzero(few.train.y < 2), [int((few.train.y < 2).sum())]), test=None)
     two = few.replace(classes=2, names=["ann"], label_names=["cat", "dog"])
-    people[1] = Client(two, tmp_path / "two", Rules())
+    people[1] = Client(two, tmp_path / "two", Policy.open())
     run = served(tables(), Direct(people))
     assert run.data.classes == 3 and run.data.sizes[1] == len(two.train.y)
 
@@ -677,5 +685,5 @@ def test_the_engine_alone_says_where_to_go():
 def test_a_plan_is_kept_for_a_later_start(planned):
     client, _ = planned
     (file,) = client.folder.glob("*/plan.json")
-    assert json.loads(file.read_text())["client"] == 0
+    assert json.loads(file.read_text())["plan"]["client"] == 0
     shutil.rmtree(client.folder)

@@ -12,9 +12,10 @@ import unalike as ua
 from unalike.contract.fields import LOSS
 from unalike.messages import wire
 from unalike.network import attendance, server
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.limits import Bound, Limits
 from unalike.network.link import Lost
+from unalike.network.policy import Policy
 from unalike.network.status_file import STATUS
 from unalike.text import printable
 
@@ -117,7 +118,7 @@ def test_a_state_that_became_infinite_is_not_written_down(people, tmp_path):
         "        super().round(server, cohort)\n        server.w = server.w / (1 - cohort.round)\n"
     )
     for person in people:
-        person.rules = Rules(files=(file,), repeatable=True)
+        person.policy = Policy.open(files=(file,), repeatable=True)
     settings = {**tables(run={"folder": str(tmp_path / "run"), **NONE}), "method": {"file": f"{file}:Break"}}
     with pytest.raises(ua.UnalikeError, match="Round 2: the server's 'w' became NaN or infinite; the last checkpoint"):
         served(settings, Direct(people))
@@ -250,7 +251,7 @@ def test_a_run_goes_on_with_others_than_it_began_with(people, tmp_path, monkeypa
     lists = [[0, 1, 2], [1, 2, 3], [1, 2, 3]]
     close(run.server.w, simulated(settings, clients_per_round=lists).server.w)
     people[1].close()
-    people[1] = Client(own(data((8, 5, 12, 10)), 1), tmp_path / "site-1", Rules(repeatable=True))
+    people[1] = Client(own(data((8, 5, 12, 10)), 1), tmp_path / "site-1", Policy.open(repeatable=True))
     link.away = set()
     with refused("site-1 has 5 samples now and had 4 at the beginning"):
         served(tables("scaffold", rounds=4, run={"folder": folder, **NONE}), link, resume=True)

@@ -6,7 +6,8 @@ import torch
 from small import timeless
 from test_network_messages import Direct, data, own, served, tables
 
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
+from unalike.network.policy import Policy
 
 
 class Backwards(Direct):
@@ -17,7 +18,7 @@ class Backwards(Direct):
 
 
 def ran(link, folder, name):
-    people = [Client(own(data(), k), folder / f"site-{k}", Rules(repeatable=True)) for k in range(4)]
+    people = [Client(own(data(), k), folder / f"site-{k}", Policy.open(repeatable=True)) for k in range(4)]
     return served(tables(name), link(people))
 
 

@@ -14,8 +14,9 @@ from unalike.data.preparation import Recipe
 from unalike.data.schema import Column, Schema
 from unalike.messages import wire
 from unalike.network import server
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.join import read_client, read_schema
+from unalike.network.policy import Policy
 
 UNITS, SITES = np.array([1e-3, 1.0, 2000.0]), len(KEYS)
 
@@ -38,7 +39,7 @@ def joined(fed, folder):
         pair = lambda split: [fed.splits[split].of(k)]  # noqa: E731
         return ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
 
-    return [Client(own(k), folder / str(k), Rules(repeatable=True)) for k in range(SITES)]
+    return [Client(own(k), folder / str(k), Policy.open(repeatable=True)) for k in range(SITES)]
 
 
 @pytest.mark.parametrize("target", [False, True])
@@ -83,7 +84,7 @@ def test_a_client_that_is_started_anew_prepares_as_before(tmp_path):
 def joined_one(fed, k, folder):
     pair = lambda split: [fed.splits[split].of(k)]  # noqa: E731
     own = ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
-    return Client(own, folder / str(k), Rules(repeatable=True))
+    return Client(own, folder / str(k), Policy.open(repeatable=True))
 
 
 def test_missing_cells_without_preparation_are_refused(tmp_path):
@@ -123,7 +124,7 @@ def test_clients_bring_tables_and_share_a_schema(tmp_path):
         lines = TABLE.splitlines()
         (tmp_path / f"{k}.csv").write_text("\n".join(lines[:1] + lines[1 + k % 2 :]) + "\n")
         own = read_client(tmp_path / f"{k}.csv", test=0.3, schema=schema(tmp_path))
-        people.append(Client(own, tmp_path / str(k), Rules(repeatable=True)))
+        people.append(Client(own, tmp_path / str(k), Policy.open(repeatable=True)))
     shared = read_schema(tmp_path / "schema.json")
     settings = tables(model={"name": "linear"}, run={"folder": str(tmp_path / "run")})
     settings["model"].pop("hidden")
@@ -146,3 +147,49 @@ def test_tables_that_do_not_fit_a_schema(tmp_path):
     for file, words in (("no.json", "is no schema"), ("nothing.json", "cannot be read")):
         with pytest.raises(ua.UnalikeError, match=words):
             read_schema(tmp_path / file)
+
+
+OTHERS = {
+    "column 'age' is in one of them only": lambda s: s.columns[1:],
+    "column 'dose' is a number in one and a date in the other": lambda s: (*s.columns[:2], Column("dose", "date")),
+    "column 'sex' has other categories, or in another order: 'x'": lambda s: (
+        s.columns[0],
+        Column("sex", "category", ("f", "m", "x")),
+        s.columns[2],
+    ),
+    "their columns are in another order, from 'age' on": lambda s: (s.columns[1], s.columns[0], s.columns[2]),
+}
+
+
+@pytest.mark.parametrize("difference", OTHERS)
+def test_a_federation_of_another_schema_is_told_nothing(difference, tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    own = read_client(tmp_path / "a.csv", schema=schema(tmp_path))
+    here = Client(own, tmp_path / "state", Policy.open())
+    theirs = Schema(OTHERS[difference](own.schema), "outcome", ("ill", "well"))
+    hello = {"kind": "hello", "version": ua.__version__}
+    header, _ = wire.decode(here.answer([wire.encode({**hello, "schema": theirs.plain()}, {})]))
+    assert difference in header["reason"] and "facts" not in header
+    header, _ = wire.decode(here.answer([wire.encode({**hello, "schema": own.schema.plain()}, {})]))
+    assert header["facts"]["sizes"]["train"] == 5
+
+
+def test_a_server_tells_its_schema(tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    people = [Client(read_client(tmp_path / "a.csv", schema=schema(tmp_path)), tmp_path / str(k)) for k in range(SITES)]
+    theirs = Schema((Column("age"), Column("dose")), "outcome", ("ill", "well"))
+    with pytest.raises(ua.UnalikeError, match="site-0: This client's schema is not the federation's: column 'sex'"):
+        server.run(tables(), Direct(people), KEYS, recipe="standard", schema=theirs, deadline=5.0)
+
+
+def test_words_that_the_schema_does_not_have(tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    with pytest.raises(ua.UnalikeError, match=r"column 'sex' of .* has 'x' in line 5"):
+        read_client(tmp_path / "a.csv", schema=schema(tmp_path), unseen="refuse")
+    for column, cell, word in (("dose", "1500", "much"), ("age", "61", "old")):
+        (tmp_path / "b.csv").write_text(TABLE.replace(cell, word))
+        with pytest.raises(ua.UnalikeError, match=column):
+            read_client(tmp_path / "b.csv", schema=schema(tmp_path))
+    (tmp_path / "c.csv").write_text(TABLE.replace("dose", "amount"))
+    with pytest.raises(ua.UnalikeError, match="'dose'"):
+        read_client(tmp_path / "c.csv", schema=schema(tmp_path))

@@ -25,8 +25,9 @@ from unalike.config import flags
 from unalike.data.public import public_hash
 from unalike.messages import wire
 from unalike.network import one_machine, server
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.join import read_client, read_shares, with_public
+from unalike.network.policy import Policy
 
 
 def public(rows=6, labels=True):
@@ -40,7 +41,7 @@ def with_clients(folder, sets, split=False):
     for k, pair in enumerate(sets):
         mine = own(fed, k).replace(classes=3, public=pair)
         mine = mine.named_splits(support=0.5) if split and k != 2 else mine
-        people.append(Client(mine, folder / str(k), Rules(repeatable=True, allow_samples=True)))
+        people.append(Client(mine, folder / str(k), Policy.open(repeatable=True, allow_samples=True)))
     return people
 
 
@@ -66,7 +67,7 @@ def test_a_federation_computes_what_a_simulation_does(method, tmp_path):
 @pytest.mark.parametrize("method", ON_HALVES)
 def test_clients_whose_samples_are_divided_compute_what_a_simulation_does(method, tmp_path):
     fed, settings = data().named_splits(support=0.5, query=0.5), tables(method)
-    people = [Client(own(fed, k).replace(classes=3), tmp_path / str(k), Rules(repeatable=True)) for k in range(4)]
+    people = [Client(own(fed, k).replace(classes=3), tmp_path / str(k), Policy.open(repeatable=True)) for k in range(4)]
     real = served(settings, Direct(people))
     simulated = config.run({**settings, "run": {**settings["run"], "engine": "sequential"}}, federation=fed)
     torch.testing.assert_close(real.server.w, simulated.server.w, rtol=1e-6, atol=1e-6)
@@ -119,7 +120,8 @@ def test_public_labels_decide_the_classes_too(tmp_path):
     pair = x, torch.tensor([0, 1, 2, 3, 4, 4])
     fed = data()
     people = [
-        Client(own(fed, k).replace(classes=5, public=pair), tmp_path / str(k), Rules(repeatable=True)) for k in range(4)
+        Client(own(fed, k).replace(classes=5, public=pair), tmp_path / str(k), Policy.open(repeatable=True))
+        for k in range(4)
     ]
     run = server.run(tables(rounds=1), Direct(people), KEYS, deadline=5.0, public=pair)
     assert run.data.classes == 5

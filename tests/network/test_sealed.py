@@ -12,11 +12,12 @@ from test_network_messages import Direct, close, data, own, simulated, tables
 
 from unalike.client.node import Node
 from unalike.messages import wire
+from unalike.messages.request import united
 from unalike.methods import METHODS
-from unalike.network import client as clients
 from unalike.network import keys, server
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.link import Lost
+from unalike.network.policy import Policy
 
 pytest.importorskip("cryptography")
 from unalike.network.seal import Keyring
@@ -43,7 +44,7 @@ def public(folder, k):
 
 def people(folder, home, peers=False, count=4, files=(TOYS,)):
     ring = [Keyring(folder / f"site-{k}", folder / "peers" if peers else None) for k in range(count)]
-    rules = Rules(files=files, repeatable=True)
+    rules = Policy.open(files=files, repeatable=True)
     return [Client(own(data(), k), home / f"site-{k}", rules, sealer=ring[k]) for k in range(count)]
 
 
@@ -71,7 +72,7 @@ class Watched(Direct):
     def exchange(self, requests, seconds):
         changed = {}
         for k, parts in requests.items():
-            header, _ = clients.united(parts)
+            header, _ = united(parts)
             changed[k] = self.swap(k, header, parts)
             self.parts[k, header["kind"], header.get("round"), header.get("exchange")] = changed[k]
             self.seen += changed[k]

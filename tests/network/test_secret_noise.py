@@ -8,7 +8,8 @@ import torch
 from test_network_messages import Direct, data, own, served, tables
 
 from unalike import draws
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
+from unalike.network.policy import Policy
 
 METHOD = """
 import torch
@@ -40,7 +41,7 @@ def seen(folder, rounds=2, **rules):
     file = folder / "bare.py"
     folder.mkdir()
     file.write_text(METHOD)
-    people = [Client(own(data(), k), folder / str(k), Rules(files=(file,), **rules)) for k in range(4)]
+    people = [Client(own(data(), k), folder / str(k), Policy.open(files=(file,), **rules)) for k in range(4)]
     settings = tables(rounds=rounds)
     settings["method"] = {"file": f"{file}:Bare"}
     return served(settings, Direct(people)).server.seen
@@ -124,7 +125,7 @@ def test_nothing_that_a_server_sees_decides_a_real_clients_noise(tmp_path, monke
 def test_a_real_clients_job_gives_secret_draws_for_all_purposes(tmp_path, purpose):
     file = tmp_path / "bare.py"
     file.write_text(METHOD)
-    people = [Client(own(data(), k), tmp_path / str(k), Rules(files=(file,))) for k in range(4)]
+    people = [Client(own(data(), k), tmp_path / str(k), Policy.open(files=(file,))) for k in range(4)]
     settings = tables(rounds=0)
     settings["method"] = {"file": f"{file}:Bare"}
     served(settings, Direct(people))

@@ -6,7 +6,8 @@ from test_network_messages import KEYS, Direct, data, own, same_as_simulated, ta
 import unalike as ua
 from unalike.messages import wire
 from unalike.network import keys
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
+from unalike.network.policy import Policy
 from unalike.network.seal import Keyring
 
 
@@ -19,7 +20,7 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture
 def people(tmp_path, pairs, monkeypatch):
-    fed, rules = data(), Rules(methods=tuple(ua.METHODS), repeatable=True)
+    fed, rules = data(), Policy.open(methods=tuple(ua.METHODS), repeatable=True)
     public = {name: file.read_bytes() for name, file in zip(KEYS, pairs, strict=True)}
     monkeypatch.setattr("test_network_messages.KEYS", public)
     return [person(fed, k, tmp_path, rules, pairs) for k in range(4)]

@@ -7,8 +7,9 @@ from test_network_messages import Direct, data, own, served, simulated, tables
 
 import unalike as ua
 from unalike.network import client as clients
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.link import Lost
+from unalike.network.policy import Policy
 
 NETWORKS = {"small": {"name": "mlp", "hidden": [4]}, "large": {"name": "mlp", "hidden": [6, 5]}}
 
@@ -20,7 +21,7 @@ def networks(name="fedavg", rounds=3, **run):
 
 @pytest.fixture
 def people(tmp_path):
-    return [Client(own(data(), k), tmp_path / f"site-{k}", Rules(repeatable=True)) for k in range(4)]
+    return [Client(own(data(), k), tmp_path / f"site-{k}", Policy.open(repeatable=True)) for k in range(4)]
 
 
 class AllAtOnce(Direct):

@@ -10,8 +10,9 @@ from test_network_messages import Direct, data, own, served, tables
 import unalike as ua
 from unalike.channel import accountant
 from unalike.channel.passage import SECRET
-from unalike.network.client import Client, Rules
+from unalike.network.client import Client
 from unalike.network.link import Lost
+from unalike.network.policy import Policy
 from unalike.run.run import SECRET as COHORTS
 
 CENTRAL = {"channel": "clip:1.0,noise:2.0"}
@@ -25,7 +26,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def people(tmp_path):
-    return [Client(own(data(), k), tmp_path / f"site-{k}", Rules()) for k in range(4)]
+    return [Client(own(data(), k), tmp_path / f"site-{k}", Policy.open()) for k in range(4)]
 
 
 class Dies(ua.Callback):

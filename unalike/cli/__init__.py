@@ -30,6 +30,8 @@ COMMANDS = {
     "serve": "be the server of a real federation",
     "join": "join a real federation with data of your own",
     "keys": "certificates for a server, keys for clients",
+    "status": "where a run stands, at the server or at a client",
+    "audit": "what has left a client's machine, in plain words",
     "completion": "print the completion script for a shell",
 }
 EVERYWHERE = {

@@ -15,6 +15,7 @@ from unalike.channel import Channel
 from unalike.channel.stage import Draw
 from unalike.channel.stages import SecureSum
 from unalike.client.evaluation import evaluation
+from unalike.client.limits import Limits
 from unalike.client.sample_privacy import check_request, reads_own
 from unalike.client.samples import Chosen, Samples
 from unalike.client.state_in_memory import Shapes
@@ -31,7 +32,7 @@ from unalike.contract import (
     Request,
     Train,
 )  # fmt: skip
-from unalike.contract.requests import PUBLIC, DataName
+from unalike.contract.requests import PUBLIC, DataName, Measure
 from unalike.data import SPLITS, Columns, Federation
 from unalike.errors import UnalikeError, unknown
 from unalike.messages.check import reply_fields
@@ -59,7 +60,7 @@ class Job:
     seed: int
     states: States
     mean_samples: float
-    max_steps: int | None = None  # a real client's own rule for what it is asked to train
+    limits: Limits | None = None  # of a real client, by its owner: what it is asked to do with its samples
     drifts: bool = False  # whether the samples of `data` are changed in place as rounds pass
     channel: Channel | None = None  # what replies go through, where there is anything
     _samples: dict[DataName, Samples] = dc.field(default_factory=dict, init=False, repr=False)
@@ -110,6 +111,20 @@ class Job:
         """Refuse a request that single samples are not to be looked at with; `call` is what it is part of."""
         if self.local.sample_clip is not None:
             check_request(request, type(self.method).__name__, judging=isinstance(call.function, Evaluate))
+        if self.limits is not None and not isinstance(request, Train) and reads_own(request):
+            self._check_few(request, self.limits)
+
+    def _check_few(self, request: Request, limits: Limits) -> None:
+        """Refuse a look at fewer of a real client's samples than its owner allows; `data` has that client's alone."""
+        client = np.flatnonzero(self.data.train.sizes)[:1]
+        if isinstance(request, Measure):
+            rows = int(self.split(request.data).sizes[client][0])
+        else:
+            assert isinstance(request, Average | Outputs | Gradient)
+            rows = limits.own_rows(self.chosen(request, client))
+        if isinstance(request, Average) and request.over == "batch":
+            rows = min(rows, self.local.batch_size or rows)
+        limits.check_rows(rows, "the gradient of" if isinstance(request, Gradient) else "numbers over")
 
     def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
         """Return the samples of a request for these clients; each must have one at least."""
@@ -175,14 +190,6 @@ class Job:
         """The stage of the channel that leaves the server sums alone."""
         assert self.channel is not None
         return self.channel.hiding
-
-    def check_steps(self, steps: int) -> None:
-        """Refuse a training of more steps than this client does."""
-        if self.max_steps is not None and steps > self.max_steps:
-            raise UnalikeError(
-                f"The run wants {steps} steps a round of this client, which does {self.max_steps} at most "
-                "(--max-steps)."
-            )
 
     def settings(self, request: Train) -> LocalTraining:
         """Return the settings of a requested training: the run's, with the request's own in their place. What has an

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import dataclasses as dc
-import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from unalike.crypto import ring
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields, take_told
-from unalike.messages.request import united
+from unalike.messages.request import Asked, asked
 from unalike.messages.sealed import Sealer, asked_wraps, bytes_of, deliveries, key_about, row_about, row_of, text_of
 
 
@@ -42,16 +42,22 @@ class Node:
         one_client: OneClient,
         sealer: Sealer | None = None,
         secure: SecureClient | None = None,
+        admit: Callable[[Call], None] = lambda call: None,
     ):
         """sealer: with which rows for other clients are sealed; without one they are sent as they are (`loopback`).
-        secure: its secrets for the run's secure sums, where it has any."""
+        secure: its secrets for the run's secure sums, where it has any.
+        admit: raises where a call that is to be answered anew is one too many for its owner."""
         self.job, self.client, self.state, self.one_client = job, client, state, one_client
-        self.sealer, self.secure = sealer, secure
+        self.sealer, self.secure, self.admit, self.repeated = sealer, secure, admit, False
 
     def handle(self, *parts: bytes) -> bytes:
-        """Answer a request, which may come in parts: what all clients get, and what is this client's own. A request
-        that came before gets the answer it got then."""
-        header, tensors = united(parts)
+        """Answer a request as it came, which may be in parts: what all clients get, and what is this client's own."""
+        return self.answer(asked(parts))
+
+    def answer(self, request: Asked) -> bytes:
+        """Answer a request; one that came before gets the answer it got then (`repeated` says so). The client's state
+        is read once and written once."""
+        header, tensors, self.repeated = request.header, dict(request.tensors), False
         call = asked_call(header, self.job.method)
         channel = None if isinstance(call.function, Evaluate) else self.job.channel
         dealt = {name: tensors.pop(name) for name in (PRESENT, SHARES) if name in tensors}
@@ -59,14 +65,20 @@ class Node:
         tensors = self._opened(header, call, tensors)
         check_fields(tensors, self.job.task)
         if isinstance(call.function, Evaluate):
+            self.admit(call)
             return self._evaluate(header, call, call.function.split, tensors)
-        sha = hashlib.sha256()
-        for part in parts:
-            sha.update(part)
-        again = self.state.answered(sha.digest())
-        if again is not None:
-            return again
-        networked = "acknowledged" in header
+        with self.state.open():
+            again = self.state.answered(request.digest)
+            if again is not None:
+                self.repeated = True
+                return again
+            self.admit(call)
+            return self._exchange(request, dc.replace(call, told=told), tensors, dealt)
+
+    def _exchange(self, request: Asked, call: Call, tensors: dict[str, Tensor], dealt: dict[str, Tensor]) -> bytes:
+        """Run a call that is new, keep what it leaves behind as pending, and return the reply's bytes. dealt: of the
+        request, the other clients' shares."""
+        header, networked = request.header, "acknowledged" in request.header
         if networked:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
@@ -75,16 +87,15 @@ class Node:
         # nothing leaves that is not declared, in its declared shape
         fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
         check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
-        call = dc.replace(call, told=told)
-        if channel is not None and channel.hides:
-            sent, errors = self._summed(call, sent, state, loss, bound(parts), dealt)
+        if self.job.channel is not None and self.job.channel.hides:
+            sent, errors = self._summed(call, sent, state, loss, bound(request.parts), dealt)
         else:
             sent, errors = self._through(call, sent, state)
         sent, keys = self._sealed(header, call, sent)
         kept |= keys | errors
         reply = self._reply(header, sent, loss)
         if kept or networked:
-            kept |= {REQUEST: _as_tensor(sha.digest()), REPLY: _as_tensor(reply), ROUND: torch.tensor(call.round)}
+            kept |= {REQUEST: _as_tensor(request.digest), REPLY: _as_tensor(reply), ROUND: torch.tensor(call.round)}
             self.state.stage(kept)
         return reply
 
@@ -194,8 +205,11 @@ class Node:
     def _evaluate(self, header: dict[str, Any], call: Call, split: str, tensors: dict[str, Tensor]) -> bytes:
         """Answer the loss and metrics of this client's own model on its own data; nothing is kept."""
         columns = self.job.split(split)
-        self.state.settle(header.get("acknowledged"), commit=False)
-        _, scores, _ = self._run(call, tensors, *self.state.read())
+        with self.state.open() as content:
+            self.state.settle(header.get("acknowledged"), commit=False)
+            state = self.state.read()
+            content.changed = False
+        _, scores, _ = self._run(call, tensors, *state)
         defined = self.job.task.metrics_for(columns.y)
         scores = {n: v for n, v in scores.items() if n not in defined or defined[n].always or not v.isnan()}
         told = {"samples": int(columns.sizes[self.client]), "trained": 0, "batches": 0}

@@ -162,7 +162,8 @@ class OneClient:
         job, bound, local = self.job, self.bound, self.job.settings(request)
         course = _Course(self, request, local)
         steps, lr = int(course.plan.steps[0]), course.lr
-        job.check_steps(steps)
+        if job.limits is not None:
+            job.limits.check_training(local, course.plan.chosen, course.plan.ids, self.round)
         bound.buffers.copy_(self.buffers)
         plain = request.step is None and request.net == "model"
         theta = bound.vector.copy_(request.at) if plain else request.at.clone()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
+import hashlib
+import json
 import shutil
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,63 +23,100 @@ from unalike.files import replace
 # beside pending state: a hash of the request, what was answered, and the round it belongs to; beside kept state, the
 # round it was kept in
 REQUEST, REPLY, ROUND = "__request__", "__reply__", "__round__"
+FILE = "state.safetensors"
+PENDING = "pending/"  # prefix of what is pending
+HASH, NO_HASH = "sha256", "0" * 64
 CHANNEL = "channel."  # prefix of what a channel's stages keep for the client, beside the method's own state
 
 
+@dc.dataclass
+class Content:
+    """What a client's file holds: what is kept, and what waits for the server's acknowledgement."""
+
+    kept: dict[str, Tensor]
+    pending: dict[str, Tensor]
+    changed: bool = False
+
+    def round_of(self, part: str) -> int | None:
+        """Return the round that a part, "kept" or "pending", belongs to."""
+        stamp = getattr(self, part).get(ROUND)
+        return None if stamp is None else int(stamp)
+
+    def forget(self) -> None:
+        """Forget what is pending."""
+        self.changed |= bool(self.pending)
+        self.pending = {}
+
+
 class StateFolder:
-    """One client's state: `state.safetensors` is kept, `pending.safetensors` waits for the server's acknowledgement
-    and holds the last answer too: it may have been lost on its way."""
+    """One client's state, in one file: what is kept, and what waits for the server's acknowledgement, with the last
+    answer, which may have been lost on its way. `open` reads the file once and writes it once."""
 
     def __init__(self, path: Path, shapes: Shapes, real: bool = False):
-        # real: a real client's, written through to the disk and stamped with its round
+        # real: a real client's, written through to the disk, stamped with its round, with a hash, for its owner alone
         self.path, self.shapes, self.real = path, shapes, real
+        self._content: Content | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[Content]:
+        """Hold the content in memory for a block: read at its beginning, written at its end if anything changed.
+        Within such a block every other method works on the same content."""
+        if self._content is not None:
+            yield self._content
+            return
+        content = self._content = self._load()
+        try:
+            yield content
+        finally:
+            self._content = None
+            if content.changed:
+                self._save(content)
 
     def read(self) -> tuple[dict[str, Tensor], bool]:
         """Return the state, pending over kept over zeros, and whether the method has kept nothing for longer than a
         round."""
-        values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
-        kept = self._load("state")
-        values.update({n: v for n, v in (kept or {}).items() if n in self.shapes})
-        pending = {n: v for n, v in (self._load("pending") or {}).items() if n in self.shapes}
-        values.update(pending)
-        there = {n for n in kept or {} if n != ROUND} | {n for n in pending if self.shapes[n][2] == "run"}
-        return values, not methods_own(there)
+        with self.open() as content:
+            values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
+            values.update({n: v for n, v in content.kept.items() if n in self.shapes})
+            pending = {n: v for n, v in content.pending.items() if n in self.shapes}
+            values.update(pending)
+            there = {n for n in content.kept if n != ROUND} | {n for n in pending if self.shapes[n][2] == "run"}
+            return values, not methods_own(there)
 
     def stage(self, values: dict[str, Tensor]) -> None:
         """What the last answer leaves behind, together with what was staged before it in this round."""
-        if values:
-            self._save("pending", {**(self._load("pending") or {}), **values})
+        with self.open() as content:
+            content.pending.update(values)
+            content.changed |= bool(values)
 
     def answered(self, digest: bytes) -> bytes | None:
         """The answer to this very request, if it was the last one and left anything behind."""
-        pending = self._load("pending") or {}
-        if REPLY not in pending or bytes(pending[REQUEST].numpy()) != digest:
-            return None
-        return bytes(pending[REPLY].numpy())
+        with self.open() as content:
+            if REPLY not in content.pending or bytes(content.pending[REQUEST].numpy()) != digest:
+                return None
+            return bytes(content.pending[REPLY].numpy())
 
     def pending(self, name: str, round: int) -> bytes | None:
         """Return bytes that an answer of this round has left behind under this name."""
-        pending = self._load("pending") or {}
-        there = name in pending and ROUND in pending and int(pending[ROUND]) == round
-        return bytes(pending[name].numpy()) if there else None
+        with self.open() as content:
+            there = name in content.pending and content.round_of("pending") == round
+            return bytes(content.pending[name].numpy()) if there else None
 
     def begin(self, round: int, exchange: int) -> None:
         """Forget what another round left pending, or this round when it starts anew: that reply was lost."""
-        pending = self._load("pending")
-        if pending is not None and (exchange == 0 or ROUND not in pending or int(pending[ROUND]) != round):
-            self.discard()
+        with self.open() as content:
+            if exchange == 0 or content.round_of("pending") != round:
+                content.forget()
 
     def commit(self) -> set[str]:
         """Keep what is pending; return the names of what is kept for longer than a round."""
-        pending = self._load("pending")
-        if pending is None:
-            return set()
-        keep = {n: v for n, v in pending.items() if n in self.shapes and self.shapes[n][2] == "run"}
-        stamp = {ROUND: pending[ROUND]} if self.real and self._stateful else {}
-        if keep or stamp:
-            self._save("state", {**(self._load("state") or {}), **keep, **stamp})
-        self.discard()
-        return {*keep}
+        with self.open() as content:
+            pending = content.pending
+            keep = {n: v for n, v in pending.items() if n in self.shapes and self.shapes[n][2] == "run"}
+            stamp = {ROUND: pending[ROUND]} if pending and self.real and self._stateful else {}
+            content.kept.update({**keep, **stamp})
+            content.forget()
+            return {*keep}
 
     @property
     def _stateful(self) -> bool:
@@ -84,52 +126,85 @@ class StateFolder:
         """Bring the state to what the server counts on: the last of this client's rounds that entered its model
         (None: none did). What is pending from that round is kept; what the server never counted is forgotten.
         commit=False only looks: the server may yet fail before it has written its checkpoint."""
-        at = {name: (self._load(name) or {}).get(ROUND) for name in ("state", "pending")}
-        rounds = {name: None if value is None else int(value) for name, value in at.items()}
-        if rounds["pending"] is not None and rounds["pending"] == acknowledged:
-            if commit:
-                self.commit()
-        elif not self._stateful or rounds["state"] == acknowledged:
-            if not commit:
-                self.discard()  # an answer that the server has closed its round without
-        elif acknowledged is None:  # the run begins anew
-            self.discard()
-            (self.path / "state.safetensors").unlink(missing_ok=True)
-        else:
-            has = "nothing" if rounds["state"] is None else f"the state of round {rounds['state'] + 1}"
-            raise UnalikeError(
-                f"The server counts on this client's state of round {acknowledged + 1}, and {self.path} has {has}: put "
-                "the right folder back, or begin a new run."
-            )
+        with self.open() as content:
+            kept, pending = content.round_of("kept"), content.round_of("pending")
+            if pending is not None and pending == acknowledged:
+                if commit:
+                    self.commit()
+            elif not self._stateful or kept == acknowledged:
+                if not commit:
+                    content.forget()  # an answer that the server has closed its round without
+            elif acknowledged is None:  # the run begins anew
+                content.forget()
+                content.kept, content.changed = {}, True
+            else:
+                has = "nothing" if kept is None else f"the state of round {kept + 1}"
+                raise UnalikeError(
+                    f"The server counts on this client's state of round {acknowledged + 1}, and {self.path} has {has}: "
+                    "put the right folder back, or begin a new run."
+                )
 
     def discard(self) -> None:
-        (self.path / "pending.safetensors").unlink(missing_ok=True)
+        with self.open() as content:
+            content.forget()
 
     def replace(self, values: dict[str, Tensor]) -> None:
         """Set the kept state (from a checkpoint): what has these names."""
-        self.discard()
-        self._save("state", {**(self._load("state") or {}), **values})
+        with self.open() as content:
+            content.forget()
+            content.kept.update(values)
+            content.changed = True
 
     def names(self) -> set[str]:
         """Return the names of what is kept."""
-        file = self.path / "state.safetensors"
-        with safetensors.safe_open(file, framework="pt") as tensors:
-            return {*tensors.keys()}
+        with safetensors.safe_open(self.file, framework="pt") as tensors:
+            return {name for name in tensors.keys() if not name.startswith(PENDING)}  # noqa: SIM118
 
-    def _load(self, name: str) -> dict[str, Tensor] | None:
-        file = self.path / f"{name}.safetensors"
+    @property
+    def file(self) -> Path:
+        return self.path / FILE
+
+    def _load(self) -> Content:
+        content = Content({}, {})
         try:
-            return safetensors.torch.load_file(file) if file.exists() else None
+            if self.file.exists():
+                for name, value in _decoded(self.file.read_bytes(), self.real).items():
+                    part = content.pending if name.startswith(PENDING) else content.kept
+                    part[name.removeprefix(PENDING)] = value
         except Exception as error:
-            raise UnalikeError(f"The client state {file} cannot be read: {first_line(error)}.") from error
+            raise UnalikeError(f"The client state {self.file} cannot be read: {first_line(error)}.") from error
+        return content
 
-    def _save(self, name: str, values: dict[str, Tensor]) -> None:
-        plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
+    def _save(self, content: Content) -> None:
+        values = content.kept | {PENDING + name: value for name, value in content.pending.items()}
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            replace(self.path / f"{name}.safetensors", safetensors.torch.save(plain), sync=self.real)
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700 if self.real else 0o777)
+            if values:
+                replace(self.file, _encoded(values, self.real), sync=self.real, mode=0o600 if self.real else 0o666)
+            else:
+                self.file.unlink(missing_ok=True)
         except OSError as error:
             raise UnalikeError(f"Cannot write client state to {self.path}: {error.strerror or error}.") from error
+
+
+def _encoded(values: dict[str, Tensor], hashed: bool) -> bytes:
+    """Return the bytes of a state file; hashed: with the sha256 of all of them, in whose place zeros stand for it."""
+    plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
+    if not hashed:
+        return safetensors.torch.save(plain)
+    data = safetensors.torch.save(plain, metadata={HASH: NO_HASH})
+    return data.replace(NO_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
+
+
+def _decoded(data: bytes, hashed: bool) -> dict[str, Tensor]:
+    """Return the values of a state file; raise where a byte of it is not what was written."""
+    values = safetensors.torch.load(data)
+    if hashed:
+        header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
+        said = str(header.get("__metadata__", {}).get(HASH))
+        if hashlib.sha256(data.replace(said.encode(), NO_HASH.encode(), 1)).hexdigest() != said:
+            raise UnalikeError("its hash is another than when it was written: the disk, or somebody, has changed it")
+    return values
 
 
 def methods_own(names: Iterable[str]) -> set[str]:
@@ -206,8 +281,9 @@ class FileStates:
 
     def folders(self) -> list[int]:
         """Return the clients of which anything is kept, in order."""
-        files = self.folder.glob("client-*/state.safetensors")
-        return sorted(int(file.parent.name.removeprefix("client-")) for file in files)
+        files = self.folder.glob(f"client-*/{FILE}")
+        found = sorted(int(file.parent.name.removeprefix("client-")) for file in files)
+        return [client for client in found if self.of(client).names()]
 
     def rows_of(self, ids: np.ndarray) -> dict[str, Tensor]:
         rows = [self.of(int(k)).read()[0] for k in ids]

@@ -52,6 +52,24 @@ class Schema:
         """Of each feature, which column it comes from."""
         return [k for k, column in enumerate(self.columns) for _ in column.features]
 
+    def difference(self, other: Schema) -> str:
+        """Return in which column another schema is not this one, in words; nothing where they are the same."""
+        mine, theirs = ({c.name: c for c in schema.columns} for schema in (self, other))
+        for name in [*mine, *theirs]:
+            if name not in theirs or name not in mine:
+                return f"column {name!r} is in one of them only"
+            if mine[name].kind != theirs[name].kind:
+                return f"column {name!r} is a {mine[name].kind} in one and a {theirs[name].kind} in the other"
+            if mine[name].values != theirs[name].values:
+                lone = sorted({*mine[name].values} ^ {*theirs[name].values})
+                return f"column {name!r} has other categories, or in another order{f': {lone[0]!r}' if lone else ''}"
+        if [*mine] != [*theirs]:
+            first = next(a for a, b in zip(mine, theirs, strict=True) if a != b)
+            return f"their columns are in another order, from {first!r} on"
+        if (self.label, self.label_names) != (other.label, other.label_names):
+            return f"what is to be learned, column {self.label!r}, is not the same"
+        return ""
+
     def plain(self) -> dict[str, Any]:
         """The schema as JSON holds it."""
         return dc.asdict(self)

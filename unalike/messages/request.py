@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +77,27 @@ def request_header(method: Method, call: Call) -> dict[str, Any]:
 def told_parts(call: Call) -> dict[str, Tensor]:
     """Return what the run's channel tells all clients, as parts of a request."""
     return {TOLD + name: torch.tensor(value, dtype=torch.float64) for name, value in call.told.items()}
+
+
+class Asked(NamedTuple):
+    """A request as a client reads it, once: its header, its numbers, and the bytes that it came as."""
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+    parts: Sequence[bytes]
+
+    @property
+    def digest(self) -> bytes:
+        """The hash by which a request that comes again is known."""
+        sha = hashlib.sha256()
+        for part in self.parts:
+            sha.update(part)
+        return sha.digest()
+
+
+def asked(parts: Sequence[bytes]) -> Asked:
+    """Read a request."""
+    return Asked(*united(parts), parts)
 
 
 def united(parts: Iterable[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:

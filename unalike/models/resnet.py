@@ -53,7 +53,7 @@ class ResNet18(nn.Module):
         channels: Channels = 3,
         norm: Annotated[str, Knob("how activations are normalised: group or batch")] = "group",
         stem: Annotated[str, Knob("the first layers: imagenet, or cifar for small pictures")] = "imagenet",
-        weights: Annotated[str | None, Knob("a file of trained weights to start from")] = None,
+        weights: Annotated[str | None, Knob("a file of trained weights to start from", file=True)] = None,
     ):
         super().__init__()
         for what, value, words in (("norm", norm, ("group", "batch")), ("stem", stem, ("imagenet", "cifar"))):

@@ -59,7 +59,7 @@ class TweetLSTM(nn.Module):
         layers: Layers = 2,
         classes: Classes = 2,
         freeze: Annotated[bool, Knob("word vectors stay as they are")] = True,
-        vectors: Annotated[str | None, Knob("a .npy file of word vectors")] = None,
+        vectors: Annotated[str | None, Knob("a .npy file of word vectors", file=True)] = None,
     ):
         super().__init__()
         vocabulary, embedding = whole("vocabulary", vocabulary), whole("embedding", embedding)

@@ -5,7 +5,7 @@ round on one machine, against about one with `unalike local-federation`), and it
 that they are sent, unless told otherwise. A client's state is in a folder, so it does not mind.
 See examples/flower-app.
 
-On a SuperNode:  --node-config 'data="/path/mine.npz" state="/path/state"'
+On a SuperNode:  --node-config 'data="/path/mine.npz" state="/path/state" policy="/path/policy.toml"'
 For a run:       --run-config 'config="/path/run.toml" nodes=4'
 """
 
@@ -130,14 +130,16 @@ def client_app() -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        from unalike.network.client import Client, Rules
+        from unalike.network.client import Client
         from unalike.network.join import read_client, with_public
+        from unalike.network.policy import Policy, read_policy
 
         settings: Any = context.node_config
-        rules = Rules(repeatable=bool(settings.get("repeatable", False)))
+        rules = read_policy(Path(settings["policy"])) if settings.get("policy") else {}
+        policy = Policy.of({**rules, "repeatable": bool(settings.get("repeatable", False))}, "The node's policy")
         data = read_client(Path(settings["data"]))
         data = with_public(data, Path(settings["public"])) if settings.get("public") else data
-        client = Client(data, Path(settings["state"]), rules, "cpu", print)
+        client = Client(data, Path(settings["state"]), policy, "cpu", print)
         try:
             return Message(content([client.answer(parts_of(message.content))]), reply_to=message)
         finally:

@@ -27,7 +27,7 @@ from typing import Any
 
 from unalike.errors import UnalikeError, first_line
 from unalike.network.app import answer_of, content, parts_of
-from unalike.network.link import MAX_MESSAGE, Away, Lost, Parts
+from unalike.network.link import MAX_MESSAGE, Away, Lost, Parts, Untrusted
 from unalike.network.processes import lifeline
 
 with warnings.catch_warnings():
@@ -185,7 +185,7 @@ def _call(
         except httpx.TransportError as error:
             reason = first_line(error)
             if "CERTIFICATE" in reason.upper():
-                raise UnalikeError(
+                raise Untrusted(
                     f"The server's certificate is not to be trusted ({reason}): give this federation's ca.crt, and an "
                     "address that the certificate names."
                 ) from None

@@ -8,8 +8,10 @@
 The data stay here; so does what a method keeps of this client (--state). The
 server is told how many samples there are, their shape and the number of
 classes, and is sent what the method sends. Nothing that it sends is run: this
-client has its own copy of every method. --methods and --max-steps say what it
-is willing to do; a method, model or loss of somebody's own needs --file. What a
+client has its own copy of every method. --policy FILE, or flags such as
+--methods and --max-steps, say what it is willing to do; a method, model or loss
+of somebody's own needs --file. --ask shows what is wanted and waits for a yes.
+All that leaves is noted in STATE/audit.jsonl (`unalike audit STATE`). What a
 method sends from client to client is sealed for the receiver's key. --peers
 FOLDER, with the other clients' .pub files, accepts no other keys; without it
 the server says which key is whose, and must be honest about that.
@@ -33,7 +35,8 @@ from unalike.data.files import SUFFIXES, read_arrays, split_names
 from unalike.data.schema import Schema
 from unalike.data.tables import encoded
 from unalike.errors import UnalikeError, complain
-from unalike.network.client import Client, Rules, attend
+from unalike.network import policy
+from unalike.network.client import Client, attend
 from unalike.network.processes import lifeline
 
 
@@ -46,6 +49,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     schema = "what the columns of a table mean, from `unalike data describe --schema FILE`"
     parser.add_argument("--schema", metavar="FILE", help=schema)
+    unseen = (
+        "words of a table that the schema does not have: an error, or zero in all features of their column [refuse]"
+    )
+    parser.add_argument("--unseen", choices=("refuse", "ignore"), default="refuse", help=unseen)
     parser.add_argument("--state", metavar="FOLDER", required=True, help="where this client's state is kept")
     parser.add_argument(
         "--test", metavar="X", type=float, default=0.0, help="share of the samples held out for testing"
@@ -58,28 +65,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--splits", metavar="TEXT", help="further splits of the training samples, as support=0.5,query=0.5"
     )
     parser.add_argument(
-        "--methods",
-        metavar="NAMES",
-        help="methods this client runs, as a,b; default all built in but those that send means of samples (fedmix)",
-    )
-    parser.add_argument("--file", metavar="FILE.py", action="append", default=[], help="code that may be run, if asked")
-    parser.add_argument(
         "--peers", metavar="FOLDER", help="the other clients' .pub files: rows are sealed for these keys and no others"
     )
-    parser.add_argument("--max-steps", metavar="N", type=int, help="mini-batch steps a round at most")
-    samples = "this client's own samples may be sent to the server, by methods that do so"
-    parser.add_argument("--allow-samples", action="store_true", help=samples)
-    stages = (
-        "stages that replies must go through, as clip:1.0,local-noise:2.0: clipped to that norm at most, with that "
-        "noise at least; a name alone is any clip, any noise above 0"
-    )
-    parser.add_argument("--require", metavar="STAGES", help=stages)
-    exact = "answer exact scores on this client's own samples, though --require names noise"
-    parser.add_argument("--allow-evaluation", action="store_true", help=exact)
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--wait", metavar="SECONDS", type=float, default=float("inf"), help="for a server that is away")
     parser.add_argument("--once", action="store_true", help="leave when a run is over")
-    parser.add_argument("--repeatable", action="store_true", help="noise from the run's seed: no privacy, for tests")
+    policy.arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -87,15 +78,16 @@ def main(args: argparse.Namespace) -> int:
     from unalike.network.one_machine import flower
     from unalike.network.seal import Keyring
 
-    data = read_client(Path(args.data), args.test, args.validation, args.schema and Path(args.schema))
+    rules = policy.policy_of(args)
+    if rules.ask and not sys.stdin.isatty():
+        raise UnalikeError("--ask waits for a yes at a terminal, and there is none: leave it out, or start it by hand.")
+    schema = args.schema and Path(args.schema)
+    data = read_client(Path(args.data), args.test, args.validation, schema, args.unseen)
     data = data.named_splits(seed=0, **read_shares(args.splits)) if args.splits else data
     data = with_public(data, Path(args.public)) if args.public else data
-    methods = tuple(args.methods.split(",")) if args.methods else None
-    files, require = tuple(map(Path, args.file)), tuple(filter(None, (args.require or "").split(",")))
-    rules = Rules(methods, files, args.max_steps, args.repeatable, args.allow_samples, require, args.allow_evaluation)
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
     keyring = Keyring(Path(args.key), args.peers and Path(args.peers))
-    client = Client(data, Path(args.state), rules, args.device, say, keyring)
+    client = Client(data, Path(args.state), rules, args.device, say, keyring, ask)
     try:
         ca = Path(args.ca).read_bytes()
     except OSError as error:
@@ -106,11 +98,23 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_client(file: Path, test: float = 0.0, validation: float = 0.0, schema: Path | None = None) -> Federation:
+def ask(words: str) -> bool:
+    """Show what a server wants, and wait for a person's answer."""
+    print(words, flush=True)
+    try:
+        return input("Is this all right? Say yes or no: ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def read_client(
+    file: Path, test: float = 0.0, validation: float = 0.0, schema: Path | None = None, unseen: str = "ignore"
+) -> Federation:
     """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation or x_NAME,
-    y_NAME of further splits; or a table, by the schema that all clients share."""
+    y_NAME of further splits; or a table, by the schema that all clients share. unseen: what is done with words that the
+    schema does not have, "refuse" or "ignore"."""
     if schema is not None:
-        return _read_table(file, read_schema(schema)).split_clients(test=test, validation=validation)
+        return _read_table(file, read_schema(schema), unseen).split_clients(test=test, validation=validation)
     if file.suffix not in SUFFIXES or not file.is_file():
         table = " For a table give --schema too." if file.suffix.lower() in (".csv", ".parquet", ".tsv") else ""
         raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.{table}")
@@ -153,12 +157,12 @@ def read_schema(file: Path) -> Schema:
         ) from None
 
 
-def _read_table(file: Path, schema: Schema) -> Federation:
-    x, y = encoded(schema, file)
+def _read_table(file: Path, schema: Schema, unseen: str) -> Federation:
+    x, y = encoded(schema, file, unseen=unseen)
     if y is None:
         raise UnalikeError(f"{file} has no column {schema.label!r}, which is to be learned.")
     classes = None if schema.label_names is None else len(schema.label_names)
-    return Federation.from_arrays([(x, y)], classes=classes)
+    return Federation.from_arrays([(x, y)], classes=classes).replace(schema=schema)
 
 
 if __name__ == "__main__":

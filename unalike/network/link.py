@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from unalike.errors import UnalikeError
+
 MAX_MESSAGE = 2 << 30  # bytes of one message that either end takes
 
 Parts = Sequence[bytes]
@@ -24,6 +26,10 @@ class Left(Lost):
 
 class Away(Exception):
     """The server is out of reach, or has forgotten this client: join again."""
+
+
+class Untrusted(UnalikeError):
+    """The server shows a certificate that this federation's authority has not signed."""
 
 
 class ServerLink(Protocol):

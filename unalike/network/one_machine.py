@@ -28,12 +28,15 @@ from unalike.files import replacing
 from unalike.methods import METHODS
 from unalike.network import keys, server
 from unalike.network.limits import Limits
+from unalike.network.policy import Policy
 from unalike.network.processes import Processes
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
+from unalike.settings.toml import dump_toml
 
 LOCAL = "127.0.0.1"
 PUBLIC = "public{}.safetensors"  # the public set, for all clients, or for those of one network
+POLICY = "policy.toml"  # of all clients
 KEPT = "federation"  # in a run's folder: the clients' keys and state
 
 
@@ -133,6 +136,9 @@ class Local:
         else:
             self._check(kept)
             self.homes.symlink_to(kept.resolve())
+        # all of these clients are the user's own
+        policy = Policy.open(repeatable=True, methods=tuple(METHODS))
+        (folder / POLICY).write_text(dump_toml(policy.plain()))
         keys.make_server(folder / "outer", [])
         for k, name in enumerate(self.names):
             shutil.copy(self.homes / name / "key.pub", folder / "outer" / "clients" / f"{name}.pub")
@@ -181,8 +187,7 @@ class Local:
         words = [
             "unalike.network.join", self.address, "--ca", folder / "outer" / "ca.crt", "--key", home / "key",
             "--data", folder / f"{name}.safetensors", "--state", home / "state",
-            "--peers", folder / "outer" / "clients", "--device", "cpu", "--wait", "60", "--repeatable",
-            "--methods", ",".join(METHODS),  # all of these clients are the user's own
+            "--peers", folder / "outer" / "clients", "--device", "cpu", "--wait", "60", "--policy", folder / POLICY,
         ]  # fmt: skip
         if self.data.public_rows:
             architecture = getattr(self.data, "architecture", None)

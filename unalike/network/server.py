@@ -33,17 +33,10 @@ from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import unreadable
 from unalike.network.attendance import Attendance
-from unalike.network.client import (
-    LACKS_PUBLIC,
-    OTHER_PUBLIC,
-    PLANNED,
-    PLANNED_RUN,
-    digest,
-    network_digest,
-    with_files,
-)  # fmt: skip
 from unalike.network.limits import Limits
 from unalike.network.link import Lost, ServerLink
+from unalike.network.plans import LACKS_PUBLIC, OTHER_PUBLIC, network_digest
+from unalike.network.policy import PLANNED, PLANNED_RUN, digest, with_files
 from unalike.network.profile import Profile, Times
 from unalike.network.roster import KeepRoster, Roster
 from unalike.network.status_file import StatusFile
@@ -104,6 +97,7 @@ class Clients:
         self.times = Times()
         self.facts: dict[int, dict[str, Any]] = {}  # of the clients that have said what they have
         self._patience, self._check = 600.0, lambda: None
+        self._hellos: list[dict[str, Any]] = []  # by client: the schema is of its kind of samples
         self._plans: list[dict[str, Any]] = []
         self._begun: list[dict[str, int]] = []  # samples in each split of each client when the run began
         self._whose: list[str] = []  # the kind of samples of each client, where there are several
@@ -235,7 +229,9 @@ class Clients:
         """
         everybody = range(len(self.names))
         there = everybody if self.needed == len(self.names) else sorted(self.link.online())
-        answers = self.tell({k: HELLO for k in there})
+        each = [own] * len(self.names) if parts is None or networks is None else [parts[name] for name in networks]
+        self._hellos = [HELLO if one.schema is None else {**HELLO, "schema": one.schema.plain()} for one in each]
+        answers = self.tell({k: self._hellos[k] for k in there})
         facts = self._proper({k: header.get("facts") for k, header in answers.items()})
         differ = parts is not None or any(fact["x"] != facts[min(facts)]["x"] for fact in facts.values())
         joined = networks is not None and differ
@@ -313,7 +309,7 @@ class Clients:
         return {**known, **found}
 
     def _newcomers(self, there: set[int]) -> dict[int, dict[str, int]]:
-        facts = self._proper({k: h.get("facts") for k, h in self.tell({k: HELLO for k in there}).items()})
+        facts = self._proper({k: h.get("facts") for k, h in self.tell({k: self._hellos[k] for k in there}).items()})
         for judge in (self._unlike, self._other_public, self._too_many, self._too_many_for_the_run):
             wrong = judge(facts)
             facts = {k: fact for k, fact in facts.items() if k not in wrong}

@@ -29,7 +29,7 @@ class Knob:
     tune: a range (low, high), or a list to choose from, for `compare --tune`.
     written: the annotation of what a file may hold, where Python takes more.
     free: may differ between a run and its continuation. how: says how a run is computed, not what.
-    fact: is written into a run's [facts] under its own name.
+    fact: is written into a run's [facts] under its own name. file: names a file of the machine it is read on.
     """
 
     words: str = ""
@@ -45,6 +45,7 @@ class Knob:
     free: bool = False
     how: bool = False
     fact: bool = True
+    file: bool = False
 
     @property
     def text(self) -> str:

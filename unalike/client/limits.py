@@ -1,0 +1,73 @@
+"""What a real client's owner allows of one piece of work on its samples: how few of them, and how many steps.
+
+A gradient of one sample is that sample: of a linear model x = dW/db. So work on few samples is refused, by whatever way
+a run asks for it: settings of the run, of a method's own training, rows that it picks, an average, an evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses as dc
+
+import numpy as np
+
+from unalike.client.samples import Chosen
+from unalike.errors import UnalikeError
+from unalike.training import LocalTraining
+
+ALLOW = "`{setting} = {value}` in its policy, or --{flag} {value}, allows it"
+
+
+@dc.dataclass(frozen=True)
+class Limits:
+    """max_steps: of one training at most; least_batch: samples of its own that a step reads at least; least_steps: of
+    one training at least, or as many samples in fewer, larger ones. A simulation has none of these."""
+
+    max_steps: int | None = None
+    least_batch: int = 1
+    least_steps: int = 1
+
+    def check_training(self, local: LocalTraining, chosen: Chosen, ids: np.ndarray, round: int) -> None:
+        """Refuse a training of one client on these samples that has too many steps, or reads too few samples."""
+        steps = int(local.counts(ids, chosen.sizes, round)[0])
+        if self.max_steps is not None and steps > self.max_steps:
+            raise UnalikeError(
+                f"The run wants {steps} steps a round of this client, which does {self.max_steps} at most "
+                "(--max-steps)."
+            )
+        if chosen.samples.own is not None:
+            self._check_batches(local, chosen, steps)
+
+    def _check_batches(self, local: LocalTraining, chosen: Chosen, steps: int) -> None:
+        size, share = int(chosen.sizes[0]), self.own_rows(chosen) / int(chosen.sizes[0])
+        batch = size if local.batch_size is None else min(local.batch_size, size)
+        self.check_rows(int(batch * share), "steps on")
+        passed = int(local.per_epoch(chosen.sizes)[0])
+        rest = size - (passed - 1) * batch
+        if steps >= passed and not local.drop_last and int(rest * share * passed) < self.least_batch:
+            raise UnalikeError(
+                f"The run's batches of {batch} leave {rest} of this client's {size} samples for the last step of a "
+                f"pass, in which each weighs too much: take another batch_size, or drop_last = true "
+                f"({self._allow('least_batch', int(rest * share * passed))})."
+            )
+        if steps < self.least_steps and int(steps * batch * share) < self.least_steps * self.least_batch:
+            raise UnalikeError(
+                f"The run wants {steps} step{'s' * (steps != 1)} of {batch} samples in a training; this client does "
+                f"{self.least_steps} at least, or fewer larger ones ({self._allow('least_steps', steps)})."
+            )
+
+    def check_rows(self, rows: int, verb: str = "numbers over") -> None:
+        """Refuse work on fewer of a client's own samples than it allows."""
+        if rows < self.least_batch:
+            raise UnalikeError(
+                f"The run wants {verb} {rows} of this client's samples; it works on {self.least_batch} at least "
+                f"({self._allow('least_batch', rows)})."
+            )
+
+    @staticmethod
+    def own_rows(chosen: Chosen) -> int:
+        """Return how many of a client's own samples are among the chosen ones."""
+        return int(min(chosen.own[0], chosen.sizes[0]))
+
+    @staticmethod
+    def _allow(setting: str, value: int) -> str:
+        return ALLOW.format(setting=setting, value=max(value, 1), flag=setting.replace("_", "-"))
