@@ -43,6 +43,7 @@ ONLY_PARSED = {
     ("join",): "waits for a server",
     ("audit",): "needs a client's folder; tests/network has one",
     ("status",): "likewise",
+    ("watch",): "serves until Ctrl-C",
     ("demo",): "trains for ten seconds; tests/cli runs it",
     ("data", "get"): "asks the network",
     ("data", "describe"): "asks the network for a set that is not here",

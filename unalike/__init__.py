@@ -32,7 +32,7 @@ from unalike.methods import CLASSES, METHODS
 from unalike.nn import layout
 from unalike.nn import task as model
 from unalike.run import callbacks, sampling
-from unalike.run.callbacks import JSONL, Callback, Progress, StopAt, TensorBoard
+from unalike.run.callbacks import JSONL, Callback, MLflow, Progress, StopAt, TensorBoard, WandB
 from unalike.run.deploy import load_model
 from unalike.run.predict import Prediction, Predictor
 from unalike.run.run import Run
@@ -42,9 +42,10 @@ from unalike.training import LocalTraining
 
 __all__ = [
     "JSONL", "METHODS", "Batch", "Best", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation",
-    "Field", "Fields", "Knob", "LocalTraining", "Me", "Method", "PerClient", "Prediction", "Predictor", "Progress",
-    "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors", "callbacks", "channel",
-    "data",
+    "Field", "Fields", "Knob", "LocalTraining", "MLflow", "Me", "Method", "PerClient", "Prediction", "Predictor",
+    "Progress",
+    "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors",
+    "WandB", "callbacks", "channel", "data",
     "draws", "knob", "layout", "load", "load_model", "local", "methods", "metrics", "model", "models", "partition",
     "random", "sampling", "simulate", "skew", "synthetic", "trees", "vertical", *CLASSES,
 ]  # fmt: skip

@@ -10,7 +10,9 @@ FedAvg) and that it bites (with its knob on it is not).
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +166,24 @@ def check_method(
     like: Method | None = None,
     kinds: tuple[str, ...] = ("linear", "mlp", "cnn", "norm", "lstm"),
     off_changes: dict[str, Any] | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> None:
-    """All proofs. `off` is the method with its knob at zero, `like` what it then is (FedAvg if not said)."""
-    for kind in kinds:
+    """All proofs. `off` is the method with its knob at zero, `like` what it then is (FedAvg if not said); `say` is told
+    what is checked while it runs, on standard error where nothing is given and someone looks."""
+    say = say or (_on_terminal if sys.stderr.isatty() else lambda text: None)
+    name = type(method).__name__
+    for number, kind in enumerate(kinds, 1):
+        say(f"{name}: every engine gives the same result with a model of the kind {kind} ({number} of {len(kinds)})")
         check_engines(method, kind)
         check_engines(method, kind, "float64")
+    say(f"{name}: a resumed run equals an uninterrupted one")
     check_resume(method)
     like = like or FedAvg()
     if off is not None:
+        say(f"{name}: with its knob off it is {type(like).__name__}, with its knob on it is not")
         check_vanishes(off, like, **(off_changes or {}))
         check_bites(method, like)
+
+
+def _on_terminal(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

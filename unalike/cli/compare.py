@@ -244,6 +244,9 @@ def _methods(words: list[str], references: bool) -> list[str]:
     for word in words:
         if words.count(word) > 1:
             raise UnalikeError(f"unalike compare: {word} is listed twice; for two settings give a list, --lr 0.1,1.")
+        if word == "fedsgd":
+            how = "compare it by itself: unalike compare fedavg --steps 1 --batch-size full"
+            raise UnalikeError(f"unalike compare: fedsgd is fedavg with one step on the full batch; {how}.")
         if not config.is_file(word) and word not in config.NAMES["method"]:
             raise unknown("method", word, config.NAMES["method"])
     if not references:

@@ -47,8 +47,9 @@ TEST = """from {name} import {Class}
 from unalike.testing import check_method
 
 
-def test_{name}_keeps_the_contract():
-    check_method({Class}(strength=0.5), off={Class}(strength=0.0))
+def test_{name}_keeps_the_contract(capsys):
+    with capsys.disabled():  # so that it says what it checks while it runs
+        check_method({Class}(strength=0.5), off={Class}(strength=0.0), say=print)
 """
 
 

@@ -5,6 +5,7 @@
   unalike run run.toml                        the same, from a file
   unalike run run.toml --lr 0.01              a file, some settings changed
   unalike run --resume runs/scaffold-digits-1 go on where it ended
+  unalike run run.toml --seeds 5              five runs, and their mean and spread
 
 Every setting of a config file is a flag, and the other way round: --lr 0.1 is
 lr = 0.1 under [local]. --local.lr says the table too, --no-shuffle is
@@ -16,6 +17,9 @@ your own: --model file.py:build, --loss file.py:fn, --metrics file.py:fn,
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -25,25 +29,31 @@ import shtab
 
 from unalike import config
 from unalike.cli import show
+from unalike.comparison.jobs import with_seed
 from unalike.config import defaults, flags
 from unalike.data import Federation
 from unalike.errors import UnalikeError
 from unalike.metrics.names import of, score_in
 from unalike.report import Record
-from unalike.run.callbacks import Callback
+from unalike.results import stats
+from unalike.run.callbacks import LOGS, Callback, log
 from unalike.run.run import Run
 from unalike.settings import typed
-from unalike.text import size, span
+from unalike.text import parse_seeds, size, span
 
 METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 
 
 def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
     """Declare all settings; own: flags that mean something else to the command."""
-    parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--resume [FOLDER]] [--dry-run]"
+    parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--seeds N] [--log NAME] [--resume [FOLDER]] [--dry-run]"
     file = parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; flags override it")
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
     file.complete, resume.complete = shtab.FILE, shtab.DIRECTORY  # type: ignore[attr-defined]
+    seeds = "as many runs, or these, each in a folder of its own: 3, or 0,1,2"
+    parser.add_argument("--seeds", metavar="N", help=seeds)
+    logs = f"log into the run's folder too: {', '.join(LOGS)}, or several with commas"
+    parser.add_argument("--log", metavar="NAME", default="", help=logs)
     parser.add_argument("--dry-run", action="store_true", help="show all settings and what they mean; train nothing")
     parser.add_argument("--allow-code", action="store_true", help="run Python files that a run's config.toml names")
     tables = {table: config.every(table) for table in config.TABLES}
@@ -79,8 +89,14 @@ def _help(text: str, default: Any) -> str:
 
 
 def main(args: argparse.Namespace) -> int:
-    settings = config.absolute(config.check(tables_of(args)))
+    tables = config.check(tables_of(args))
+    return _several(args, tables) if args.seeds else _one(args, tables)
+
+
+def _one(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int:
+    settings = config.absolute(tables)
     settings, notes, data = with_defaults(args, settings)
+    notes += [flags.FEDSGD] if flags.is_fedsgd(args.settings) else []
     if args.dry_run:
         return dry_run(settings, args)
     here = None if settings["run"].get("engine") == "loopback" else data  # loopback prepares by messages
@@ -88,9 +104,56 @@ def main(args: argparse.Namespace) -> int:
     def go(live: show.Live, resume: bool) -> Run:
         for note in notes:
             live.say(f"note: {note}")
-        return config.run(settings, callbacks=[live, Record()], resume=resume, federation=here)
+        logs = [log(name, Path(settings["run"]["folder"])) for name in names]
+        return config.run(settings, callbacks=[live, Record(), *logs], resume=resume, federation=here)
 
+    names = [name.strip() for name in args.log.split(",") if name.strip()]
+    for name in names:
+        log(name, Path())  # a name that is none is said before anything is run
     return conduct(args, settings, go)
+
+
+def _several(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int:
+    """Run every seed in a folder of its own, then show mean and spread of what the runs ended with. The seed is also
+    the split's, as in `unalike compare`."""
+    seeds = parse_seeds(args.seeds, "unalike run")
+    if args.resume or "seed" in dict(args.settings) or "run.seed" in dict(args.settings):
+        raise UnalikeError("unalike run: --seeds makes new runs; leave --seed and --resume out.")
+    if args.dry_run:
+        return _one(args, with_seed(tables, seeds[0]))
+    home = tables["run"].get("folder") or _free_folder(tables)
+    summaries: list[dict[str, Any]] = []
+    for seed in seeds:
+        own = with_seed(tables, seed)
+        own["run"]["folder"] = str(Path(home) / f"seed{seed}")
+        code = _silently(args, own, summaries)
+        if code:
+            return code
+    return show.answer(args, {"folder": str(home), "seeds": seeds, "runs": summaries}, _spread(summaries, home))
+
+
+def _silently(args: argparse.Namespace, tables: dict[str, dict[str, Any]], summaries: list[dict[str, Any]]) -> int:
+    """Run one seed without a word on standard output, and keep what it ended with."""
+    held = io.StringIO()
+    with contextlib.redirect_stdout(held):
+        code = _one(argparse.Namespace(**{**vars(args), "json": True}), tables)
+    if code == 0:
+        summaries.append(json.loads(held.getvalue()))
+    return code
+
+
+def _spread(summaries: list[dict[str, Any]], home: str) -> str:
+    """A table: every number of the last round, mean and standard deviation over the runs."""
+    finals = [summary["final"] or {} for summary in summaries]
+    names = [k for k, v in finals[0].items() if isinstance(v, float) and of(k).source != "bookkeeping"]
+    rows = []
+    for name in names:
+        values = [final[name] for final in finals if final.get(name) is not None]
+        spread = f" ± {stats.deviation(values):.4f}" if len(values) > 1 else ""
+        rows.append([name.replace("_", " "), f"{stats.mean(values):.4f}{spread}"])
+    title = f"after {summaries[0]['rounds']} rounds, mean ± standard deviation over {len(summaries)} seeds"
+    look = f"the runs are in {show.near(home)}; unalike report {show.near(home)} shows them"
+    return "\n".join([show.table([], rows, title), look])
 
 
 def with_defaults(

@@ -23,7 +23,7 @@ COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "des
 # What argparse reads.
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run", "--allow-code"}
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
-OWN |= {"--seeds", "--budget", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
+OWN |= {"--seeds", "--log", "--budget", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
 SERVERS = {"--least", "--enough", "--tries", "--max-samples", "--max-norm", "--profile"}
 OWN_OF = {"serve": {"--public", *SERVERS}, "local-federation": SERVERS}  # of one command
 # What a bare flag means where a name alone would not say it.
@@ -97,8 +97,27 @@ def _is_value(word: str, name: str, switches: set[str]) -> bool:
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
 
 
+FEDSGD = "fedsgd is run as fedavg with one step on all samples of a client (--steps 1 --batch-size full)"
+
+
+def is_fedsgd(given: list[Given]) -> bool:
+    """Whether flags ask for FedSGD, which is FedAvg with one step on the full batch."""
+    return any(name in ("method", "method.name") and text == "fedsgd" for name, text in given)
+
+
+def _understood(given: list[Given]) -> list[Given]:
+    """Return the flags that say what FedSGD is; what one sets oneself stays."""
+    if not is_fedsgd(given):
+        return given
+    own = {name.rpartition(".")[2] for name, _ in given}
+    plain = [(name, "fedavg" if name in ("method", "method.name") else text) for name, text in given]
+    work = [] if own & {"steps", "epochs"} else [("local.steps", "1")]
+    return plain + work + ([] if "batch-size" in own else [("local.batch-size", "full")])
+
+
 def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Tables of a file, overridden by flags; those that decide what else there is are read first."""
+    given = _understood(given)
     of_networks = [flag for flag in given if is_of_networks(*flag)]
     given = [flag for flag in given if flag not in of_networks]
     tables = _networks(of_networks, tables)

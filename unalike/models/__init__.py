@@ -23,7 +23,11 @@ from unalike.models.softmax import softmax_regression
 from unalike.models.start import keep_start
 from unalike.models.text import CharLSTM, TweetLSTM
 
-linear = softmax_regression  # its name on the command line
+# Every model by its name on the command line: ua.models.linear(64, 10), ua.models.resnet18(classes=10)
+linear, cnn_small = softmax_regression, small_cnn
+resnet18, char_lstm, tweet_lstm, fourier = (
+    start.function(kind) for kind in (ResNet18, CharLSTM, TweetLSTM, FourierFeatures)
+)
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": softmax_regression,
@@ -45,15 +49,20 @@ __all__ = [
     "ResNet18",
     "TweetLSTM",
     "build",
+    "char_lstm",
     "cnn_fedavg",
     "cnn_feddc",
+    "cnn_small",
     "forest",
+    "fourier",
     "keep_start",
     "linear",
     "mlp",
+    "resnet18",
     "small_cnn",
     "softmax_regression",
     "start_of",
+    "tweet_lstm",
 ]
 
 

@@ -57,6 +57,16 @@ def remembered(name: str) -> Callable[[Builder], Builder]:
     return decorate
 
 
+def function(kind: type[nn.Module]) -> Callable[..., nn.Module]:
+    """Return a function that builds modules of a class, so that all models are built alike."""
+
+    @functools.wraps(kind, updated=())
+    def build(*given: Any, **named: Any) -> nn.Module:
+        return kind(*given, **named)
+
+    return build
+
+
 def checksum(module: nn.Module) -> int | None:
     """Return a checksum of all weights and buffers, the same in float32 and float64; None where they have no values."""
     total = 0

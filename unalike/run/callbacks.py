@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 import json
 import shutil
 import sys
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike.errors import UnalikeError, did_you_mean
+from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.metrics.lines import is_number, traffic
 from unalike.metrics.names import scores
 
@@ -94,6 +95,18 @@ class JSONL(Callback):
             raise UnalikeError(f"JSONL cannot write to {self.path}: {error.strerror or error}.") from error
 
 
+def _numbers(line: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a round's line, without the round."""
+    return {name: value for name, value in line.items() if is_number(value) and name != "round"}
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Return what a log of another program shows of a run: the method with its settings, seed, rounds, clients."""
+    own = {f"method.{field.name}": str(getattr(run.method, field.name)) for field in dc.fields(run.method)}  # type: ignore[arg-type]
+    known = {"method": type(run.method).__name__, "seed": run.settings.seed, "rounds": run.rounds}
+    return {**known, "clients": run.population, **own}
+
+
 class TensorBoard(Callback):
     """Every number of a round as a TensorBoard scalar (pip install unalike[tensorboard])."""
 
@@ -108,9 +121,67 @@ class TensorBoard(Callback):
         self.writer = SummaryWriter(self.folder)
 
     def on_round(self, run: Run, line: dict[str, Any]) -> None:
-        for name, value in line.items():
-            if is_number(value) and name != "round":
-                self.writer.add_scalar(name, value, line["round"])
+        for name, value in _numbers(line).items():
+            self.writer.add_scalar(name, value, line["round"])
 
     def on_end(self, run: Run) -> None:
         self.writer.close()
+
+
+class WandB(Callback):
+    """Log every number of a round with Weights & Biases (pip install wandb).
+
+    Nothing is sent unless you say mode="online": the log is written into `folder`, and `wandb sync` sends it later."""
+
+    def __init__(self, folder: str | Path = ".", project: str = "unalike", mode: str = "offline", **options: Any):
+        self.folder, self.options = Path(folder), {"project": project, "mode": mode, **options}
+
+    def on_start(self, run: Run) -> None:
+        try:
+            import wandb  # type: ignore[import-not-found]
+        except ImportError as error:
+            raise UnalikeError("Weights & Biases is not installed: pip install wandb.") from error
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log = wandb.init(dir=str(self.folder), config=_settings(run), **self.options)
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        self.log.log(_numbers(line), step=line["round"])
+
+    def on_end(self, run: Run) -> None:
+        self.log.finish()
+
+
+class MLflow(Callback):
+    """Log every number of a round with MLflow, into a folder of files (pip install mlflow).
+
+    `tracking` is the address of a server of your own, if the numbers shall go there instead."""
+
+    def __init__(self, folder: str | Path = "mlruns", experiment: str = "unalike", tracking: str | None = None):
+        self.folder, self.experiment, self.tracking = Path(folder), experiment, tracking
+
+    def on_start(self, run: Run) -> None:
+        try:
+            import mlflow  # type: ignore[import-not-found]
+        except ImportError as error:
+            raise UnalikeError("MLflow is not installed: pip install mlflow.") from error
+        self.mlflow = mlflow
+        mlflow.set_tracking_uri(self.tracking or self.folder.resolve().as_uri())
+        mlflow.set_experiment(self.experiment)
+        mlflow.start_run()
+        mlflow.log_params(_settings(run))
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        self.mlflow.log_metrics(_numbers(line), step=line["round"])
+
+    def on_end(self, run: Run) -> None:
+        self.mlflow.end_run()
+
+
+LOGS = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}  # by their name on the command line
+
+
+def log(name: str, folder: Path) -> Callback:
+    """Return the callback that logs into a folder of this name in the run's folder."""
+    if name not in LOGS:
+        raise unknown("log", name, LOGS)
+    return LOGS[name](str(folder / name))  # type: ignore[abstract]
