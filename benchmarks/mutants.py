@@ -5,8 +5,8 @@
     python benchmarks/mutants.py --list          id, file and what is wrong with it
     python benchmarks/mutants.py --check         only: is every fault's text still there, exactly once?
 
-A fault has an id, a file, what is wrong with it, `old` (a text that is in the file exactly once), `new` in its place, and
-an area, whose tests should catch it: it is caught when one of them fails (or does not end). One marked `equivalent`
+A fault has an id, a file, what is wrong with it, `old` (a text that is in the file exactly once), `new` in its place,
+and an area, whose tests should catch it: it is caught when one of them fails (or does not end). One marked `equivalent`
 cannot be seen from outside; it is listed and not counted. A file of faults names its areas' tests under [areas]; areas
 of several files are in areas.toml. When code changes, repair the text of its faults: `--check` says which are stale.
 Two copies work side by side.
