@@ -403,7 +403,8 @@ def test_serve_and_join_by_command(tmp_path):
 
     def join(home):
         own = ("--key", home / "key", "--data", home / "data.safetensors", "--state", home / "state")
-        return unalike("join", f"localhost:{port}", "--ca", ca, *own, "--device", "cpu", "--public", public)
+        few = ("--least-batch", 1, "--least-steps", 1)
+        return unalike("join", f"localhost:{port}", "--ca", ca, *own, "--device", "cpu", "--public", public, *few)
 
     joined = [join(tmp_path / name) for name in ("a", "b")]
     folder = tmp_path / "run"

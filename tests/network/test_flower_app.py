@@ -53,7 +53,9 @@ def grid(tmp_path, monkeypatch):
     for k, node in enumerate((101, 205, 309)):
         file = tmp_path / f"{k}.safetensors"
         one_machine.write_client(data(), k, file)
+        (tmp_path / "policy.toml").write_text("least_batch = 1\nleast_steps = 1\n")
         settings = {"data": str(file), "state": str(tmp_path / f"state{k}"), "repeatable": True}
+        settings["policy"] = str(tmp_path / "policy.toml")
         contexts[node] = Context(run_id=1, node_id=node, node_config=settings, state=RecordDict(), run_config={})
     return Grid(contexts)
 
@@ -79,7 +81,7 @@ def test_a_server_app_and_client_apps(method, grid, tmp_path):
     server_app()(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=given))
     import safetensors.torch
 
-    (checkpoint,) = (tmp_path / "run" / "checkpoint").glob("server-*.safetensors")
+    *_, checkpoint = sorted((tmp_path / "run" / "checkpoint").glob("server-*.safetensors"))
     wanted = simulated(settings).server.w
     torch.testing.assert_close(safetensors.torch.load_file(checkpoint)["w"], wanted, rtol=1e-6, atol=1e-6)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import hashlib
 import hmac
 import logging
@@ -27,6 +28,7 @@ from typing import Any
 
 from unalike.errors import UnalikeError, first_line
 from unalike.network.app import answer_of, content, parts_of
+from unalike.network.clock import clock_words
 from unalike.network.link import MAX_MESSAGE, Away, Lost, Parts, Untrusted
 from unalike.network.processes import lifeline
 
@@ -58,6 +60,7 @@ with warnings.catch_warnings():
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 FIRST_WAIT = 0.05  # for an object still on its way up; Flower's own first wait is a second
+SOON = 5.0  # seconds in which a server gets to know a client
 FIRST_RETRY = 0.2  # seconds; doubled from time to time
 BEAT = 10.0  # seconds between a client's signs of life, Flower's least; it counts as gone after two
 SECRET, SECRET_HEADER = "UNALIKE_ADMIN_SECRET", "x-unalike-secret"
@@ -161,9 +164,10 @@ class _Secret:
 class Refused(Exception):
     """The other end answered, and the answer is no."""
 
-    def __init__(self, status: int, text: str):
+    def __init__(self, status: int, text: str, date: str | None = None):
+        """date: when it answered, by its own clock."""
         super().__init__(f"{status} {text[:200]}")
-        self.status = status
+        self.status, self.clock = status, clock_words(date, datetime.datetime.now(datetime.UTC))
 
 
 def _call(
@@ -180,7 +184,8 @@ def _call(
             return fn(request)
         except httpx.HTTPStatusError as error:
             if error.response.status_code not in (502, 503, 504):
-                raise Refused(error.response.status_code, error.response.text) from None
+                given = error.response
+                raise Refused(given.status_code, given.text, given.headers.get("date")) from None
             reason = f"it answers {error.response.status_code}"
         except httpx.TransportError as error:
             reason = first_line(error)
@@ -314,7 +319,8 @@ class FlowerClient(_End):
         self._asked: Message | None = None
 
     def join(self) -> None:
-        end = time.monotonic() + self._patience
+        begin = time.monotonic()
+        end = begin + self._patience
         request = fleet.ActivateNodeRequest(public_key=self._public, heartbeat_interval=BEAT)
         waiting = lambda reason: self._say(f"waiting for {self._address} ({reason})")  # noqa: E731
         self._say(f"joining {self._address}")
@@ -327,13 +333,16 @@ class FlowerClient(_End):
                 raise UnalikeError(f"{error} Start it, or see the address.") from None
             except Refused as error:
                 if time.monotonic() > end:
-                    raise UnalikeError(
-                        f"The server does not let this key in ({error}): its .pub must be among the server's keys, and "
-                        "no other process may use it."
-                    ) from None
-                if not refused:
-                    self._say(f"{self._address} refuses this key ({error}); trying again for {self._patience:g} s")
-                refused = True
+                    why = error.clock or (
+                        "Its .pub must be among the server's keys, and no other process may use it. (Or the clocks "
+                        "differ: they must agree to a few seconds.)"
+                    )
+                    raise UnalikeError(f"The server does not let this key in ({error}). {why}") from None
+                # a server that has just started, or has not noticed a predecessor's end, says 412 for a moment
+                if not refused and (error.status != 412 or time.monotonic() > begin + min(SOON, self._patience / 2)):
+                    again = f"trying again for {self._patience:g} s"
+                    self._say(f"{self._address} refuses this key ({error}); {error.clock or again}")
+                    refused = True
                 self._leave_as_before()
                 self._stop.wait(0.5)
         self._node = Node(node_id=answer.node_id)
