@@ -1,7 +1,9 @@
 """Secure sums between machines: the same run as simulated, whoever is lost, killed or lies."""
 
 import pytest
-from test_network_messages import KEYS, Direct, data, own, same_as_simulated, tables
+import torch
+from small import refused
+from test_network_messages import KEYS, Direct, data, own, same_as_simulated, served, simulated, tables
 
 import unalike as ua
 from unalike.messages import wire
@@ -53,3 +55,223 @@ RUNS = {"fixed point": ("scaffold", "secure-sum"), "codes": ("fedavg", "quantise
 @pytest.mark.parametrize("name", RUNS)
 def test_a_federation_computes_what_a_simulation_does(name, people):
     same_as_simulated(settings_of(*RUNS[name]), Counting(people))
+
+
+def test_sums_have_the_same_bits(people):
+    real = served(settings_of("scaffold"), Direct(people))
+    assert torch.equal(real.server.w, simulated(settings_of("scaffold")).server.w)
+
+
+def test_three_messages_a_round_and_the_key_once(people):
+    link = Direct(people)
+    served(settings_of(rounds=3), link)
+    asked = [header.get("stage", header["kind"]) for client, header in link.asked if client == 0]
+    work = [kind for kind in asked if kind in ("key", "deal", "request", "agree", "open")]
+    assert work == ["key", *["deal", "request", "open"] * 3]
+
+
+# ---------------------------------------------------------------- who is lost, or killed
+
+
+def at(stage, who, change, rounds=(0,)):
+    """Meddle with some clients' answers in one stage of some rounds. change: makes another answer; None loses it."""
+
+    def meddle(client, header, answer):
+        asked = header.get("stage", header["kind"])
+        if asked == stage and client in who and header.get("round", 0) in rounds:
+            return change(answer) if change else None
+        return answer
+
+    return meddle
+
+
+LOST = [("key", [3]), ("deal", [2]), ("request", [1]), ("open", [0])]
+
+
+@pytest.mark.parametrize(("stage", "who"), LOST)
+def test_the_sum_is_that_of_those_who_came(stage, who, people):
+    """The server's step is checked against the open run in which the same client is lost."""
+    said = []
+    secure = served(settings_of(rounds=1), Direct(people, at(stage, who, None)), said)
+    lost_in_open = at("request", who, None) if stage != "open" else at("request", [], None)
+    fresh = [Client(own(data(), k), people[k].folder.parent / f"open-{k}", people[k].rules) for k in range(4)]
+    plain = served(settings_of(channel="none", rounds=1), Direct(fresh, lost_in_open))
+    torch.testing.assert_close(secure.server.w, plain.server.w, rtol=0, atol=1e-6)
+    assert any("no answer" in line for line in said)
+
+
+@pytest.mark.parametrize(("stage", "who"), [("key", [2, 3]), ("deal", [1, 2]), ("request", [0, 1]), ("open", [2, 3])])
+def test_with_too_few_left_the_round_is_void(stage, who, people):
+    with refused(r"Round 1: .*void"):
+        served(settings_of(rounds=1), Direct(people, at(stage, who, None)))
+
+
+@pytest.mark.parametrize("stage", ["deal", "request", "open"])
+def test_a_client_that_was_killed_and_started_again_is_back_in_the_next_round(stage, people, tmp_path, pairs):
+    """Its secrets are gone with its memory: it is left out of this sum, and nothing of it can be opened."""
+    said = []
+
+    def meddle(client, header, answer):
+        if client == 1 and header.get("stage", header["kind"]) == stage and header.get("round") == 0:
+            people[1].close()
+            people[1] = person(data(), 1, tmp_path, people[1].rules, pairs)
+            return None
+        return answer
+
+    done = served(settings_of(rounds=3), Direct(people, meddle), said)
+    assert [line.get("lost", 0) for line in done.history] == [int(stage != "open"), 0, 0]
+    assert any("left out" in line for line in said)
+
+
+def test_a_server_that_was_killed_goes_on(people, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def meddle(client, header, answer):
+        if header.get("stage") == "open" and header["round"] == 1:
+            raise Killed
+        return answer
+
+    settings = settings_of("scaffold", rounds=3, folder=str(tmp_path / "run"))
+    with pytest.raises(Killed):
+        served(settings, Direct(people, meddle))
+    again = served(settings, Direct(people), resume=True)
+    assert torch.equal(again.server.w, simulated(settings_of("scaffold", rounds=3)).server.w)
+
+
+# ---------------------------------------------------------------- who lies
+
+
+def spoilt(part):
+    """Change the first byte of a part of an answer."""
+
+    def change(answer):
+        header, parts = wire.decode(answer)
+        header.pop("format")
+        parts[part].view(-1)[0] ^= 1
+        return wire.encode(header, parts)
+
+    return change
+
+
+LIES = {
+    "another key": ("key", "key", "not signed by it"),
+    "another signature": ("key", "signature", "not signed by it"),
+    "spoilt seals": ("deal", "sealed", "cannot be opened"),
+    "a wrong signature": ("agree", "signature", None),
+    "a wrong share": ("open", "shares", "did not fit"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_client_that_lies_costs_itself_or_the_round(name, people):
+    stage, part, words = LIES[name]
+    said = []
+    link = Direct(people, at(stage, [1], spoilt(part)))
+    try:
+        done = served(settings_of(channel="secure-sum:0.5:agree=true", rounds=1), link, said)
+    except ua.UnalikeError as error:
+        assert "void" in str(error)
+    else:
+        whole = simulated(settings_of(channel="secure-sum:0.5", rounds=1)).server.w
+        assert torch.equal(done.server.w, whole) is ("lost" not in done.history[0])
+    assert words is None or any(words in line for line in said)
+
+
+def test_a_masked_answer_that_counts_wrongly_makes_the_sum_void(people):
+    def change(answer):
+        header, parts = wire.decode(answer)
+        header.pop("format")
+        name = next(name for name in parts if name.startswith("sum:"))
+        parts[name][-2] ^= 1
+        return wire.encode(header, parts)
+
+    with refused("did not keep the rules: the sum is void"):
+        served(settings_of(rounds=1), Direct(people, at("request", [1], change)))
+
+
+def test_a_server_that_sends_one_client_another_model_gets_nothing(people):
+    """Its masks are bound to what it was asked."""
+
+    class Lying(Direct):
+        def exchange(self, requests, seconds):
+            changed_parts = {}
+            for k, parts in requests.items():
+                header, tensors = wire.decode(parts[0])
+                if header["kind"] == "request" and k == 2:
+                    header.pop("format")
+                    parts = (wire.encode(header, {**tensors, "w": tensors["w"] * 0}), *parts[1:])
+                changed_parts[k] = parts
+            return super().exchange(changed_parts, seconds)
+
+    with refused("void"):
+        served(settings_of(rounds=1), Lying(people))
+
+
+def test_a_model_of_its_own_is_refused_by_a_client(people):
+    class Lying(Direct):
+        def exchange(self, requests, seconds):
+            out = {}
+            for k, parts in requests.items():
+                header, tensors = wire.decode(parts[0])
+                if header["kind"] == "request":
+                    own_header, own_parts = wire.decode(parts[1])
+                    header.pop("format"), own_header.pop("format")
+                    w = tensors.pop("w")
+                    parts = (wire.encode(header, tensors), wire.encode(own_header, {**own_parts, "w": w}))
+                out[k] = parts
+            return super().exchange(out, seconds)
+
+    said = []
+    with refused("0 of 4 clients answered"):
+        served(settings_of(rounds=1), Lying(people), said)
+    assert any("for this client alone" in line for line in said)
+
+
+def test_a_client_opens_for_no_second_list(people):
+    said, lines = [], []
+
+    class Greedy(Direct):
+        def exchange(self, requests, seconds):
+            first = wire.decode(next(iter(requests.values()))[0])
+            if first[0].get("stage") == "open":
+                header = {name: value for name, value in first[0].items() if name != "format"}
+                for came in ([0, 1, 2], [0]):
+                    answer = self.people[0].answer((wire.encode(header, {"came": torch.tensor(came)}),))
+                    said.append(wire.decode(answer)[0])
+            return super().exchange(requests, seconds)
+
+    done = served(settings_of(rounds=1), Greedy(people), lines)
+    assert said[0]["kind"] == "reply" and "second list" in said[1]["reason"]
+    assert any("second list" in line for line in lines)  # the others' shares are enough
+    assert torch.equal(done.server.w, simulated(settings_of(rounds=1)).server.w)
+
+
+@pytest.mark.parametrize(
+    ("require", "channel", "fits"),
+    [
+        ("secure-sum", "clip:1.0", False), ("secure-sum", "secure-sum", True),
+        ("secure-sum:0.7", "secure-sum:0.6", False), ("secure-sum:0.5:least=4", "secure-sum:0.6:least=4", True),
+        ("secure-sum:0.5:least=4", "secure-sum:0.6", False),
+    ],
+)  # fmt: skip
+def test_what_clients_insist_on(require, channel, fits, people, tmp_path):
+    people[0] = Client(own(data(), 0), tmp_path / "strict", Rules(require=(require,)), sealer=people[0].sealer)
+    if fits:
+        served(settings_of(channel=channel, rounds=1, evaluate_clients="none"), Direct(people))
+    else:
+        with refused("This client answers through a channel with"):
+            served(settings_of(channel=channel, rounds=1), Direct(people))
+
+
+def test_a_stranger_among_the_peers_is_not_trusted(people, tmp_path, pairs):
+    """Client 0 was given the public keys of three clients; the server names a fourth."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    for file in pairs[:3]:
+        (folder / file.name).write_bytes(file.read_bytes())
+    ring = Keyring(pairs[0].with_suffix(""), folder)
+    people[0] = Client(own(data(), 0), tmp_path / "wary", people[0].rules, sealer=ring)
+    said = []
+    served(settings_of(channel="secure-sum:0.5", rounds=1), Direct(people), said)
+    assert any("was not given (--peers)" in line for line in said)

@@ -94,7 +94,9 @@ class SecureSums:
                 f"{len(collector.came)} of {len(group.keys)} clients answered, and {least} must: the sum is void, "
                 "nothing was learnt."
             )
-        self._open(collector, header)
+        opened = self._open(collector, header)
+        for silent in group.keys.keys() - opened:
+            self.keys.pop(silent, None)  # it may have been started again, with another key
         totals = summing.split(found, collector.total())
         for liar in collector.liars:
             self.clients.refuse(
@@ -143,7 +145,7 @@ class SecureSums:
             neighbours = group.lattice.of(client)
             names = {str(v): self.clients.public[v] for v in neighbours} if self.clients.public else {}
             requests[client] = (shared, wire.encode({"public": names}, {}))
-        for client, answer in self._answers(requests, "deal", forget=True):
+        for client, answer in self._answers(requests, "deal"):
             neighbours = group.lattice.of(client)
             with self._judging(client):
                 sealed = dict(zip(neighbours, rows(answer, "sealed", len(neighbours), SEALED), strict=True))
@@ -174,9 +176,10 @@ class SecureSums:
                 replies.append(reply)
         return replies
 
-    def _open(self, collector: Collector, header: dict[str, Any]) -> None:
-        """Let those who came give their shares, after they have agreed on who came where the run wants it."""
-        came = sorted(collector.came)
+    def _open(self, collector: Collector, header: dict[str, Any]) -> set[int]:
+        """Let those who came give their shares, after they have agreed on who came where the run wants it; return who
+        did."""
+        came, opened = sorted(collector.came), set[int]()
         parts = {"came": torch.tensor(came)}
         if self.job.secure_stage.agree:
             request = wire.encode({"kind": "sum", "stage": "agree", **header}, parts)
@@ -191,6 +194,8 @@ class SecureSums:
             with self._judging(client):
                 shares = rows(answer, "shares", len(there), BYTES)
                 collector.take_opened(client, dict(zip(there, shares, strict=True)))
+                opened.add(client)
+        return opened
 
     # ---- parts
 
@@ -206,13 +211,11 @@ class SecureSums:
     def _signatures(self, clients: list[int], signatures: Mapping[int, bytes]) -> Tensor:
         return as_bytes(b"".join(signatures.get(c, bytes(SIGNATURE)) for c in clients)).view(len(clients), SIGNATURE)
 
-    def _answers(self, requests: Requests, stage: str, forget: bool = False) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield the parts of the answers of use. forget: the key of a client that refuses, which may have a new one."""
+    def _answers(self, requests: Requests, stage: str) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield the parts of the answers of use."""
         for client, answer in self.clients.ask(requests) if requests else ():
             with self._judging(client):
                 header, parts = wire.decode(answer)
-                if header.get("kind") == "error" and forget:
-                    self.keys.pop(client, None)
                 if header.get("kind") != "reply" or header.get("stage") != stage:
                     raise UnalikeError(str(header.get("reason", "its answer is no reply"))[:500])
                 yield client, parts
