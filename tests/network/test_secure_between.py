@@ -94,7 +94,7 @@ def test_the_sum_is_that_of_those_who_came(stage, who, people):
     said = []
     secure = served(settings_of(rounds=1), Direct(people, at(stage, who, None)), said)
     lost_in_open = at("request", who, None) if stage != "open" else at("request", [], None)
-    fresh = [Client(own(data(), k), people[k].folder.parent / f"open-{k}", people[k].rules) for k in range(4)]
+    fresh = [Client(own(data(), k), people[k].folder.parent / f"open-{k}", people[k].policy) for k in range(4)]
     plain = served(settings_of(channel="none", rounds=1), Direct(fresh, lost_in_open))
     torch.testing.assert_close(secure.server.w, plain.server.w, rtol=0, atol=1e-6)
     assert any("no answer" in line for line in said)
@@ -114,7 +114,7 @@ def test_a_client_that_was_killed_and_started_again_is_back_in_the_next_round(st
     def meddle(client, header, answer):
         if client == 1 and header.get("stage", header["kind"]) == stage and header.get("round") == 0:
             people[1].close()
-            people[1] = person(data(), 1, tmp_path, people[1].rules, pairs)
+            people[1] = person(data(), 1, tmp_path, people[1].policy, pairs)
             return None
         return answer
 
@@ -256,7 +256,7 @@ def test_a_client_opens_for_no_second_list(people):
     ],
 )  # fmt: skip
 def test_what_clients_insist_on(require, channel, fits, people, tmp_path):
-    people[0] = Client(own(data(), 0), tmp_path / "strict", Rules(require=(require,)), sealer=people[0].sealer)
+    people[0] = Client(own(data(), 0), tmp_path / "strict", Policy.open(require=(require,)), sealer=people[0].sealer)
     if fits:
         served(settings_of(channel=channel, rounds=1, evaluate_clients="none"), Direct(people))
     else:
@@ -271,7 +271,7 @@ def test_a_stranger_among_the_peers_is_not_trusted(people, tmp_path, pairs):
     for file in pairs[:3]:
         (folder / file.name).write_bytes(file.read_bytes())
     ring = Keyring(pairs[0].with_suffix(""), folder)
-    people[0] = Client(own(data(), 0), tmp_path / "wary", people[0].rules, sealer=ring)
+    people[0] = Client(own(data(), 0), tmp_path / "wary", people[0].policy, sealer=ring)
     said = []
     served(settings_of(channel="secure-sum:0.5", rounds=1), Direct(people), said)
     assert any("was not given (--peers)" in line for line in said)
