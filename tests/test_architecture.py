@@ -59,7 +59,8 @@ MAY = {
     "network": BASE
     | {"settings", "channel", "config", "run", "client", "crypto", "messages", "methods", "contract", "training"}
     | {"nn", "data"},
-    "vertical": BASE | {"crypto", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
+    "vertical": BASE
+    | {"crypto", "trees", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},
     "comparison": BASE | {"settings", "methods", "report", "results", "metrics", "config", "run", "nn", "data"},

@@ -42,12 +42,17 @@ class PublicKey:
     window = 8  # bits of an exponent that the table of powers covers at once
 
     def __init__(self, n: int, randomness: str = "short"):
-        self.n = _gmpy2().mpz(n)
+        self.n = gmpy2_module().mpz(n)
         self.squared = self.n * self.n
         self.bits = self.n.bit_length()
         self.randomness = randomness
         one_of(self, "randomness", "short", "full")
         self.width = (2 * self.bits + 7) // 8  # bytes of a ciphertext
+
+    @property
+    def modulus(self) -> int:
+        """What ciphertexts are multiplied modulo."""
+        return self.squared
 
     def encrypt(self, number: int, noise: int | None = None) -> int:
         """Return a ciphertext of a whole number. `noise` is one of `noise()` made beforehand, to be used once."""
@@ -63,7 +68,7 @@ class PublicKey:
 
     def total(self, ciphers: Iterable[int]) -> int:
         """Return a ciphertext of the sum. It is as random as its parts: see `refreshed`."""
-        out, squared = _gmpy2().mpz(1), self.squared
+        out, squared = gmpy2_module().mpz(1), self.squared
         for cipher in ciphers:
             out = out * cipher % squared
         return out
@@ -106,13 +111,13 @@ class PublicKey:
         """Read so many ciphertexts, and refuse bytes that can be none."""
         if len(data) != count * self.width:
             raise UnalikeError(f"{count} ciphertexts take {count * self.width} bytes; got {len(data)}.")
-        mpz, width = _gmpy2().mpz, self.width
+        mpz, width = gmpy2_module().mpz, self.width
         found = [mpz(int.from_bytes(data[i : i + width], "little")) for i in range(0, len(data), width)]
         return self.checked(found)
 
     def checked(self, ciphers: list[int]) -> list[int]:
         """Return the ciphertexts; raise an error if one is out of range or shares a factor with the key."""
-        product = _gmpy2().mpz(1)
+        product = gmpy2_module().mpz(1)
         for cipher in ciphers:
             if not 0 < cipher < self.squared:
                 raise UnalikeError("A ciphertext is out of range: it was made with another key.")
@@ -128,7 +133,7 @@ class PublicKey:
     @staticmethod
     def from_bytes(data: bytes, least: int = BITS, randomness: str = "short") -> PublicKey:
         """Read another party's public key, and refuse one that is too short or cannot be a product of two primes."""
-        gmpy2, n = _gmpy2(), int.from_bytes(data[: MOST_BITS // 8 + 1], "little")
+        gmpy2, n = gmpy2_module(), int.from_bytes(data[: MOST_BITS // 8 + 1], "little")
         if not least <= n.bit_length() <= MOST_BITS:
             raise UnalikeError(f"A Paillier key has {n.bit_length()} bits; {least} to {MOST_BITS} are accepted.")
         if gmpy2.gcd(n, gmpy2.primorial(SMALL_FACTORS)) != 1 or gmpy2.is_prime(n) or gmpy2.is_power(n):
@@ -160,9 +165,9 @@ class PublicKey:
         """Return the ciphertext of Σ numberᵢ·cipherᵢ for numbers that are not negative."""
         window = max(2, len(ciphers).bit_length() - 3)
         windows = -(-max(numbers, default=0).bit_length() // window)
-        out, squared = _gmpy2().mpz(1), self.squared
+        out, squared = gmpy2_module().mpz(1), self.squared
         for digits in reversed(list(zip(*(digits_of(n, window, windows) for n in numbers), strict=True))):
-            buckets: list[int] = [_gmpy2().mpz(1)] * (1 << window)
+            buckets: list[int] = [gmpy2_module().mpz(1)] * (1 << window)
             for digit, cipher in zip(digits, ciphers, strict=True):
                 if digit:
                     buckets[digit] = buckets[digit] * cipher % squared
@@ -176,7 +181,7 @@ class SecretKey(PublicKey):
     window = 11
 
     def __init__(self, p: int, q: int, randomness: str = "short"):
-        gmpy2 = _gmpy2()
+        gmpy2 = gmpy2_module()
         self.p, self.q = gmpy2.mpz(p), gmpy2.mpz(q)
         super().__init__(self.p * self.q, randomness)
         if p == q or gmpy2.gcd(self.n, (self.p - 1) * (self.q - 1)) != 1:
@@ -208,12 +213,12 @@ class SecretKey(PublicKey):
     def secret_from_bytes(data: bytes, randomness: str = "short") -> SecretKey:
         """Read a secret key of one's own."""
         primes = [int.from_bytes(half, "little") for half in (data[: len(data) // 2], data[len(data) // 2 :])]
-        if len(data) % 2 or not all(_gmpy2().is_prime(prime) for prime in primes):
+        if len(data) % 2 or not all(gmpy2_module().is_prime(prime) for prime in primes):
             raise UnalikeError("This is no secret Paillier key.")
         return SecretKey(primes[0], primes[1], randomness)
 
     def _unit(self, prime: int, squared: int) -> int:
-        return _gmpy2().invert((pow(self.n + 1, prime - 1, squared) - 1) // prime, prime)
+        return gmpy2_module().invert((pow(self.n + 1, prime - 1, squared) - 1) // prime, prime)
 
     def _joined(self, at_p: int, at_q: int) -> int:
         return at_p + self.p_squared * ((at_q - at_p) * self._p_of_squares % self.q_squared)
@@ -239,7 +244,7 @@ def generate(bits: int = BITS, randomness: str = "short") -> SecretKey:
     if not 64 <= bits <= MOST_BITS or bits % 2:
         raise UnalikeError(f"A Paillier key has an even number of bits from 64 to {MOST_BITS}; got {bits}.")
     while True:
-        p, q = _prime(bits // 2), _prime(bits // 2)
+        p, q = prime(bits // 2), prime(bits // 2)
         if p != q and math.gcd(p - 1, q - 1) == 2 and (p * q).bit_length() == bits:
             return SecretKey(p, q, randomness)
 
@@ -283,14 +288,14 @@ def unit(n: int) -> int:
     while True:
         found = secrets.randbelow(int(n))
         if math.gcd(found, int(n)) == 1:
-            return _gmpy2().mpz(found)
+            return gmpy2_module().mpz(found)
 
 
 def powers(base: int, modulus: int, bits: int, window: int) -> list[list[int]]:
     """Return the table of base^(digit · 2^(window · row)) from which `raised` multiplies any power of so many bits."""
     table = []
     for _ in range(-(-bits // window)):
-        row = [_gmpy2().mpz(1)]
+        row = [gmpy2_module().mpz(1)]
         for _ in range((1 << window) - 1):
             row.append(row[-1] * base % modulus)
         table.append(row)
@@ -314,22 +319,22 @@ def digits_of(number: int, window: int, count: int) -> list[int]:
 
 def _bucket_sum(buckets: list[int], modulus: int) -> int:
     """Return Π bucket_d^d with two products for each bucket."""
-    running = out = _gmpy2().mpz(1)
+    running = out = gmpy2_module().mpz(1)
     for bucket in reversed(buckets[1:]):
         running = running * bucket % modulus
         out = out * running % modulus
     return out
 
 
-def _prime(bits: int) -> int:
+def prime(bits: int) -> int:
     """Draw a prime of so many bits that is 3 modulo 4; its top two bits are set, so that a product has full length."""
     while True:
         candidate = secrets.randbits(bits) | 3 << bits - 2 | 3
-        if _gmpy2().is_prime(candidate, 40):
+        if gmpy2_module().is_prime(candidate, 40):
             return candidate
 
 
-def _gmpy2() -> Any:
+def gmpy2_module() -> Any:
     try:
         import gmpy2
     except ImportError:

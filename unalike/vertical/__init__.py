@@ -21,6 +21,7 @@ from unalike.vertical.methods.fedbcd import FedBCD
 from unalike.vertical.methods.hardy import HardyLogistic
 from unalike.vertical.methods.regression import LinearRegression, LogisticRegression
 from unalike.vertical.methods.sealed import SealedLinear, SealedLogistic
+from unalike.vertical.methods.secure_boost import SecureBoost
 from unalike.vertical.methods.split_network import SplitNN
 from unalike.vertical.parties import Parties
 from unalike.vertical.predict import Share
@@ -30,6 +31,6 @@ from unalike.vertical.split import split
 
 __all__ = [
     "METHODS", "FedBCD", "Field", "HardyLogistic", "Hosts", "LinearRegression", "LogisticRegression", "Me", "Parties",
-    "PerParty", "Replies", "Report", "Run", "SealedLinear", "SealedLogistic", "Settings", "Share", "Sight", "SplitNN",
-    "Vertical", "answer", "fit", "sight_text", "split",
+    "PerParty", "Replies", "Report", "Run", "SealedLinear", "SealedLogistic", "SecureBoost", "Settings", "Share",
+    "Sight", "SplitNN", "Vertical", "answer", "fit", "sight_text", "split",
 ]  # fmt: skip
