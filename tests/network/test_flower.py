@@ -226,7 +226,7 @@ def test_who_may_come_in(tmp_path):
                 "/",
             ):
                 assert http.post(outside + path).status_code == 404, path
-            assert http.post(outside + "/v1/fleet/pull-messages").status_code == 415  # Flower's own: let through
+            assert http.post(outside + "/v1/fleet/pull-messages").status_code == 401
         with httpx.Client(verify=_context(str(here.folder / "inner" / "ca.crt"))) as http:
             for headers in ({}, {"x-unalike-secret": "guess"}):
                 answer = http.post(f"https://{here.superlink.address}/v1/control/list-nodes", headers=headers)

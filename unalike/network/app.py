@@ -12,14 +12,16 @@ For a run:       --run-config 'config="/path/run.toml" nodes=4'
 from __future__ import annotations
 
 import os
+import secrets
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unalike.errors import UnalikeError
-from unalike.network.link import Lost, Parts
+from unalike.errors import UnalikeError, first_line
+from unalike.network.link import MAX_MESSAGE, Left, Lost, Parts
+from unalike.text import printable
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read at import; else every exit may wait for the network
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -34,38 +36,69 @@ with warnings.catch_warnings():
     from flwr.serverapp import Grid, ServerApp
 
 PIECE = 16 << 20  # bytes of one record: Flower stores a record as one object, whose limit is 2 GiB
-GONE = {3: "it did not answer in time", 5: "it has left"}  # Flower's codes
+LEFT = 5
+GONE = {3: "it did not answer in time", LEFT: "it has left"}  # Flower's codes
+MAX_PARTS = 8  # of a message
+# what a record may say beside its bytes: which process answers, how long it took, what a client's owner should hear
+ABOUT: dict[str, type] = {"process": str, "seconds": float, "notice": str}
 
 
-def content(parts: Parts) -> RecordDict:
+def content(parts: Parts, salt: bytes | None = None, **about: Any) -> RecordDict:
     """Bytes as Flower's records. One record a part (or piece of a large one), as few objects as can be: the SuperLink
-    takes a request for each, and stores what is the same for all clients once."""
+    takes a request for each, and stores what is the same for all clients once.
+
+    Objects go by a hash of their content, and whoever says first what an object's hash is decides what is under it. So
+    that nobody can foresee a message, its records hold a salt, the same in all messages of an exchange. about: further
+    values of the last part's first record (`ABOUT`).
+    """
+    salt, last = secrets.token_bytes(16) if salt is None else salt, f"{len(parts) - 1}.0"
     pieces: dict[str, Any] = {
-        f"{k}.{a // PIECE}": ConfigRecord({"bytes": bytes(part[a : a + PIECE])})
+        f"{k}.{a // PIECE}": {"bytes": bytes(part[a : a + PIECE]), "salt": salt}
         for k, part in enumerate(parts)
         for a in range(0, max(len(part), 1), PIECE)
     }
-    return RecordDict(pieces)
+    pieces[last] |= about
+    return RecordDict({name: ConfigRecord(piece) for name, piece in pieces.items()})
+
+
+def about_of(records: RecordDict) -> dict[str, Any]:
+    """Return what a message's records say beside its bytes (`ABOUT`), where it is of the right kind."""
+    return {
+        name: record[name]
+        for record in records.values()
+        for name, kind in ABOUT.items()
+        if isinstance(record, ConfigRecord) and isinstance(record.get(name), kind)
+    }
 
 
 def parts_of(records: RecordDict) -> list[bytes]:
     """The bytes of Flower's records; what was not made by `content` is refused."""
     parts: dict[int, dict[int, bytes]] = {}
+    total = 0  # one record may be there under many names
     for name, record in records.items():
         part, _, piece = name.partition(".")
-        data = record.get("bytes") if isinstance(record, ConfigRecord) and len(record) == 1 else None
-        if not (part.isdecimal() and piece.isdecimal() and isinstance(data, bytes)):
+        ours = isinstance(record, ConfigRecord) and not record.keys() - {"bytes", "salt", *ABOUT}
+        data = record.get("bytes") if ours else None
+        if not (_number(part) and _number(piece) and isinstance(data, bytes)):
             raise UnalikeError("A message has a record that is none of ours.")
+        total += len(data)
+        if len(parts) > MAX_PARTS or total > MAX_MESSAGE:
+            raise UnalikeError(f"A message has more than {MAX_MESSAGE} bytes, or more than {MAX_PARTS} parts.")
         parts.setdefault(int(part), {})[int(piece)] = data
     if sorted(parts) != list(range(len(parts))) or any(sorted(p) != list(range(len(p))) for p in parts.values()):
         raise UnalikeError("A message lacks one of its pieces.")
     return [b"".join(parts[k][j] for j in range(len(parts[k]))) for k in range(len(parts))]
 
 
+def _number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 6
+
+
 def answer_of(message: Message) -> bytes | Lost:
     """A reply's bytes, or why there are none."""
     if message.has_error():
-        return Lost(GONE.get(message.error.code, f"{message.error.code} {message.error.reason}"))
+        kind = Left if message.error.code == LEFT else Lost
+        return kind(GONE.get(message.error.code, printable(f"{message.error.code} {message.error.reason}")))
     parts = parts_of(message.content)
     return parts[0] if len(parts) == 1 else Lost("its answer has more than one part")
 
@@ -81,16 +114,18 @@ class GridLink:
 
     def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
         end = time.monotonic() + seconds
-        asked = [Message(content(parts), self.nodes[k], "train", ttl=seconds) for k, parts in requests.items()]
+        salt = secrets.token_bytes(16)
+        asked = [Message(content(parts, salt), self.nodes[k], "train", ttl=seconds) for k, parts in requests.items()]
         waiting = dict(zip(self.grid.push_messages(asked), requests, strict=True))
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(waiting):
                 client = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if client is not None:
                     try:
-                        yield client, answer_of(reply)
-                    except UnalikeError as error:
-                        yield client, Lost(str(error))
+                        answer = answer_of(reply)
+                    except Exception as error:  # whatever its records are: they are one client's
+                        answer = Lost(first_line(error))
+                    yield client, answer
             if waiting:
                 time.sleep(self.poll)
 

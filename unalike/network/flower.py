@@ -17,20 +17,27 @@ import hashlib
 import hmac
 import logging
 import os
+import secrets
 import socket
 import sys
 import threading
 import time
 import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from unalike.errors import UnalikeError, first_line
-from unalike.network.app import answer_of, content, parts_of
+from unalike.errors import UnalikeError, first_line, line_of
+from unalike.network.app import PIECE, about_of, answer_of, content, parts_of
 from unalike.network.clock import clock_words
+from unalike.network.door import WHOLE, Gate, door, gated, raise_file_limit
+from unalike.network.keys import roster
 from unalike.network.link import MAX_MESSAGE, Away, Lost, Parts, Untrusted
 from unalike.network.processes import lifeline
+from unalike.network.profile import Times
+from unalike.text import printable
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own libraries' deprecations
@@ -38,19 +45,23 @@ with warnings.catch_warnings():
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
     from flwr.app import Message
     from flwr.app.message import remove_content_from_message
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
     from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, user_config_to_proto
     from flwr.proto import fleet_pb2 as fleet
     from flwr.proto import runtime_pb2 as runtime
     from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.message_pb2 import ObjectTree
     from flwr.proto.node_pb2 import Node
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
     from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.date import now
     from flwr.supercore.fab import Fab
     from flwr.supercore.inflatable import inflatable_object as objects
     from flwr.supercore.inflatable import inflatable_protobuf_utils as calls
     from flwr.supercore.inflatable import inflatable_utils as transfer
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, verify_signature
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -62,6 +73,12 @@ logging.getLogger("flwr").setLevel(logging.WARNING)
 FIRST_WAIT = 0.05  # for an object still on its way up; Flower's own first wait is a second
 SOON = 5.0  # seconds in which a server gets to know a client
 FIRST_RETRY = 0.2  # seconds; doubled from time to time
+GRACE = 30.0  # seconds that the SuperLink keeps a message beyond its deadline
+PULLS = 4  # objects that the server fetches at once
+MAX_DEPTH, MAX_OBJECTS = 3, MAX_MESSAGE // PIECE + 64  # of a message
+MAX_CALL = 1 << 20  # bytes of a call or of its answer, but for objects
+MAX_OBJECT = PIECE + (1 << 20)  # bytes of one
+TWO = "another process uses this client's key too, and the server's requests go to one or the other: stop one of them"
 BEAT = 10.0  # seconds between a client's signs of life, Flower's least; it counts as gone after two
 SECRET, SECRET_HEADER = "UNALIKE_ADMIN_SECRET", "x-unalike-secret"
 
@@ -93,26 +110,56 @@ def _stub() -> Fab:
 # ---------------------------------------------------------------- what both ends share
 
 
+def object_ids(tree: Any) -> list[str]:
+    """Return the ids of a message's objects, of a tree that is no larger and no deeper than a message of ours: the
+    message, its records, and each of these."""
+    level, ids = [tree], list[str]()
+    for _ in range(MAX_DEPTH):
+        ids += [node.object_id for node in level]
+        if len(ids) > MAX_OBJECTS:
+            raise UnalikeError(f"A message has more than {MAX_OBJECTS} objects.")
+        level = [child for node in level for child in node.children]
+    if level:
+        raise UnalikeError(f"A message's objects are nested more than {MAX_DEPTH} deep.")
+    return list(dict.fromkeys(ids))
+
+
+class _Coming:
+    """A message whose objects come one by one."""
+
+    def __init__(self, tree: Any, message_id: str):
+        self.id, self.missing, self.found = message_id, object_ids(tree), dict[str, bytes]()
+        self.size = 0
+
+    def take(self, object_id: str, data: bytes) -> None:
+        self.size += len(data)
+        if self.size > MAX_MESSAGE:
+            raise UnalikeError(f"A message has more than {MAX_MESSAGE} bytes.")
+        self.found[object_id] = data
+        self.missing.remove(object_id)
+
+    def message(self) -> Message:
+        """Return the message, all of whose objects have come."""
+        message = transfer.inflate_object_from_contents(self.id, self.found)
+        if not isinstance(message, Message):
+            raise UnalikeError("A message has a record that is none of ours.")
+        message.metadata.__dict__["_message_id"] = self.id
+        return message
+
+
 def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: float) -> Message:
     """Return a message with all its objects, up to a limit of bytes and of time."""
-    total = 0
-
-    def counted(object_id: str) -> bytes:
-        nonlocal total
-        data = ask(object_id)
-        total += len(data)
-        if total > MAX_MESSAGE:
-            raise transfer.ObjectPullError(object_id, f"the message has more than {MAX_MESSAGE} bytes.")
-        return data
-
-    ids = [node.object_id for node in objects.iterate_object_tree(tree)]
-    limit = max(seconds, 1.0)
-    found = transfer.pull_objects(ids, counted, initial_backoff=FIRST_WAIT, backoff_cap=1.0, max_time=limit)
-    message = transfer.inflate_object_from_contents(message_id, found)
-    if not isinstance(message, Message):
-        raise UnalikeError("A message has a record that is none of ours.")
-    message.metadata.__dict__["_message_id"] = message_id
-    return message
+    coming, wait, end = _Coming(tree, message_id), FIRST_WAIT, time.monotonic() + max(seconds, 1.0)
+    while coming.missing:
+        for object_id in [*coming.missing]:
+            with contextlib.suppress(transfer.ObjectUnavailableError):
+                coming.take(object_id, ask(object_id))
+        if coming.missing:
+            if time.monotonic() > end:
+                raise UnalikeError("A message did not come whole in time.")
+            time.sleep(wait)
+            wait = min(2 * wait, 1.0)
+    return coming.message()
 
 
 class _End:
@@ -125,12 +172,20 @@ class _End:
         """Make one request of Flower's and return its answer."""
         raise NotImplementedError
 
-    def _take(self, tree: Any, run: int, message_id: str, seconds: float) -> Message:
-        """Fetch a message and confirm that it has come."""
+    def _pull(self, run: int) -> Callable[[str], bytes]:
+        """Return the function that gives an object's bytes; ObjectUnavailableError: they have not come yet."""
         get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
-        message = _fetch(tree, message_id, calls.make_pull_object_fn_protobuf(get, self._node, run), seconds)
+        return calls.make_pull_object_fn_protobuf(get, self._node, run)
+
+    def _confirm(self, run: int, message_id: str) -> None:
+        """Say that a message has come: the SuperLink may forget it."""
         confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
         calls.make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
+
+    def _take(self, tree: Any, run: int, message_id: str, seconds: float) -> Message:
+        """Fetch a message and confirm that it has come."""
+        message = _fetch(tree, message_id, self._pull(run), seconds)
+        self._confirm(run, message_id)
         return message
 
     def _push(self, messages: list[Message], request: type, run: int, **more: Any) -> Any:
@@ -148,6 +203,17 @@ class _End:
             push = calls.make_push_object_fn_protobuf(put, self._node, run, pushed.session_id)
             transfer.push_objects(nested, push, object_ids_to_push=set(pushed.objects_to_push))
         return pushed
+
+
+def _attempt(pull: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
+    """Return a function that gives an object's bytes; None where they have not come yet."""
+
+    def attempt(object_id: str) -> bytes | None:
+        with contextlib.suppress(transfer.ObjectUnavailableError):
+            return pull(object_id)
+        return None
+
+    return attempt
 
 
 class _Secret:
@@ -212,6 +278,11 @@ class FlowerServer(_End):
 
     def __init__(self, address: str, ca: bytes, secret: str, keys: list[bytes], poll: float = 0.1):
         self._poll, self._stop = poll, threading.Event()
+        self.notice: Callable[[int, str], None] = lambda client, text: None
+        self.times: Any = Times()
+        self._pool = ThreadPoolExecutor(PULLS)
+        self._processes: dict[int, list[str]] = {}  # of each client, those that answered last
+        self._doubled: set[int] = set()
         self._node = Node(node_id=1)  # the SuperLink itself, by Flower's rule
         door = _Secret(secret)
         self._open = lambda kind, *more: kind.from_server_address(address, False, ca, [door, *more])
@@ -230,6 +301,7 @@ class FlowerServer(_End):
         self._http = self._open(RuntimeHttpClient, version, RuntimeTokenHttpInterceptor(token))
         threading.Thread(target=self._beats, daemon=True).start()
         self._task = self._ask(self._http.PullTaskInput, runtime.PullTaskInputRequest())
+        self._run = self._task.run.run_id
         TaskIdentity.task_id, TaskIdentity.run_id = self._task.task_id, self._task.run.run_id  # Message() reads them
         TaskIdentity.node_id = self._task.context.node_id
 
@@ -250,27 +322,79 @@ class FlowerServer(_End):
         return {self._numbers[n.node_id] for n in there if n.node_id in self._numbers}
 
     def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
-        end = time.monotonic() + seconds
-        asked = {k: Message(content(parts), self._ids[k], "train", ttl=seconds) for k, parts in requests.items()}
-        pushed = self._push([*asked.values()], runtime.PushAppMessagesRequest, self._task.run.run_id)
+        """Send to each and give the answers as they come. What clients upload is fetched side by side, so that one that
+        stops half-way holds up nobody; after the deadline, what has come by then is still taken."""
+        end, salt = time.monotonic() + seconds, secrets.token_bytes(16)
+        asked = {k: self._message(k, parts, salt, seconds) for k, parts in requests.items()}
+        with self.times.spent("superlink"):
+            pushed = self._push([*asked.values()], runtime.PushAppMessagesRequest, self._run)
         waiting = dict(zip(pushed.message_ids, asked, strict=True))
         waiting.pop("", None)
-        while waiting and (left := end - time.monotonic()) > 0:
-            found = self._ask(self._http.PullMessages, runtime.PullAppMessagesRequest(message_ids=list(waiting)))
-            for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-                client = waiting.pop(proto.metadata.reply_to_message_id, None)
-                if client is not None:
-                    yield client, self._received(proto, tree, left)
-            if waiting:
+        coming: dict[int, _Coming] = {}
+        self._slowest = 0.0
+        last = False
+        while (waiting or coming) and not last:
+            last = time.monotonic() > end
+            yield from self._declared(waiting, coming)
+            yield from self._whole(coming)
+            if (waiting or coming) and not last:
                 time.sleep(self._poll)
+        self.times.clients += self._slowest
+        for client in coming:
+            yield client, Lost("its answer had not come whole by the deadline")
 
-    def _received(self, proto: Any, tree: Any, seconds: float) -> bytes | Lost:
-        try:
-            return answer_of(self._take(tree, self._task.run.run_id, proto.metadata.message_id, seconds))
-        except UnalikeError as error:
-            return Lost(str(error))
-        except Exception as error:  # whatever Flower's decoding makes of bytes that lie
-            return Lost(f"its answer cannot be read ({type(error).__name__})")
+    def _message(self, client: int, parts: Parts, salt: bytes, seconds: float) -> Message:
+        about = {"notice": TWO} if client in self._doubled else {}
+        # beyond the deadline, so that the SuperLink still has what came just before it
+        return Message(content(parts, salt, **about), self._ids[client], "train", ttl=seconds + GRACE)
+
+    def _declared(self, waiting: dict[str, int], coming: dict[int, _Coming]) -> Iterator[tuple[int, Lost]]:
+        """Look once for answers that are on their way: these move from `waiting` to `coming`."""
+        if not waiting:
+            return
+        with self.times.spent("superlink"):
+            found = self._ask(self._http.PullMessages, runtime.PullAppMessagesRequest(message_ids=list(waiting)))
+        for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            client = waiting.pop(proto.metadata.reply_to_message_id, None)
+            if client is not None:
+                try:
+                    coming[client] = _Coming(tree, proto.metadata.message_id)
+                except UnalikeError as error:
+                    yield client, Lost(str(error))
+
+    def _whole(self, coming: dict[int, _Coming]) -> Iterator[tuple[int, bytes | Lost]]:
+        """Fetch once what has come of each answer; yield those that are whole, and those that cannot be read."""
+        attempt = _attempt(self._pull(self._run))
+        for client, one in [*coming.items()]:
+            try:
+                with self.times.spent("superlink"):
+                    for object_id, data in zip([*one.missing], self._pool.map(attempt, [*one.missing]), strict=True):
+                        if data is not None:
+                            one.take(object_id, data)
+                    answer = None if one.missing else self._received(client, one)
+            except Exception as error:  # whatever Flower's decoding makes of bytes that lie
+                answer = Lost(f"its answer cannot be read ({line_of(error)})")
+            if answer is not None:
+                del coming[client]
+                yield client, answer
+
+    def _received(self, client: int, coming: _Coming) -> bytes | Lost:
+        message = coming.message()
+        self._confirm(self._run, coming.id)
+        if message.has_content():
+            about = about_of(message.content)
+            self._slowest = max(self._slowest, min(abs(about.get("seconds", 0.0)), 1e6))
+            self._see(client, about.get("process", ""))
+        return answer_of(message)
+
+    def _see(self, client: int, process: str) -> None:
+        """Notice one key in two processes: an earlier process answers again after a later one has."""
+        seen = self._processes.setdefault(client, [])
+        if process in seen[:-1] and client not in self._doubled:
+            self._doubled.add(client)
+            self.notice(client, "two processes use its key at once, and share its requests: stop one of them")
+        if process and process not in seen[-1:]:
+            self._processes[client] = [*[p for p in seen[-3:] if p != process], process[:64]]
 
     def close(self, done: bool) -> None:
         """End the run in Flower's books."""
@@ -279,10 +403,43 @@ class FlowerServer(_End):
         with contextlib.suppress(httpx.HTTPError):  # it may be gone
             end = runtime.PushTaskOutputRequest(context=self._task.context, sub_status=status, details=why)
             self._http.PushTaskOutput(end)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._http.close()
 
 
 # ---------------------------------------------------------------- a client's end
+
+
+def hardened(http: httpx.Client) -> None:
+    """Let this end follow nobody elsewhere, unpack nothing, and read no answer that does not end."""
+    http.follow_redirects = False
+    http.headers["accept-encoding"] = "identity"
+    http.event_hooks = {"request": [], "response": [_limited]}
+
+
+def _limited(response: httpx.Response) -> None:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        response.close()
+        raise httpx.RemoteProtocolError("the answer is packed, which was not asked for")
+    path = response.request.url.path
+    response.stream = _Limited(response.stream, MAX_OBJECT if path == "/v1/fleet/pull-object" else MAX_CALL)
+
+
+class _Limited(httpx.SyncByteStream):
+    """An answer's bytes, up to a number and up to a time."""
+
+    def __init__(self, stream: Any, most: int, seconds: float = WHOLE):
+        self.stream, self.left, self.end = stream, most, time.monotonic() + seconds
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self.stream:
+            self.left -= len(data)
+            if self.left < 0 or time.monotonic() > self.end:
+                raise httpx.RemoteProtocolError("the answer does not end")
+            yield data
+
+    def close(self) -> None:
+        self.stream.close()
 
 
 class FlowerClient(_End):
@@ -314,6 +471,8 @@ class FlowerClient(_End):
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         signed = NodeAuthHttpInterceptor(private, private.public_key())  # type: ignore[arg-type]
         self._http = FleetHttpClient.from_server_address(address, False, ca, [version, signed])
+        hardened(self._http._client)
+        self._process, self._since = secrets.token_hex(8), 0.0
         self._stop, self._beating = threading.Event(), threading.Event()
         self._node: Any = None
         self._asked: Message | None = None
@@ -367,6 +526,8 @@ class FlowerClient(_End):
             return _call(fn, request, self._stop, 15.0)
         except Refused as error:
             raise Away(f"The server does not know this client now ({error}).") from None
+        except ValueError as error:  # bytes that are none of Flower's messages
+            raise Away(f"The server's answer cannot be read ({first_line(error)}).") from None
 
     def receive(self) -> Parts | None:
         found = self._ask(self._http.PullMessages, fleet.PullMessagesRequest(node=self._node))
@@ -379,15 +540,18 @@ class FlowerClient(_End):
             raise
         except Exception as error:  # whatever Flower's decoding makes of bytes that lie
             raise UnalikeError(f"A request cannot be read ({type(error).__name__}).") from None
-        self._asked = message
+        self._asked, self._since = message, time.perf_counter()
         try:
+            if notice := about_of(message.content).get("notice"):
+                self._say(printable(notice))
             return parts_of(message.content)
         except (UnalikeError, ValueError):
             return [b""]  # which is no request, and is answered so
 
     def reply(self, answer: bytes) -> None:
         assert self._asked is not None
-        reply, more = Message(content([answer]), reply_to=self._asked), {"clientapp_runtime_list": [0.0]}
+        about: dict[str, Any] = {"process": self._process, "seconds": time.perf_counter() - self._since}
+        reply, more = Message(content([answer], **about), reply_to=self._asked), {"clientapp_runtime_list": [0.0]}
         with contextlib.suppress(transfer.ObjectPushError):  # too late: the server has closed the exchange
             self._push([reply], fleet.PushMessagesRequest, reply.metadata.run_id, node=self._node, **more)
 
@@ -402,37 +566,112 @@ class FlowerClient(_End):
 # ---------------------------------------------------------------- the SuperLink, with two doors
 
 
-def _door(app: Any, allow: Callable[[str, dict[bytes, bytes]], bool]) -> Any:
-    """The app behind a door that answers 404 to what it does not allow."""
-
-    async def guard(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and not allow(scope["path"], dict(scope["headers"])):
-            await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await app(scope, receive, send)
-
-    return guard
+def registered(keys: Path) -> dict[bytes, Any]:
+    """Return the registered keys by their bytes as Flower's calls carry them."""
+    public = [load_ssh_public_key(key) for key in roster(keys).values()]
+    return {b64encode(public_key_to_bytes(key)): key for key in public}  # type: ignore[arg-type]
 
 
-async def _superlink(outer: socket.socket, inner: socket.socket, tls: dict[str, dict[str, str]]) -> None:
+def admission(keys: Mapping[bytes, Any]) -> Callable[[str, dict[bytes, bytes]], int]:
+    """Return the outer door's judgement of a call by its path and headers: clients' calls alone, with a registered key.
+    A body as large as an object's is read only of who has signed; Flower itself checks the signature of every call."""
+
+    def admit(path: str, headers: dict[bytes, bytes]) -> int:
+        if not path.startswith("/v1/fleet/"):
+            return -404
+        key = keys.get(headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b""))
+        if key is None:
+            return -401
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) <= MAX_CALL:
+            return MAX_CALL
+        if not _signed(key, headers):
+            return -401
+        return MAX_OBJECT if path == "/v1/fleet/push-object" else MAX_CALL
+
+    return admit
+
+
+def _signed(key: Any, headers: dict[bytes, bytes]) -> bool:
+    """Return whether a call's signature is this key's, and new."""
+    try:
+        timestamp = headers[TIMESTAMP_HEADER.encode()]
+        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER.encode()], validate=True)
+        age = (now() - datetime.datetime.fromisoformat(timestamp.decode("ascii"))).total_seconds()
+        recent = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+        return recent and verify_signature(key, timestamp, signature)
+    except (KeyError, ValueError, TypeError):
+        return False
+
+
+def inspection(path: str) -> Callable[[bytes], bool] | None:
+    """Return the check of a call's whole body: of a client's answer, which is one message, from that client, in answer
+    to one, with objects as a message of ours has. (Flower would take a request to another client in the server's name.)
+    """
+    return _proper_answer if path == "/v1/fleet/push-messages" else None
+
+
+def _proper_answer(body: bytes) -> bool:
+    try:
+        request = fleet.PushMessagesRequest.FromString(body)
+        (message,), (tree,) = request.messages_list, request.message_object_trees
+        about = message.metadata
+        return bool(about.reply_to_message_id) and about.src_node_id == request.node.node_id and bool(object_ids(tree))
+    except Exception:  # whatever protobuf makes of bytes that lie
+        return False
+
+
+def bounded_trees(store: Any) -> None:
+    """Let Flower's store of objects tell no tree that is larger than a message of ours. Objects that clients have
+    declared in several messages can stand for a tree of any size."""
+    missing = sys.modules[store.__module__].NoObjectInStoreError
+
+    def get_object_tree(self: Any, object_id: str) -> Any:
+        left = MAX_OBJECTS
+
+        def build(object_id: str, depth: int) -> Any:
+            nonlocal left
+            left -= 1
+            entry = self.store.get(object_id)
+            if entry is None or left < 0 or depth > MAX_DEPTH:
+                raise missing(f"The objects of '{object_id}' are none of a message of ours.")
+            return ObjectTree(
+                object_id=object_id, children=[build(child, depth + 1) for child in entry.child_object_ids]
+            )
+
+        with self.lock_store:
+            return build(object_id, 1)
+
+    store.get_object_tree = get_object_tree
+
+
+async def _superlink(
+    outer: socket.socket, inner: socket.socket, tls: dict[str, dict[str, str]], keys: dict[bytes, Any]
+) -> None:
     """Flower's SuperLink, which puts clients' calls, control and tasks on one port and asks only clients for a key:
     here the outer door lets clients' calls through and nothing else, and the inner one, on loopback, asks for a
     secret."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import uvicorn
+        from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
         from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
         from flwr.superlink.main import create_app
+    bounded_trees(InMemoryObjectStore)
     secret = os.environ.pop(SECRET).encode()
     app = create_app(_parse_superlink_lifespan_config(), SuperLinkLifespan)
-    known = lambda path, headers: hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), secret)  # noqa: E731
-    doors = {"inner": _door(app, known), "outer": _door(app, lambda path, headers: path.startswith("/v1/fleet/"))}
+    gate = Gate(len(keys), raise_file_limit())
+
+    def known(path: str, headers: dict[bytes, bytes]) -> int:
+        return MAX_MESSAGE if hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), secret) else -404
+
+    doors = {"inner": door(app, known), "outer": door(app, admission(keys), inspection, gate)}
     quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "timeout_graceful_shutdown": 1}
     servers = {}
-    for name, door in doors.items():
+    for name, guarded in doors.items():
         options: dict[str, Any] = {"lifespan": "on" if name == "inner" else "off", **tls[name], **quiet}
-        servers[name] = uvicorn.Server(uvicorn.Config(door, **options))
+        settings = uvicorn.Config(guarded, **options)
+        servers[name] = uvicorn.Server(settings) if name == "inner" else gated(settings, gate)
     tasks = [asyncio.create_task(servers["inner"].serve(sockets=[inner]))]
     while not servers["inner"].started and not tasks[0].done():
         await asyncio.sleep(0.02)
@@ -458,7 +697,8 @@ def main() -> None:
         *("--ssl-ca-certfile", f"{outer_keys}/ca.crt", "--enable-supernode-auth"),
         *("--isolation", "process", "--disable-runtime-dependency-installation"),
     ]
-    asyncio.run(_superlink(socket.socket(fileno=int(outer)), socket.socket(fileno=int(inner)), tls))
+    doors = socket.socket(fileno=int(outer)), socket.socket(fileno=int(inner))
+    asyncio.run(_superlink(*doors, tls, registered(Path(outer_keys))))
 
 
 if __name__ == "__main__":
