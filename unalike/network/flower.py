@@ -624,7 +624,7 @@ def _proper_answer(body: bytes) -> bool:
 def bounded_trees(store: Any) -> None:
     """Let Flower's store of objects tell no tree that is larger than a message of ours. Objects that clients have
     declared in several messages can stand for a tree of any size."""
-    missing = sys.modules[store.__module__].NoObjectInStoreError
+    from flwr.supercore.object_store import NoObjectInStoreError
 
     def get_object_tree(self: Any, object_id: str) -> Any:
         left = MAX_OBJECTS
@@ -634,7 +634,7 @@ def bounded_trees(store: Any) -> None:
             left -= 1
             entry = self.store.get(object_id)
             if entry is None or left < 0 or depth > MAX_DEPTH:
-                raise missing(f"The objects of '{object_id}' are none of a message of ours.")
+                raise NoObjectInStoreError(f"The objects of '{object_id}' are none of a message of ours.")
             return ObjectTree(
                 object_id=object_id, children=[build(child, depth + 1) for child in entry.child_object_ids]
             )
@@ -666,7 +666,7 @@ async def _superlink(
         return MAX_MESSAGE if hmac.compare_digest(headers.get(SECRET_HEADER.encode(), b""), secret) else -404
 
     doors = {"inner": door(app, known), "outer": door(app, admission(keys), inspection, gate)}
-    quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "timeout_graceful_shutdown": 1}
+    quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "timeout_graceful_shutdown": 1, "ws": "none"}
     servers = {}
     for name, guarded in doors.items():
         options: dict[str, Any] = {"lifespan": "on" if name == "inner" else "off", **tls[name], **quiet}
