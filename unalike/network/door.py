@@ -225,9 +225,9 @@ class Listener:
     def __init__(self, sock: socket.socket, gate: Gate, tls: ssl.SSLContext | None, protocol: Callable[[type], Any]):
         self.sock, self.gate, self.tls, self.protocol = sock, gate, tls, protocol
         sock.setblocking(False)
-        self._tasks = {asyncio.create_task(self._accept())}
+        self._tasks = {asyncio.create_task(self._take_in())}
 
-    async def _accept(self) -> None:
+    async def _take_in(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
