@@ -122,15 +122,24 @@ def shop_node(door, shop, kind=Node):
     return kind(read_table("shop", shop, "customer"), folder=door.ring / "shop-state", secret=True)
 
 
-def simulated(guest, node, method, settings):
-    """Train in this process on the rows that were matched over the network; return both parties."""
+def simulated(guest, nodes, method, settings):
+    """Train in this process on the rows that were matched over the network; return all parties."""
     copies = []
-    for one in (guest.node, node):
+    for one in (guest.node, *nodes):
         copies.append(Node(one.table, one.name))
         copies[-1].positions, copies[-1].matched, copies[-1].role = one.positions, one.matched, one.role
     train, test = held_out(len(guest.node.positions), guest.test, settings.seed)
     session = Session(
-        copies[0], [Direct(copies[1])], method, settings, train, test, "standard", 2, guest.uses, guest.unmatched
+        copies[0],
+        [Direct(copy) for copy in copies[1:]],
+        method,
+        settings,
+        train,
+        test,
+        "standard",
+        2,
+        guest.uses,
+        guest.unmatched,
     )
     session.set_up()
     for number in range(1, settings.epochs + 1):
@@ -148,7 +157,7 @@ def test_a_bank_and_a_shop_match_train_and_predict(door, tmp_path):
     guest = guest_of(door, tmp_path / "run", bank, unmatched="mask")
     guest.train(METHOD, HOW, 2)
     assert guest.report.matched == {"shop": 110} and guest.report.aligned == 120
-    same = simulated(guest, node, METHOD, HOW)
+    same = simulated(guest, (node,), METHOD, HOW)
     for here, there in zip(same, (guest.node, node), strict=True):
         assert torch.equal(here.me.theta, there.me.theta)
 
@@ -185,9 +194,28 @@ def test_a_host_that_is_killed_in_mid_epoch_and_starts_again_gives_the_same_mode
     guest = guest_of(door, tmp_path / "run", bank)
     guest.train(METHOD, HOW, 2)
     assert any("shop is gone" in line for line in door.said) and second.me is not None
-    for here, there in zip(simulated(guest, second, METHOD, HOW), (guest.node, second), strict=True):
+    for here, there in zip(simulated(guest, (second,), METHOD, HOW), (guest.node, second), strict=True):
         assert torch.equal(here.me.theta, there.me.theta)
     assert [line["epoch"] for line in read_history(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_a_host_is_lost_while_another_answers(door, tmp_path):
+    """The other host's answer to the lost batch must not be taken for one to a later request."""
+    bank, shop = bank_and_shop(tmp_path)
+    rows = [row.split(",") for row in shop.read_text().split()[1:]]
+    depot = {"customer": [r[0] for r in rows], "stock": [float(len(r[1])) + k % 5 for k, r in enumerate(rows)]}
+    first, second = shop_node(door, shop, Mortal), shop_node(door, shop)
+    third = Node(read_table("depot", depot, "customer"), folder=door.ring / "depot-state", secret=True)
+    door.join(third)
+    door.join(first, then=second)
+    guest = guest_of(door, tmp_path / "run", bank)
+    guest.hosts = ["shop", "depot"]
+    session = guest.train(METHOD, HOW, 2)
+    assert any("shop is gone" in line for line in door.said) and len(read_history(tmp_path / "run")) == 4
+    same = simulated(guest, (second, third), METHOD, HOW)
+    for here, there in zip(same, (guest.node, second, third), strict=True):
+        assert torch.equal(here.me.theta, there.me.theta)
+    assert len(session.hosts) == 2
 
 
 def test_a_guest_that_is_killed_between_the_parties_checkpoints_continues(door, tmp_path, monkeypatch):
@@ -210,7 +238,7 @@ def test_a_guest_that_is_killed_between_the_parties_checkpoints_continues(door, 
     door.listener = line.Listener(door.ring / "keys", (HERE, door.listener.port), 20.0, door.said.append)
     again = guest_of(door, tmp_path / "run", bank)
     again.train(METHOD, HOW, 2, resume=True)
-    for here, there in zip(simulated(again, node, METHOD, HOW), (again.node, node), strict=True):
+    for here, there in zip(simulated(again, (node,), METHOD, HOW), (again.node, node), strict=True):
         assert torch.equal(here.me.theta, there.me.theta)
 
 

@@ -109,6 +109,38 @@ def test_one_party_s_share_is_exported_and_used_by_itself(tmp_path):
         v.Share(file).numbers(other, "customer")
 
 
+def test_new_rows_are_coded_by_the_words_that_the_model_learned(tmp_path):
+    """A table with other words in a column must not be read as if its first word were the model's first."""
+    bank, _ = bank_and_shop(tmp_path)
+    names = [row.split(",")[0] for row in bank.read_text().split()[1:]]
+    shop = {
+        "customer": names,
+        "kind": [("gold", "silver", "tin")[k % 3] for k in range(120)],
+        "n": [k % 7 for k in range(120)],
+    }
+    parties = v.Parties.from_tables({"bank": bank, "shop": shop}, id="customer", label=("bank", "default"))
+    run = v.fit(v.LogisticRegression(lr=0.5), parties, epochs=3, fallback="zero")
+    node = parties.hosts[0]
+    few = {name: [column[k] for k in (1, 4, 7)] for name, column in shop.items()}  # silver alone
+    ids, found = v.Share(run.export("shop", tmp_path / "s")).numbers(few, "customer")
+    place = {node.table.ids[k]: i for i, k in enumerate(node.positions.tolist())}
+    expected = (node.me.x @ node.me.theta)[[place[one] for one in ids]]
+    assert np.abs(found["z"] - expected.numpy()).max() < 1e-12
+
+    from unalike.vertical.node import Node
+    from unalike.vertical.tables import read_table
+
+    for reader in (None, lambda schema: read_table("shop", few, "customer", schema=schema)):
+        late = Node(read_table("shop", few, "customer"), reader=reader)
+        late.positions = torch.arange(3)
+        if reader is None:
+            with pytest.raises(UnalikeError, match="shop has other columns, or other words in them"):
+                late.adopt(run.shares["shop"])
+        else:
+            late.adopt(run.shares["shop"])
+            assert np.abs((late.me.x @ late.me.theta - expected).numpy()).max() < 1e-12
+
+
 def test_a_share_of_another_party_is_refused():
     run = v.fit(v.LogisticRegression(), v.split(cancer(60), {"a": 3, "b": 3, "c": 3}), epochs=1)
     with pytest.raises(UnalikeError, match="That is the share of b, not of c"):

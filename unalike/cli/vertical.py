@@ -212,9 +212,12 @@ def join(args: argparse.Namespace) -> int:
             raise UnalikeError("unalike vertical join: give --id, the column that says whose row it is.")
         read = _read(args, name, table, None)
     else:
-        name, read = "coordinator", None
+        name, read, table = "coordinator", None, ""
     methods = args.methods.split(",") if args.methods else None
-    node = Node(read, name, Path(args.state), methods=methods, secret=True)
+    node = Node(
+        read, name, Path(args.state), methods=methods, secret=True, tell=lambda text: _say(args, text),
+        reader=lambda schema: _read(args, name, table, None, schema),
+    )  # fmt: skip
     attend(node, (host, int(port)), Path(args.ca), Path(args.key), args.wait, lambda text: _say(args, text))
     return 0
 

@@ -164,6 +164,8 @@ class Listener:
                 stream.close()
 
     def _greet(self, stream: socket.socket, address: Any) -> None:
+        deadline = threading.Timer(GREETING_SECONDS, _shut, [stream])  # also of somebody who sends a byte now and then
+        deadline.start()
         try:
             stream.settimeout(GREETING_SECONDS)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -185,6 +187,7 @@ class Listener:
             self._say(f"refused from {address[0]}: {first_line(error)}")
             stream.close()
         finally:
+            deadline.cancel()
             self._open.release()
 
     def _who(self, header: dict[str, Any], nonce: bytes) -> tuple[str, str]:
@@ -194,6 +197,11 @@ class Listener:
         if not _signed(self._roster[name], signature, challenge(nonce, self._certificate, name)):
             return "", f"the key is not the one that {name!r} is registered with."
         return name, ""
+
+
+def _shut(stream: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        stream.shutdown(socket.SHUT_RDWR)
 
 
 def challenge(nonce: bytes, certificate: bytes, name: str) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 import unalike
 from unalike.contract import Fields
 from unalike.data.preparation import Preparation
+from unalike.data.schema import Schema
 from unalike.draws import KeyedDraws, SecretDraws, key
 from unalike.errors import UnalikeError, line_of
 from unalike.files import replace
@@ -60,10 +61,13 @@ class Node:
         psi_key: bytes | None = None,
         methods: Sequence[str] | None = None,
         secret: bool = False,
+        reader: Callable[[Schema], Table] | None = None,
+        tell: Callable[[str], None] = lambda text: None,
     ):
         self.table, self.name, self.folder = table, table.name if table else name, folder
         self.role = "host" if table is not None else "coordinator"
         self.methods, self.secret, self._psi_key = methods, secret, psi_key
+        self._reader, self._tell = reader, tell
         self._side: psi.Side | None = None
         self.positions: Tensor | None = None  # of each aligned row, its place in the table; -1 where there is none
         self.alignment = ""  # the name of the alignment, which all parties of a run have in common
@@ -131,6 +135,7 @@ class Node:
         self.positions = torch.where(places >= 0, order[places.clamp(min=0)], -1)
         self.alignment = str(header.get("alignment", ""))[:64]
         self.keep_alignment()
+        self._tell(f"the guest matched {len(there):,} of this party's {len(self.table):,} people")
         return {"kind": "aligned", "matched": len(there)}, {}
 
     def _setup(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
@@ -147,6 +152,8 @@ class Node:
             self.me = Me(self.name, self.role, x, outputs, seed, present, index, parties)
             self.me.training[tensors["train"]] = True
         self.method.start(self.me)
+        sent = [f"{n} ({f.form}; tells {f.tells})" for n, f in self.method.sends.items() if f.to == "guest"]
+        self._tell(f"the guest runs {self.method.name}; this party sends {', '.join(sent)}")
         return {"kind": "ready", "columns": self.me.columns}, {}
 
     def _agreed(self, header: dict[str, Any]) -> Vertical:
@@ -273,8 +280,23 @@ class Node:
         self.method.start(self.me)
         put_back(self.method, self.me, tensors, f"the share of {self.name}")
         if self.table is not None and self.positions is not None:
+            self._recode(header.get("schema"))
             self.me.x, self.me.present = self.rows_as_learned(), self.positions >= 0
             self.me.training = torch.zeros(len(self.me.x), dtype=torch.bool)
+
+    def _recode(self, plain: Any) -> None:
+        """Read the table again by the schema that the model learned from, if it is not read so already."""
+        assert self.table is not None
+        if plain is None or (
+            self.table.schema is not None and same_features(self.table.schema, Schema.from_plain(plain))
+        ):
+            return
+        if self._reader is None:
+            raise UnalikeError(f"{self.name} has other columns, or other words in them, than its model learned from.")
+        ids = self.table.ids
+        self.table = self._reader(Schema.from_plain(plain))
+        if self.table.ids != ids:
+            raise UnalikeError(f"the table of {self.name} has changed since its ids were compared.")
 
     def rows_as_learned(self) -> Tensor:
         """Return the aligned rows, prepared as those were that the model learned from; zeros where there is none."""
@@ -308,6 +330,11 @@ class Node:
 
     def _done(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         return {"kind": "done"}, {}
+
+
+def same_features(one: Schema, other: Schema) -> bool:
+    """Whether two schemas code the same columns in the same way."""
+    return one.columns == other.columns
 
 
 def read_share(data: bytes) -> Parts:

@@ -194,13 +194,13 @@ class Session:
 
     def save(self, epoch: int) -> None:
         """Keep the model at every party, at the guest last: hosts have an epoch that the guest can go back to."""
-        for link in [*self.links, *([self._third] if self._third else [])]:
+        for link in self.links:
             ask(link, "save", epoch=epoch)
         self.guest.save(epoch)
 
     def restore(self, epoch: int) -> None:
         """Take every party back to an epoch."""
-        for link in [*self.links, *([self._third] if self._third else [])]:
+        for link in self.links:  # a coordinator keeps nothing: it makes a new key at every start
             ask(link, "restore", epoch=epoch)
         self.guest.restore(epoch)
         self.method.begin(self.me, self.hosts)

@@ -99,7 +99,10 @@ class Guest:
                 return session
             except Gone as error:
                 self.say(f"{error} Waiting up to {self.patience:g} s for it.")
-                self.listener.forget(error.name)
+                for (
+                    name
+                ) in self.listener.names:  # also those that are there: answers to the lost batch may be on the way
+                    self.listener.forget(name)
                 history[:] = read_history(self.folder)
 
     def _session(self, method: Vertical, settings: Settings, classes: int | None) -> Session:
