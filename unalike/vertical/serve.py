@@ -99,9 +99,8 @@ class Guest:
                 return session
             except Gone as error:
                 self.say(f"{error} Waiting up to {self.patience:g} s for it.")
-                for (
-                    name
-                ) in self.listener.names:  # also those that are there: answers to the lost batch may be on the way
+                # also those that are there: their answers to the lost batch may be on the way
+                for name in self.listener.names:
                     self.listener.forget(name)
                 history[:] = read_history(self.folder)
 
