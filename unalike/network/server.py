@@ -122,6 +122,8 @@ class Clients:
                 client, answer = next(answers, (None, b""))
             if client is None:
                 break
+            if client not in silent:
+                continue  # a second answer, or one that nobody asked for
             silent.discard(client)
             if isinstance(answer, Lost):
                 self.refuse(client, answer)
