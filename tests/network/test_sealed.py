@@ -142,7 +142,7 @@ def test_a_receiver_whose_sender_is_lost_is_left_out(folder, tmp_path):
     order = run.server.shuffled("ring", 4).tolist()
     after = order[(order.index(2) + 1) % 4]
     assert any(f"site-{after} is left out" in t and "was to send it 'theta' did not answer" in t for t in said)
-    assert run.history[0]["lost"] == 1
+    assert run.history[0]["lost"] == 2  # the sender, and the receiver, which was not asked
     assert run.history[0]["bytes_peer"] == 3 * 4 * len(theta(some[0]))
 
 

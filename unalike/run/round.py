@@ -52,7 +52,8 @@ class Round:
         self.engine, self.method, self.server = engine, engine.job.method, server
         self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
-        self.exchange = self.trained = self.lost = 0  # lost: most clients that did not answer an exchange
+        self.exchange = self.trained = 0
+        self._silent: set[int] = set()
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
         self.bytes_saved = 0  # by the channel, of what went up
         self.batches = 0  # read by all clients in training
@@ -90,6 +91,11 @@ class Round:
     def rates(self, ids: np.ndarray) -> np.ndarray:
         """Return the clients' learning rates in this round."""
         return self.engine.job.local.rates(ids, self.round)
+
+    @property
+    def lost(self) -> int:
+        """How many clients did not answer an exchange that they were asked in."""
+        return len(self._silent)
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message, of_round: bool = False) -> Replies:
         """Run a client function of the method on these clients and gather their replies; of_round: they are the round's
@@ -154,7 +160,7 @@ class Round:
                 self.spending.take(of_round)
             passage.close(sums)
         self.trained += trained
-        self.lost = max(self.lost, len(asked) - len(sums.ids))
+        self._silent |= {*asked.tolist()} - {*map(int, sums.ids)}
         self.losses.append(sums.losses if passage is None or passage.summing is None else passage.losses)
         if isinstance(sums, SumsByArchitecture):
             for own, who, total, weight in sums.buffers():
