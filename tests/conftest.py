@@ -4,12 +4,16 @@ import time
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import unalike as ua
 from unalike.engines import costs
 
 # The tests' models are tiny, and xdist already keeps the cores busy.
 torch.set_num_threads(1)
+# Generated examples are the same in every run, and none fails because the machine is busy.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 # What a step costs is therefore never written into the user's cache (tests/engines/test_choose.py has one of its own).
 costs._busy = lambda: True
 # A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that; some tests press it.

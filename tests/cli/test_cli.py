@@ -625,7 +625,7 @@ def checked(file):
 def test_random_configs(examples, tmp_path):
     file, codes = tmp_path / "random.toml", {0: 0, 2: 0}
 
-    @settings(max_examples=examples, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(configs())
     def try_all(tree):
         file.write_text(dump_toml(tree), encoding="utf-8")
@@ -635,7 +635,7 @@ def test_random_configs(examples, tmp_path):
     assert min(codes.values()) >= 30, codes  # good ones and bad ones
 
 
-@settings(max_examples=50, deadline=5000, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=50, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_random_bytes(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "bytes.toml"
