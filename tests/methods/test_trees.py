@@ -108,6 +108,12 @@ def test_real_numbers_for_noise_are_nearly_the_same_trees():
     assert float((runs[0].server.value - runs[1].server.value).abs().max()) < 1e-6
 
 
+def test_secure_sums_change_no_bit():
+    fed = table("breast cancer").split("dirichlet:0.3", 5, seed=0)
+    run = ua.simulate(None, fed, SMALL, rounds=2, engine="sequential", channel=[ua.channel.SecureSum()])
+    assert same(run, ua.trees.fit(SMALL, fed))
+
+
 def test_noise_on_the_sums_has_its_epsilon():
     fed = table("breast cancer").split("iid", 20, seed=0, test=0.2)
     method = ua.HistBoost(trees=2, depth=2, bins=4, whole=False)

@@ -22,13 +22,15 @@ from unalike.crypto import ring
 from unalike.errors import UnalikeError
 
 OWN = ":"  # prefix of slots that are no fields
+WHOLE = 62  # bits of the modulus in which fields of whole numbers are summed
 LOSS, TRAINED, SAMPLES, COUNT, EXTRA = ":loss", ":trained", ":samples", ":count", ":extra "
 
 
 @dc.dataclass(frozen=True)
 class Slot:
     """A part of what is summed. count: of its numbers; bits: of a client's code; unit: what a code is worth; at: the
-    places of the numbers in the field, where not all travel; shape: of the field."""
+    places of the numbers in the field, where not all travel; shape: of the field; whole: it is a field of whole
+    numbers, whose sum is read as it is."""
 
     name: str
     count: int
@@ -36,6 +38,7 @@ class Slot:
     unit: float = 1.0
     at: Tensor | None = None
     shape: tuple[int, ...] = ()
+    whole: bool = False
 
 
 class Summing:
@@ -68,7 +71,8 @@ class Summing:
     def _slot(self, name: str, value: Tensor) -> Slot:
         shape = tuple(value.shape)
         if not value.is_floating_point():
-            return Slot(name, value.numel(), self.stage.bits, shape=shape)
+            wide = max(self.stage.bits, WHOLE - ring.carry_bits(self.clients))
+            return Slot(name, value.numel(), wide, shape=shape, whole=True)
         if name not in self.channel.touched:  # BatchNorm's statistics
             return Slot(name, value.numel(), self.stage.bits, self.unit, shape=shape)
         blank = self.channel.agreed(name, self.common, value.device)
@@ -124,7 +128,7 @@ class Summing:
             if slot.name in numbers:
                 out[slot.name] = self._coded(slot, numbers[slot.name].reshape(-1, 1).to(device))
             elif flight is None:
-                out[slot.name] = self._coded(slot, up[slot.name].flatten(1))
+                out[slot.name] = self._coded(slot, up[slot.name].reshape(len(loss), -1))
             else:
                 out[slot.name] = self._coded(slot, flight.values, flight.form.kind == "codes")
         return out
@@ -164,7 +168,7 @@ class Summing:
         """Return a sum of codes as the server reads it: float64 in the field's shape, whole numbers as they are."""
         shift = 64 - self.ring_bits(slot)
         total = (total << shift) >> shift  # modulo the ring, with its sign
-        if slot.unit == 1.0 and slot.name not in self.channel.touched:
+        if slot.whole or (slot.unit == 1.0 and slot.name not in self.channel.touched):
             return total.view(slot.shape)
         worth = total.double() * slot.unit
         if slot.at is not None:

@@ -16,6 +16,7 @@ from unalike.trees.fit import start_margin
 from unalike.trees.forest import PARTS, classes_of, no_trees, written
 from unalike.trees.settings import Boosting
 
+LARGEST_LOSS = 1 << 62  # beyond any sum of losses
 COUNTS = ("present", "counts", "size")  # sums that are no derivatives, losses or labels
 
 
@@ -99,7 +100,7 @@ class Growing(Boosting, Method):
             found = everyone.call(self.ask, low=search.low, step=float(search.step))
             search.take(self.total(found, "counts"))
         server.cuts, server.count, server.stopped = search.cuts, 0, False
-        server.best, server.best_count = float("inf"), 0
+        server.best, server.best_count = LARGEST_LOSS, 0
         label, size = (int(self.total(first, name)) for name in ("label", "size"))
         base = start_margin(self, classes_of(server.layout), label, size)
         server.base = torch.tensor(base, dtype=torch.float64)
@@ -130,7 +131,7 @@ class Growing(Boosting, Method):
     def watch(self, server: Server, cohort: Cohort) -> None:
         """Look at the validation loss; when it has not fallen for `patience` trees, end with the best number of
         them."""
-        loss = float(self.total(cohort.everyone.call(self.judge, **self.forest(server)), "loss"))
+        loss = int(self.total(cohort.everyone.call(self.judge, **self.forest(server)), "loss"))
         if loss < server.best:
             server.best, server.best_count = loss, server.count
         if server.count - server.best_count >= self.patience:  # type: ignore[operator]
