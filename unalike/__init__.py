@@ -5,7 +5,7 @@ fed = ua.load("digits").split(ua.partition.Dirichlet(0.1), clients=50, seed=0)
 run = ua.simulate(ua.models.softmax_regression(64, 10), fed, ua.Scaffold(), rounds=20)
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from typing import Any
 
