@@ -61,7 +61,7 @@ def test_the_notebook(capsys):
 
 def test_every_example_is_in_the_list():
     listed = (HOME / "README.md").read_text(encoding="utf-8")
-    for path in HOME.iterdir():
+    for path in (p for p in HOME.iterdir() if p.name != "__pycache__"):
         assert path.name == "README.md" or f"]({path.name}" in listed, path.name
 
 
