@@ -2,17 +2,17 @@
 
     python benchmarks/leak.py
 
-A client has 32 pictures of digits. The server's plans are as small as the policy takes them: one round, as few samples a
-step and as few steps as allowed (8 and 4: all 32 in one pass). The server sends weights of its own making and divides:
-x = dW/db, row by row of the first layer.
+A client has 32 pictures of digits. The server's plans are as small as the policy takes them: one round, as few samples
+a step and as few steps as allowed (8 and 4: all 32 in one pass). The server sends weights of its own making and
+divides, x = dW/db, row by row of the first layer.
 
 - linear: softmax regression from zero. A row is one class's: its quotient is a mean over samples.
-- bins: a first layer whose rows all measure the same thing (how bright a picture is) with thresholds between; the difference
-  of two neighbouring rows is the sample that lies between their thresholds, if there is just one.
+- bins: a first layer whose rows all measure the same thing (how bright a picture is) with thresholds between them; the
+  difference of two neighbouring rows is the sample that lies between their thresholds, if there is just one.
 
-A sample counts as read when a quotient is within a tenth of its distance from the mean picture. Chance: the same count for
-32 other pictures of the same set, which the client does not have. Plans with one sample a step are shown beside it; the
-default policy refuses them.
+A sample counts as read when a quotient is within a tenth of its distance from the mean picture. Chance: the same count
+for 32 other pictures of the same set, which the client does not have. Plans with fewer samples a step are shown beside
+it; the default policy refuses them.
 """
 
 import argparse
