@@ -129,6 +129,16 @@ def test_means_of_few_samples_do_not_leave(knobs, tmp_path):
     assert not told(here, method={"name": "fedmix", "group": 10})
 
 
+@pytest.mark.parametrize("name", ["fedproto", "ccvr", "fd"])
+def test_sums_over_the_few_samples_of_a_class_do_not_leave(name, tmp_path):
+    """Of a linear model the features are the sample itself, and of class 2 there is one."""
+    x, y = torch.randn(40, 5), torch.arange(40) % 2
+    y[7] = 2
+    one = ua.Federation.from_arrays([(x, y)], classes=3)
+    assert "of a class over 1 of this client's samples" in told(client(tmp_path / "a", one), method={"name": name})
+    assert not told(client(tmp_path / "b"), method={"name": name})
+
+
 def test_public_samples_in_a_batch_do_not_count(tmp_path):
     """Whoever has the public set too can take its gradients away: of 16, four are the client's own."""
     own = samples(10)
@@ -181,6 +191,21 @@ def test_every_option_of_a_model_that_is_a_file_says_so():
 # ---------------------------------------------------------------- what a plan may say
 
 
+@pytest.mark.parametrize("name", ["classes", "preparation", "tables", "files", "run", "mean", "client", "clients"])
+def test_a_plan_that_lacks_a_part(name, tmp_path):
+    whole = plan()
+    del whole[name]
+    header, _ = tell(client(tmp_path), {"kind": "plan", "run": RUN, "plan": whole})
+    assert f"The plan's {name} is None, which cannot be" in header["reason"]
+
+
+@pytest.mark.parametrize("model", [{"name": []}, {"name": {}}, {"name": None}, []])
+def test_a_model_without_a_name_is_one_line(model, tmp_path):
+    said = []
+    here = client(tmp_path, said=said)
+    assert told(here, model=model or ["linear"]) and not any("Traceback" in text for text in said)
+
+
 def noisy(*stages):
     return {"channel": [*stages]}
 
@@ -205,6 +230,8 @@ PLANS = {
     "a network": ({"models": ("0" * 16,)}, {}, "which is not among this client's"),
     "many steps": ({"max_steps": 3}, {}, "which does 3 at most"),
     "many steps by default": ({}, {"local": {"steps": 100_001, "batch_size": 8}}, "does 100000 at most"),
+    "a huge network": ({}, {"model": {"name": "mlp", "hidden": [10**6, 10**6]}}, "1,000,010,000,003 numbers"),
+    "many classes": ({}, {"classes": (1 << 31) - 1}, "12,884,901,882 numbers"),
     "samples": ({"methods": ("xormixfl",)}, {"method": {"name": "xormixfl"}}, "by --allow-samples"),
 }
 

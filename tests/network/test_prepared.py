@@ -174,6 +174,15 @@ def test_a_federation_of_another_schema_is_told_nothing(difference, tmp_path):
     assert header["facts"]["sizes"]["train"] == 5
 
 
+@pytest.mark.parametrize("plain", [[], {"columns": 1}, {"columns": [{"name": [], "kind": {}, "values": []}]}, "text"])
+def test_a_schema_that_is_none(plain, tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    here = Client(read_client(tmp_path / "a.csv", schema=schema(tmp_path)), tmp_path / "state")
+    plain = {**plain, "label": "y", "label_names": None} if isinstance(plain, dict) else plain
+    hello = wire.encode({"kind": "hello", "version": ua.__version__, "schema": plain}, {})
+    assert wire.decode(here.answer([hello]))[0]["reason"] == "The server's schema is none."
+
+
 def test_a_server_tells_its_schema(tmp_path):
     (tmp_path / "a.csv").write_text(TABLE)
     people = [Client(read_client(tmp_path / "a.csv", schema=schema(tmp_path)), tmp_path / str(k)) for k in range(SITES)]

@@ -48,7 +48,7 @@ from unalike.network.plans import (
     network_digest,
     own_network,
 )
-from unalike.network.policy import Policy
+from unalike.network.policy import Policy, no_files
 from unalike.network.runs import RUN_ID, Runs
 from unalike.network.seal import Keyring
 from unalike.network.words import facts_words, plan_words, sums_words
@@ -253,6 +253,7 @@ class Client:
         policy.check_clients(plan["clients"])
         tables, settings = policy.tables(plan), policy.settings(plan)
         config.check({**tables, "data": {"folder": "."}, "run": {"rounds": 0, **settings}}, "The plan")
+        no_files(tables)
         dtype = DTYPES[settings.get("dtype", "float32")]
         client, seed = plan["client"], settings.get("seed", 0)
         own = self._own_data(plan)
@@ -265,6 +266,8 @@ class Client:
                 f"{type(method).__name__} seals {sealed[0]!r} for other clients: this needs a key (--key)."
             )
         network = own_network(tables, settings.get("architecture"), client, plan["clients"])
+        policy.check_labels(method, data.train.of(client)[1])
+        policy.check_size(lambda: config.make_model(network, data, seed))
         module = config.make_model(network, data, seed)
         check_network(plan.get("network"), module, method.serverless)
         policy.check_model(network_digest(module))

@@ -27,10 +27,10 @@ def check_schema(own: Schema | None, plain: Any) -> None:
     if own is None or plain is None:
         return
     try:
-        theirs = Schema.from_plain(plain)
+        difference = own.difference(Schema.from_plain(plain))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UnalikeError("The server's schema is none.") from None
-    if difference := own.difference(theirs):
+    if difference:
         raise UnalikeError(
             f"This client's schema is not the federation's: {difference}. Take the server's schema.json (--schema)."
         )
@@ -54,7 +54,8 @@ def check_plan(plan: Any) -> None:
         "public": lambda v: v is None or (isinstance(v, str) and bool(RUN_ID.fullmatch(v))),
     }
     for name, right in wanted.items():
-        if not isinstance(plan, dict) or not right(plan.get(name)):
+        needed = name not in ("network", "public")  # which a plan without them leaves out
+        if not isinstance(plan, dict) or (needed and name not in plan) or not right(plan.get(name)):
             given = reprlib.repr(plan.get(name) if isinstance(plan, dict) else plan)
             raise UnalikeError(f"The plan's {name} is {given}, which cannot be.")
 

@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+from torch import Tensor, nn
+
 import unalike
 from unalike import config
 from unalike.channel import STAGES, parse
@@ -40,7 +43,8 @@ BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # of `require`
 SEPARATORS = re.compile(r"[/\\~]|^\.|\0")
 FLAGS = {"files": "file"}  # settings whose flag has another name
 # for clients that are all the user's own, as on one machine: as much, and as little, as a simulation would do
-OPEN = dict.fromkeys(("max_steps", "max_exchanges", "max_repeats"), 10**9) | {"least_batch": 1, "least_steps": 1}
+OPEN = {"least_batch": 1, "least_steps": 1}
+OPEN |= dict.fromkeys(("max_parameters", "max_steps", "max_exchanges", "max_repeats"), 10**12)
 
 
 @dc.dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Policy:
     least_cohort: int = knob(1, "clients that a run must have at least", least=1)
     least_batch: int = knob(8, "samples of its own that any step, average or score is made of, at least", least=1)
     least_steps: int = knob(4, "steps of a training at least, or as many samples in fewer, larger ones", least=1)
+    max_parameters: int = knob(1_000_000_000, "numbers of a network at most", least=1)
     max_steps: int | None = knob(100_000, "mini-batch steps of one training at most", least=1)
     max_exchanges: int = knob(8, "answers in one round at most", least=1)
     max_repeats: int = knob(3, "times that one round may begin again, after a failure of the server", least=0)
@@ -228,10 +233,31 @@ class Policy:
         name = method.get("name", "fedavg")
         if "file" not in method and self.methods is not None and name not in self.methods:
             raise UnalikeError(f"The run is of {name!r}; this client runs {', '.join(self.methods)} only (--methods).")
-        networks = tables.get(config.MODELS_TABLE, {})
-        for table in (tables.get("model", {}), *(t for t in networks.values() if isinstance(t, dict))):
-            _no_files(table)
         return tables
+
+    def check_size(self, build: Callable[[], nn.Module]) -> None:
+        """Refuse a network that is too large, before it takes any memory."""
+        try:
+            with torch.device("meta"):
+                module = build()
+        except UnalikeError:
+            raise
+        except Exception:  # one of somebody's own that cannot be built without memory
+            return
+        count = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+        if count > self.max_parameters:
+            raise UnalikeError(
+                f"The run's network has {count:,} numbers; this client trains {self.max_parameters:,} at most "
+                "(max_parameters)."
+            )
+
+    def check_labels(self, method: Method, y: Tensor) -> None:
+        """Refuse a method that sends sums by class where a class has few of this client's samples: what is summed over
+        one sample is that sample's."""
+        by_class = [name for name, field in method.sends.items() if field.names[:1] == ("classes",) != field.names]
+        if by_class and not y.is_floating_point():
+            counts = torch.bincount(y.reshape(-1))
+            self.limits.check_rows(int(counts[counts > 0].min()), f"{by_class[0]!r} of a class over")
 
 
 KINDS = {name: typed.words(hint) for name, (hint, *_) in typed.hints(Policy).items() if hint not in (Any,)}
@@ -275,15 +301,16 @@ def _no_paths(value: Any) -> None:
         raise UnalikeError(f"The plan says {reprlib.repr(value)}: a client opens no path from a plan.")
 
 
-def _no_files(table: dict[str, Any]) -> None:
+def no_files(tables: dict[str, Any]) -> None:
     """Refuse an option of a model that names a file, whatever it is called."""
-    known = config.model_settings(table)
-    for name, value in table.items():
-        if value is not None and name in known and known[name].knob.file:
-            raise UnalikeError(
-                f"The plan gives the model {name} = {reprlib.repr(value)}: a client opens no path from a plan. Build "
-                "such a model in a file of your own (--file)."
-            )
+    for table in (tables.get("model", {}), *tables.get(config.MODELS_TABLE, {}).values()):
+        known = config.model_settings(table)
+        for name, value in table.items():
+            if value is not None and name in known and known[name].knob.file:
+                raise UnalikeError(
+                    f"The plan gives the model {name} = {reprlib.repr(value)}: a client opens no path from a plan. "
+                    "Build such a model in a file of your own (--file)."
+                )
 
 
 def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
