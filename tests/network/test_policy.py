@@ -79,6 +79,10 @@ class Sly(ua.Method):
             return me.train(m.w, steps=1, batch_size=1).then(self.done)
         if self.way == "rows":
             return me.train(m.w, only=one).then(self.done)
+        if self.way == "copies":
+            return me.train(m.w, only=one.repeat(64)).then(self.done)
+        if self.way == "most":
+            return me.train(m.w, only=torch.cat([one.repeat(100), torch.arange(40)])).then(self.done)
         if self.way == "gradient":
             return ua.contract.requests.Gradient(m.w, only=one).then(self.done)
         return me.average(lambda batch: batch.losses, m.w, only=one).then(self.first)
@@ -94,7 +98,7 @@ class Sly(ua.Method):
 """
 
 
-@pytest.mark.parametrize("way", ["train", "rows", "gradient", "average"])
+@pytest.mark.parametrize("way", ["train", "rows", "copies", "most", "gradient", "average"])
 def test_a_methods_own_work_on_single_samples_is_refused(way, tmp_path):
     file = tmp_path / "sly.py"
     file.write_text(OWN)
@@ -137,6 +141,18 @@ def test_sums_over_the_few_samples_of_a_class_do_not_leave(name, tmp_path):
     one = ua.Federation.from_arrays([(x, y)], classes=3)
     assert "of a class over 1 of this client's samples" in told(client(tmp_path / "a", one), method={"name": name})
     assert not told(client(tmp_path / "b"), method={"name": name})
+
+
+def test_a_sample_that_a_server_has_copied_does_not_fill_the_batches(tmp_path):
+    """Astraea's server says how many copies of each class a client trains on: here of the only sample of class 2."""
+    x, y = torch.randn(40, 5), torch.arange(40) % 2
+    y[7] = 2
+    here = client(tmp_path, ua.Federation.from_arrays([(x, y)], classes=3))
+    assert not told(here, method={"name": "astraea"})
+    copies = torch.zeros(3, 500)
+    copies[2] = 1
+    header, _ = ask(here, method=here._nodes[RUN].job.method, copies=copies)
+    assert "steps on 1 of this client's samples" in header["reason"]
 
 
 def test_public_samples_in_a_batch_do_not_count(tmp_path):

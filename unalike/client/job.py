@@ -121,7 +121,7 @@ class Job:
             rows = int(self.split(request.data).sizes[client][0])
         else:
             assert isinstance(request, Average | Outputs | Gradient)
-            rows = limits.own_rows(self.chosen(request, client))
+            rows = limits.own_rows(self.chosen(request, client), request.only)
         if isinstance(request, Average) and request.over == "batch":
             rows = min(rows, self.local.batch_size or rows)
         limits.check_rows(rows, "the gradient of" if isinstance(request, Gradient) else "numbers over")

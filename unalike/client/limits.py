@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses as dc
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from unalike.client.samples import Chosen
 from unalike.errors import UnalikeError
@@ -26,8 +28,11 @@ class Limits:
     least_batch: int = 1
     least_steps: int = 1
 
-    def check_training(self, local: LocalTraining, chosen: Chosen, ids: np.ndarray, round: int) -> None:
-        """Refuse a training of one client on these samples that has too many steps, or reads too few samples."""
+    def check_training(
+        self, local: LocalTraining, chosen: Chosen, ids: np.ndarray, round: int, only: Tensor | None = None
+    ) -> None:
+        """Refuse a training of one client on these samples that has too many steps, or reads too few samples. only: the
+        rows that it picks, if it does."""
         steps = int(local.counts(ids, chosen.sizes, round)[0])
         if self.max_steps is not None and steps > self.max_steps:
             raise UnalikeError(
@@ -35,6 +40,7 @@ class Limits:
                 "(--max-steps)."
             )
         if chosen.samples.own is not None:
+            self.check_rows(self.own_rows(chosen, only), "steps on")
             self._check_batches(local, chosen, steps)
 
     def _check_batches(self, local: LocalTraining, chosen: Chosen, steps: int) -> None:
@@ -64,8 +70,12 @@ class Limits:
             )
 
     @staticmethod
-    def own_rows(chosen: Chosen) -> int:
-        """Return how many of a client's own samples are among the chosen ones."""
+    def own_rows(chosen: Chosen, only: Tensor | None = None) -> int:
+        """Return how many of a client's own samples are among the chosen ones. Where some are picked again and again,
+        as many as there would be if all came as often as that one."""
+        if only is not None and not chosen.samples.public:
+            counts = torch.bincount(only[only >= 0].reshape(-1))
+            return int(counts.sum() / counts.max()) if counts.numel() else 0
         return int(min(chosen.own[0], chosen.sizes[0]))
 
     @staticmethod

@@ -163,7 +163,7 @@ class OneClient:
         course = _Course(self, request, local)
         steps, lr = int(course.plan.steps[0]), course.lr
         if job.limits is not None:
-            job.limits.check_training(local, course.plan.chosen, course.plan.ids, self.round)
+            job.limits.check_training(local, course.plan.chosen, course.plan.ids, self.round, request.only)
         bound.buffers.copy_(self.buffers)
         plain = request.step is None and request.net == "model"
         theta = bound.vector.copy_(request.at) if plain else request.at.clone()
