@@ -140,6 +140,7 @@ def simulated(guest, nodes, method, settings):
         2,
         guest.uses,
         guest.unmatched,
+        Direct(Node(None, "coordinator")) if method.coordinated else None,
     )
     session.set_up()
     for number in range(1, settings.epochs + 1):
@@ -169,6 +170,19 @@ def test_a_bank_and_a_shop_match_train_and_predict(door, tmp_path):
     door.listener.done()
     door.threads[0].join(10)
     assert "shop is done" in door.said
+
+
+def test_a_coordinator_behind_the_real_link(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    node = shop_node(door, shop)
+    door.join(node)
+    door.join(Node(None, "coordinator", folder=tmp_path / "third"))
+    guest = guest_of(door, tmp_path / "run", bank)
+    method, how = v.HardyLogistic(lr=0.5, bits=512), Settings(epochs=2)
+    guest.train(method, how, 2)
+    for here, there in zip(simulated(guest, (node,), method, how), (guest.node, node), strict=True):
+        assert torch.equal(here.me.theta, there.me.theta)
+    assert not (tmp_path / "third").exists()
 
 
 class Killed(BaseException):

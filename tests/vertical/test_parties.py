@@ -11,7 +11,7 @@ from unalike.vertical import psi
 from unalike.vertical.align import align
 from unalike.vertical.links import Direct
 from unalike.vertical.node import Node
-from unalike.vertical.tables import Table
+from unalike.vertical.tables import Table, read_table
 
 
 def from_tables(bank, shop, **options):
@@ -95,6 +95,34 @@ def test_rows_that_do_not_match_can_be_kept(tmp_path, unmatched):
     if flags:
         assert torch.equal(guest.me.x[:, -1] == 1, ~host.me.present)
     assert run.history[-1]["test_accuracy"] > 0.75
+
+
+def test_each_party_standardises_by_its_own_training_rows(tmp_path):
+    parties = from_tables(*bank_and_shop(tmp_path), test=0.3, unmatched="mask")
+    v.fit(v.LogisticRegression(), parties, epochs=1)
+    for node in (parties.guest, parties.hosts[0]):
+        rows = parties.train[node.me.present[parties.train]]
+        x = node.me.x[:, :2]
+        assert (
+            float(x[rows].mean(0).abs().max()) < 1e-6 and float((x[rows].std(0, correction=0) - 1).abs().max()) < 1e-5
+        )
+        assert float(x[node.me.present].mean(0).abs().max()) > 1e-3
+
+
+def test_a_host_is_told_before_ids_are_compared_how_far_shared_columns_identify():
+    told, ids = [], [str(k) for k in range(50)]
+    node = Node(shared_table("shop", ids), tell=told.append)
+    guest = Node(shared_table("bank", ids))
+    node.handle({"kind": "points", "columns": guest.table.columns}, {})
+    assert told == ["zip, which the guest has too, tell 100% of this party's people apart"]
+    align(guest, [Direct(node)])
+    assert told[-1] == "the guest matched 50 of this party's 50 people"
+
+
+def shared_table(name, ids):
+    return read_table(
+        name, {"customer": ids, "zip": [float(one) for one in ids], f"{name} own": [1.5] * 50}, "customer"
+    )
 
 
 def test_three_parties_have_the_rows_that_all_have():

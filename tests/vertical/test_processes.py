@@ -59,7 +59,10 @@ def test_killed_processes_give_the_model_of_an_uninterrupted_run(tmp_path, start
         "serve --table bank=bank.csv --id customer --label bank:default --keys keys --host shop --protection paillier "
         f"--bits 512 --epochs {epochs} --batch-size 40 --bind {HERE} --port {port} --wait 100 --out "
     )
-    join = f"join {HERE}:{port} --table shop=shop.csv --id customer --ca keys/ca.crt --key shop --wait 100 --state "
+    join = (
+        f"join {HERE}:{port} --table shop=shop.csv --id customer --ca keys/ca.crt --key shop --wait 100 "
+        "--least-bits 512 --state "
+    )
     guest, host = start(serve + "one"), start(join + "state-one")
     assert guest.wait(200) == 0 and host.wait(60) == 0
     for name, of in (("two", "one"), ("state-two", "state-one")):

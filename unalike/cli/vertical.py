@@ -128,6 +128,7 @@ def _join_flags(parser: argparse.ArgumentParser) -> None:
     add("--ca", metavar="FILE", required=True, help="the guest's certificate, ca.crt")
     add("--key", metavar="FILE", required=True, help="this party's private key (unalike keys node)")
     add("--state", metavar="FOLDER", required=True, help="where this party's part of the model is kept")
+    add("--least-bits", metavar="N", type=int, default=2048, help="of a Paillier key that this party takes [2048]")
     add("--methods", metavar="NAMES", help="methods to take part in, as sealed-logistic,hardy [all]")
     add("--wait", metavar="SECONDS", type=float, default=600.0, help="for a guest that is away [600]")
 
@@ -215,7 +216,8 @@ def join(args: argparse.Namespace) -> int:
         name, read, table = "coordinator", None, ""
     methods = args.methods.split(",") if args.methods else None
     node = Node(
-        read, name, Path(args.state), methods=methods, secret=True, tell=lambda text: _say(args, text),
+        read, name, Path(args.state), methods=methods, secret=True, least_bits=args.least_bits,
+        tell=lambda text: _say(args, text),
         reader=lambda schema: _read(args, name, table, None, schema),
     )  # fmt: skip
     attend(node, (host, int(port)), Path(args.ca), Path(args.key), args.wait, lambda text: _say(args, text))

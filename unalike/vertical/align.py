@@ -14,10 +14,10 @@ from unalike.text import listed
 from unalike.vertical import psi
 from unalike.vertical.links import Link, answered, ask
 from unalike.vertical.node import MOST_COLUMNS, Node
+from unalike.vertical.tables import WIDE
 
 UNMATCHED = ("drop", "missing", "mask")
 OVERLAP = ("refuse", "guest", "host", "both")
-WIDE = 0.05  # a share of rows that shared columns tell apart, above which it is worth a warning
 
 
 @dc.dataclass(frozen=True)
@@ -135,7 +135,9 @@ def align(
         raise unknown("way with rows that do not match", unmatched, UNMATCHED)
     assert guest.table is not None
     for link in links:
-        link.send({"kind": "points"}, {})  # hosts mask their ids while the guest masks its own
+        link.send(
+            {"kind": "points", "columns": guest.table.columns}, {}
+        )  # hosts mask ids while the guest masks its own
     side = psi.Side(guest.table.ids, psi_key)
     pairs = [_pairs(side, link) for link in links]
     found = [dict(pair) for pair in pairs]

@@ -24,11 +24,12 @@ from unalike.draws import KeyedDraws, SecretDraws, key
 from unalike.errors import UnalikeError, line_of
 from unalike.files import replace
 from unalike.messages import wire
+from unalike.text import listed
 from unalike.vertical import psi
 from unalike.vertical.fields import check, check_rows, function_of
 from unalike.vertical.method import Me, Vertical, built, kept, put_back
 from unalike.vertical.noise import Noise
-from unalike.vertical.tables import Table, prepared
+from unalike.vertical.tables import WIDE, Table, identifying, prepared
 
 GUEST = "the guest"
 MOST_COLUMNS = 100_000
@@ -50,8 +51,9 @@ Parts = tuple[dict[str, Any], dict[str, Tensor]]
 
 class Node:
     """One party. table: its rows, None for a coordinator. folder: where it keeps its part of the model. psi_key: of a
-    simulation, so that it repeats. methods: what it is willing to take part in. secret: noise comes from the operating
-    system, as it must between machines."""
+    simulation, so that it repeats. methods: what it is willing to take part in; least_bits: with keys of this length.
+    secret: noise comes from the operating system, as it must between machines. reader: reads the table again, by
+    another schema. tell: says to this party's owner what the guest asks for."""
 
     def __init__(
         self,
@@ -61,13 +63,14 @@ class Node:
         psi_key: bytes | None = None,
         methods: Sequence[str] | None = None,
         secret: bool = False,
+        least_bits: int = 0,
         reader: Callable[[Schema], Table] | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ):
         self.table, self.name, self.folder = table, table.name if table else name, folder
         self.role = "host" if table is not None else "coordinator"
         self.methods, self.secret, self._psi_key = methods, secret, psi_key
-        self._reader, self._tell = reader, tell
+        self._least_bits, self._reader, self._tell = least_bits, reader, tell
         self._side: psi.Side | None = None
         self.positions: Tensor | None = None  # of each aligned row, its place in the table; -1 where there is none
         self.alignment = ""  # the name of the alignment, which all parties of a run have in common
@@ -113,8 +116,17 @@ class Node:
     def _points(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         if self.table is None:
             raise UnalikeError(f"{self.name} has no ids to match.")
+        self._warn(header.get("columns"))
         self._side = psi.Side(self.table.ids, self._psi_key)
         return {"kind": "points"}, {"points": self._side.once}
+
+    def _warn(self, columns: Any) -> None:
+        """Say, before ids are compared, how far columns that the guest has too tell this party's people apart."""
+        assert self.table is not None
+        shared = [c for c in self.table.columns if isinstance(columns, list) and c in columns]
+        share = identifying(self.table, shared) if shared else 0.0
+        if share > WIDE:
+            self._tell(f"{listed(shared)}, which the guest has too, tell {share:.0%} of this party's people apart")
 
     def _mask(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         if self._side is None:
@@ -162,7 +174,12 @@ class Node:
             raise UnalikeError(f"{GUEST} named no method.")
         if self.methods is not None and name not in self.methods:
             raise UnalikeError(f"{self.name} takes part in {', '.join(self.methods)}, not in {name[:60]!r}.")
-        return built(name, settings)
+        method = built(name, settings)
+        if getattr(method, "bits", self._least_bits) < self._least_bits:
+            raise UnalikeError(
+                f"{self.name} takes keys of {self._least_bits} bits or more, not of {settings.get('bits')}."
+            )
+        return method
 
     def _aligned(self, train: Tensor, scale: str, uses: Any) -> tuple[Tensor, Tensor]:
         assert self.table is not None

@@ -21,6 +21,7 @@ from unalike.errors import UnalikeError, did_you_mean, one_of
 from unalike.vertical.psi import normal
 
 NO_LABEL = ""
+WIDE = 0.05  # a share of rows that shared columns tell apart, above which it is worth a warning
 
 
 @dc.dataclass
