@@ -24,13 +24,10 @@ ROSTER = "roster.json"
 
 @dc.dataclass(frozen=True)
 class Roster:
-    """keys: hashes of the clients' keys; mean, means: samples of a client on the average, of all and as each is told;
-    classes, preparation: of the plan; begun: samples in each split of each client as they counted at the beginning,
-    also of those that were not there; sizes: as clients themselves have told them, by name."""
+    """keys: hashes of the clients' keys; classes, preparation: of the plan; begun: samples in each split of each client
+    as they counted at the beginning, also of those that were not there; sizes: as clients have told them, by name."""
 
     keys: list[str]
-    mean: float
-    means: list[float]
     classes: int | None
     preparation: dict[str, Any] | None
     begun: list[dict[str, int]]
@@ -44,8 +41,8 @@ class Roster:
             return None
         try:
             found = cls(**json.loads(file.read_text(encoding="utf-8")))
-            fits = found.mean > 0 and len(found.means) == len(found.begun) == len(found.keys)
-            fits = fits and all(sizes["train"] > 0 for sizes in [*found.sizes.values(), *found.begun])
+            every = [*found.sizes.values(), *found.begun]
+            fits = len(found.begun) == len(found.keys) and all(sizes["train"] > 0 for sizes in every)
         except (ValueError, TypeError, KeyError, AttributeError):
             fits = False
         if not fits:

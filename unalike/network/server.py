@@ -433,7 +433,7 @@ class Clients:
             "version": unalike.__version__,
             "clients": len(data),
             "classes": data.classes,
-            "mean": self.earlier.mean if self.earlier else float(data.train.sizes.mean()),
+            "mean": float(data.train.sizes.mean()),
             "tables": planned,
             "files": files,
             "run": planned.pop("run"),
@@ -446,14 +446,11 @@ class Clients:
         self.run = hashlib.sha256(json.dumps([named, keys], sort_keys=True).encode()).hexdigest()[:16]
         asked = {**tables, "run": plan["run"]}
         built, means = _digests(networks, asked, len(data)), _mean_sizes(networks, asked, data.train.sizes)
-        means = self.earlier.means if self.earlier else means
         each = enumerate(zip(built, means, strict=True))
         own = [{**plan, **told[k], "client": k, "network": network, "mean": mean} for k, (network, mean) in each]
         self._plans = [{"kind": "plan", "run": self.run, "plan": one} for one in own]
-        self.roster = Roster(
-            keys, plan["mean"], [*means], data.classes, told[0]["preparation"], self._begun,
-            {self.names[k]: fact["sizes"] for k, fact in self.facts.items()},
-        )  # fmt: skip
+        told_sizes = {self.names[k]: fact["sizes"] for k, fact in self.facts.items()}
+        self.roster = Roster(keys, data.classes, told[0]["preparation"], self._begun, told_sizes)
         for client in self.tell({k: self._plans[k] for k in sorted(self.facts)}):
             self.attendance.joined(client)
 
