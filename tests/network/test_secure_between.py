@@ -253,6 +253,26 @@ def test_a_client_opens_for_no_second_list(people):
     assert torch.equal(done.server.w, simulated(settings_of(rounds=1)).server.w)
 
 
+def test_two_sums_of_a_round_that_differ_by_one_client_are_not_opened(people, tmp_path):
+    """A server that asks for the round again, without client 3, would have its answer as the difference."""
+
+    class Killed(Exception):
+        pass
+
+    def killed(client, header, answer):
+        if header.get("stage") == "open" and client == 3:
+            raise Killed  # after the others have opened the sum of all
+        return answer
+
+    settings = settings_of(rounds=1, folder=str(tmp_path / "run"))
+    with pytest.raises(Killed):
+        served(settings, Direct(people, killed))
+    said = []
+    with refused("void"):
+        served(settings, Direct(people, at("request", [3], None)), said, resume=True)
+    assert any("second sum of round 1" in line for line in said)
+
+
 @pytest.mark.parametrize(
     ("require", "channel", "fits"),
     [

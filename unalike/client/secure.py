@@ -87,6 +87,7 @@ class SecureClient:
         self._when = (-2, -1)
         self._member: Member | None = None
         self._dealt: dict[str, Tensor] = {}
+        self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # whose sums it has opened, by exchange
 
     # ---- what the server asks, one answer each
 
@@ -180,9 +181,21 @@ class SecureClient:
             signatures = dict(zip(came, rows(parts, "signatures", len(came)), strict=True))
             member.check_agreed(came, signatures, self._signed)
         shares = member.open(came, self.least)
+        self._check_apart(frozenset(came))
+        self._sums.setdefault(self._when, set()).add(frozenset(came))
         lost = len(member.group.keys) - len(came)
         self.say(f"round {self._when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
         return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}
+
+    def _check_apart(self, came: frozenset[int]) -> None:
+        """Refuse a second sum of one exchange over nearly the same clients: this client's answer is the same in both,
+        and their difference would be that of a few. A server that was killed may ask once more."""
+        before = self._sums.get(self._when, set()) - {came}
+        if len(before) > 1 or any(len(came ^ other) < self.least for other in before):
+            raise UnalikeError(
+                f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
+                "would tell too much: nothing is opened. If you know why it has to, start this client again."
+            )
 
     def _signed(self, other: int, statement: bytes, signature: bytes) -> bool:
         return self.signer is not None and self.signer.verify(self._public[other], statement, signature)

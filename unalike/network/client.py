@@ -91,6 +91,7 @@ class Client:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.close = weakref.finalize(self, release, _locked(folder / "lock"))
         self.runs, self.audit = Runs(folder), Audit(folder)
+        self._secures: dict[str, SecureClient] = {}
         replace(folder / "policy.toml", dump_toml(self.policy.plain()).encode(), mode=0o600)
         self._nodes: dict[str, Node] = {}  # of the present run, by its name
         self._agreed: set[str] = set()
@@ -198,7 +199,8 @@ class Client:
         if channel is None or not channel.hides:
             return None
         signer = self.sealer if isinstance(self.sealer, Keyring) else None
-        return SecureClient(run, client, channel.hiding, channel.shares, signer=signer, say=self.say)
+        made = SecureClient(run, client, channel.hiding, channel.shares, signer=signer, say=self.say)
+        return self._secures.setdefault(run, made)  # a plan that comes again makes nobody forget what was opened
 
     def _evaluate(self, request: Asked) -> bytes:
         self.policy.check_evaluation()
