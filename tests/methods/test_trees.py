@@ -7,6 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import unalike as ua
 from unalike.data import Dataset
+from unalike.data.tables import encoded, table_dataset
 from unalike.trees.forest import PARTS, as_tensors, stacked
 
 LOADERS = {"breast cancer": load_breast_cancer, "wine": load_wine, "diabetes": load_diabetes}
@@ -152,3 +153,16 @@ def test_clients_take_turns():
     assert not torch.equal(run.server.column[1], own[0].server.column[0])
     second = ua.simulate(None, fed, method, rounds=2, clients_per_round=[[0], [1]], engine="sequential")
     assert torch.equal(run.server.value, second.server.value)
+
+
+def test_a_client_with_other_columns_kinds_or_categories_is_refused_by_the_column(tmp_path):
+    """Between machines clients agree on a schema; a table that does not fit it is refused before anything is sent."""
+    rows = [f"{30 + k},{'red' if k % 2 else 'blue'},{'yes' if k % 3 else 'no'}" for k in range(12)]
+    (tmp_path / "all.csv").write_text("\n".join(["age,colour,outcome", *rows]))
+    schema = table_dataset(tmp_path / "all.csv", label="outcome").schema
+    bad = {"age": "height,colour,outcome\n30,red,yes", "'age'": "age,colour,outcome\nold,red,yes"}
+    bad["colour"] = "age,colour,outcome\n30,green,yes"
+    for column, text in bad.items():
+        (tmp_path / "own.csv").write_text(text)
+        with pytest.raises(ua.UnalikeError, match=column):
+            encoded(schema, tmp_path / "own.csv", unseen="refuse")

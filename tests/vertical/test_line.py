@@ -334,3 +334,17 @@ def test_a_host_that_answers_garbage_is_named(door, tmp_path):
     }
     with pytest.raises(UnalikeError, match="shop answered with something else than who it is"):
         guest_of(door, tmp_path / "last", bank).train(METHOD, HOW, 2)
+
+
+def test_trees_grow_over_the_real_link_and_a_host_killed_in_mid_tree_gives_the_same_ones(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    method, how = v.SecureBoost(trees=4, depth=2, bins=8, bits=512), Settings(epochs=4)
+    first, second = shop_node(door, shop, Mortal), shop_node(door, shop)
+    door.join(first, then=second)
+    guest = guest_of(door, tmp_path / "run", bank, unmatched="missing")
+    guest.train(method, how, 2)
+    assert any("shop is gone" in line for line in door.said) and second.me is not None
+    clear = dc.replace(method, cipher="none")
+    here, there = simulated(guest, (second,), clear, how), (guest.node, second)
+    assert torch.equal(here[0].me.value, there[0].me.value) and torch.equal(here[0].me.forest, there[0].me.forest)
+    assert torch.equal(here[1].me.lookup, there[1].me.lookup) and bool((here[0].me.forest[0] == 1).any())
