@@ -61,8 +61,8 @@ def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndar
 
 
 def generator(seed: int | bytes, *parts: int | str) -> np.random.Generator:
-    """A NumPy generator of its own for (seed, parts): for the server's draws, made once a round. A seed of bytes is a
-    secret of 16 to 64: the generator's key, of 128 bits, is a hash that only who has the secret can compute."""
+    """Return a NumPy generator of its own for (seed, parts): for the server's draws, made once a round. A seed of bytes
+    is a secret of 16 to 64: the generator's key, of 128 bits, is a hash that only who has the secret can compute."""
     if isinstance(seed, bytes):
         own = hashlib.blake2b(_named(parts), key=seed, digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(own, "little")))
@@ -97,7 +97,7 @@ def bits(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def fold(key: Tensor, number: Tensor | int) -> Tensor:
-    """A new key from a key and a number (a step, a layer)."""
+    """Return a new key from a key and a number (a step, a layer)."""
     counter = number if isinstance(number, Tensor) else torch.full((), number, device=key.device)
     return bits(key, counter)
 

@@ -37,7 +37,7 @@ def first_line(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """An error of someone else's in one line."""
+    """Return an error of someone else's in one line."""
     kind, said = type(error).__name__, first_line(error)
     return kind if said == kind else f"{kind}: {said}"
 
@@ -59,7 +59,7 @@ def did_you_mean(given: str, options: Iterable[str]) -> str:
 
 
 def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:
-    """The error for a name that is not in a registry."""
+    """Return the error for a name that is not in a registry."""
     return UnalikeError(f"There is no {what} {given!r}.{did_you_mean(str(given), options)}")
 
 

@@ -53,7 +53,7 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def plural(word: str, things: Sequence[str]) -> str:
-    """The word as it goes with one or several things."""
+    """Return the word as it goes with one or several things."""
     return word if len(things) == 1 else PLURALS[word]
 
 

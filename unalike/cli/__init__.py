@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(only: str | None = None) -> Parser:
-    """The parser of all commands; each command's module adds its own arguments, or only that of one command."""
+    """Return the parser of all commands; each command's module adds its own arguments, or only that of one command."""
     top = Parser(prog="unalike", description="Federated learning for clients whose data are not alike.")
     top.add_argument("--version", "-V", action="store_true", help="print the version")
     top.set_defaults(json=False, quiet=False, debug=False)

@@ -240,7 +240,7 @@ def _spent(budget: str, first: int, seeds: int, cases: Sequence[results.Case]) -
 
 
 def _methods(words: list[str], references: bool) -> list[str]:
-    """The methods, each once and known, with the baseline and the reference lines unless they are not wanted."""
+    """Return the methods, each once and known, with the baseline and the reference lines unless they are not wanted."""
     for word in words:
         if words.count(word) > 1:
             raise UnalikeError(f"unalike compare: {word} is listed twice; for two settings give a list, --lr 0.1,1.")
@@ -289,7 +289,7 @@ def _why_alone(personal: Sequence[str]) -> str:
 
 
 def _check_score(asked: str | None, arms: Sequence[jobs.Arm]) -> None:
-    """Whether methods can be compared by what was asked for."""
+    """Check that methods can be compared by the score that was asked for."""
     methods = [arm for arm in arms if not arm.reference] or arms
     if asked == "clients" and not all(arm.has_own for arm in methods):
         why = "clients are not evaluated on test samples of their own here (--test 0.2, --evaluate-clients all)."
@@ -342,7 +342,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
-    """All settings that matter, in a line; of a grid every value."""
+    """Return all settings that matter, in a line; of a grid every value."""
 
     def values(table: str, name: str, default: Any = "") -> str:
         found = dict.fromkeys(str(a.tables[table].get(name, default)) for a in arms if not a.reference)
@@ -363,7 +363,7 @@ def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
 
 
 def _networks(arm: jobs.Arm) -> str:
-    """The networks, where clients have different ones, and which client has which."""
+    """Return the networks, where clients have different ones, and which client has which."""
     found = arm.tables.get(config.MODELS_TABLE, {})
     each = ", ".join(f"{name} {table.get('name') or table.get('file', 'linear')}" for name, table in found.items())
     given = arm.tables["run"].get("architecture", "")
@@ -384,7 +384,7 @@ def _dry(
 
 
 def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
-    """What is printed at the end: the answer, its table, then the numbers of every method; filled to the terminal."""
+    """Return the text that ends a comparison: the answer, its table, then the numbers of every method."""
     out = []
     for case in cases:
         short, *notes = case.lines
@@ -407,7 +407,7 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
 
 
 def _answers(case: results.Case) -> str:
-    """The verdict's table, every column wrapped to a share of the terminal."""
+    """Return the verdict's table, every column wrapped to a share of the terminal."""
     wide = show.width() - 4
     widths = [wide * 28 // 100, wide * 34 // 100, wide - wide * 28 // 100 - wide * 34 // 100]
     lines = []
@@ -419,7 +419,8 @@ def _answers(case: results.Case) -> str:
 
 
 def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The columns that fit the terminal: what can be spared goes first, among it other metrics than the headline."""
+    """Return the columns that fit the terminal: what can be spared goes first, among it other metrics than the
+    headline."""
     kept = [*titles]
     wrapped = results.LEAVES  # the last column, which may take several lines
     spares = ("variance pp²", "own data", "clients keep", "last round", *others, "test set", "time", "ahead in")

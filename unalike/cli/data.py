@@ -119,7 +119,7 @@ def _get(args: argparse.Namespace) -> int:
 
 
 def _copy(source: Path, target: Path) -> Path:
-    """A copy to carry elsewhere, whole or not at all."""
+    """Write a copy to carry elsewhere, whole or not at all."""
     with complaining(f"{target} cannot be written"):
         if target.exists():
             raise UnalikeError(f"{target} exists already: give another --folder, or remove it.")

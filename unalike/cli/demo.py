@@ -91,7 +91,7 @@ def _clear(settings: dict[str, dict[str, Any]]) -> None:
 
 
 def verdict(accuracy: dict[str, float]) -> tuple[bool, str]:
-    """Whether the result is as expected, and the sentences that say so."""
+    """Return whether the result is as expected, and the sentences that say so."""
     lead = accuracy["scaffold"] - accuracy["fedavg"]
     expected = f"Expected: all at least {LEARNED} on the test set, SCAFFOLD at least {AHEAD} ahead of FedAvg."
     if min(accuracy.values()) >= LEARNED and lead >= AHEAD:

@@ -171,7 +171,7 @@ def _clients(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(facts: dict[str, Any], fed: Federation) -> dict[str, str]:
-    """The same for a person."""
+    """Return the same for a person."""
     forms = {int: "{:,}", float: "{:.1f}"}
     words = {k: forms.get(type(v), "{}").format(v) for k, v in facts.items() if k != "label names"}
     each = facts["samples a client"]
@@ -184,7 +184,7 @@ def _words(facts: dict[str, Any], fed: Federation) -> dict[str, str]:
 
 
 def picture(fed: Federation, counts: np.ndarray, width: int) -> str:
-    """A row a client, a column a class, as dark as the class's share of the client's samples."""
+    """Return a row a client, a column a class, as dark as the class's share of the client's samples."""
     rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)  # evenly over all of them
     names = [_name(fed, k) for k in rows]
     wide = max(map(len, names))
@@ -204,7 +204,7 @@ def _name(fed: Federation, k: int) -> str:
 
 
 def _target(fed: Federation) -> list[dict[str, Any]]:
-    """The least, mean and largest number to predict, of each client."""
+    """Return the least, mean and largest number to predict, of each client."""
     parts = [fed.train.of(k)[1].double().numpy() for k in range(len(fed))]
     spread = [(float(y.min()), float(y.mean()), float(y.max())) if len(y) else (np.nan,) * 3 for y in parts]
     return [dict(zip(("least", "mean", "most"), numbers, strict=True)) for numbers in spread]
@@ -220,7 +220,7 @@ def _target_table(fed: Federation, target: list[dict[str, Any]]) -> str:
 
 
 def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
-    """How unlike the clients are, and what a skew made to order planted in each."""
+    """Return how unlike the clients are, and what a skew made to order planted in each."""
     found: dict[str, Any] = {}
     if len(fed) > 1:
         try:
@@ -233,7 +233,7 @@ def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
-    """The samples as models see them: features of a table prepared."""
+    """Return the samples as models see them: features of a table prepared."""
     return fed if fed.recipe is None else config.make_data(data)
 
 
@@ -251,7 +251,7 @@ def _three(value: float) -> str:
 
 
 def _groups(values: list[int] | list[float]) -> str:
-    """A change's groups, or levels, in words: '4 groups of 5, 5, 5 and 5 clients'."""
+    """Return a change's groups, or levels, in words: '4 groups of 5, 5, 5 and 5 clients'."""
     if any(isinstance(value, float) for value in values):
         return f"a level for each client, from {min(values):.3g} to {max(values):.3g}"
     sizes = np.bincount(np.asarray(values, np.int64))
@@ -265,7 +265,8 @@ def _groups(values: list[int] | list[float]) -> str:
 
 
 def _feature(fed: Federation, k: int) -> dict[str, Any]:
-    """A column of the table: its kind, its range, how many cells are missing; of a category how often each is."""
+    """Return a column of the table: its kind, its range, how many cells are missing; of a category how often each
+    is."""
     assert fed.schema is not None
     column, places = fed.schema.columns[k], np.flatnonzero(np.array(fed.schema.sources) == k)
     x = fed.train.x[:, places].double().numpy()

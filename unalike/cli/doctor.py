@@ -53,7 +53,7 @@ def _version(name: str) -> str:
 
 
 def probe(seconds: float = 5.0) -> list[dict[str, Any]]:
-    """The time of a round of FedAvg on two standard workloads, with the engine that `auto` takes."""
+    """Return the time of a round of FedAvg on two standard workloads, with the engine that `auto` takes."""
     import numpy as np
 
     draw = torch.Generator().manual_seed(0)

@@ -88,12 +88,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def stage_usage(name: str) -> str:
-    """A stage as it is written in a channel, with the names of its settings."""
+    """Return a stage as it is written in a channel, with the names of its settings."""
     return ":".join([name, *(field.name for field in STAGES[name].arguments())])
 
 
 def stage_settings(name: str) -> str:
-    """A stage's settings and their defaults, in a line."""
+    """Return a stage's settings and their defaults, in a line."""
     empty = inspect.Parameter.empty
     known = {n: s for n, s in config.stage_settings(STAGES[name]).items() if n != "fields"}
     said = (
@@ -110,7 +110,7 @@ def _lines(texts: dict[str, str]) -> list[list[str]]:
 
 
 def summary(thing: Any) -> str:
-    """The first sentences of a thing's documentation: of its file for a method, which carries the paper."""
+    """Return the first sentences of a thing's documentation: of its file for a method, which carries the paper."""
     return _text(thing).split("\n\n")[0].replace("\n", " ")
 
 

@@ -143,7 +143,7 @@ def _silently(args: argparse.Namespace, tables: dict[str, dict[str, Any]], summa
 
 
 def _spread(summaries: list[dict[str, Any]], home: str) -> str:
-    """A table: every number of the last round, mean and standard deviation over the runs."""
+    """Return a table: every number of the last round, mean and standard deviation over the runs."""
     finals = [summary["final"] or {} for summary in summaries]
     names = [k for k, v in finals[0].items() if isinstance(v, float) and of(k).source != "bookkeeping"]
     rows = []

@@ -97,7 +97,7 @@ class Scoreboard(Watch):
             self.say(f"{count} {job.folder.name}: {how} {when}{self._to_go() if fresh else ''}")
 
     def _score(self, line: dict[str, Any]) -> Number | None:
-        """The score that methods are compared by, else another that the line has."""
+        """Return the score that methods are compared by, else another that the line has."""
         return score_in(line, self.known, self.by) or score_in(line, self.known)
 
     def stop(self) -> None:

@@ -43,7 +43,7 @@ def console(quiet: bool = False) -> Console:
 
 
 def near(path: str | Path) -> str:
-    """A path as one would type it here."""
+    """Return a path as one would type it here."""
     full = Path(path).resolve()
     here = Path.cwd()
     return shlex.quote(str(full.relative_to(here) if full.is_relative_to(here) else full))
@@ -85,7 +85,7 @@ def width() -> int:
 
 
 def table(columns: list[str], rows: list[list[str]], title: str = "") -> str:
-    """A plain table: numbers to the right, the last column wrapped to the terminal."""
+    """Return a plain table: numbers to the right, the last column wrapped to the terminal."""
     columns, rows = columns or [""] * len(rows[0]), [*rows]
     wide = [max(len(r[k]) for r in [columns, *rows]) for k in range(len(columns))]
     numeric = [k > 0 and all(r[k][:1].isdigit() or not r[k] for r in rows) for k in range(len(columns))]
@@ -149,7 +149,7 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
 
 
 def writable(value: Any) -> bool:
-    """Whether a default can be shown as it would be written."""
+    """Return whether a default can be shown as it would be written."""
     return isinstance(value, str | int | float | tuple) and not isinstance(value, type) and value != ()
 
 
@@ -159,7 +159,7 @@ def _pair(key: str, value: Any) -> str:
 
 
 def _parameters(run: Run) -> str:
-    """The parameters of the model, or of each of several networks."""
+    """Return the parameters of the model, or of each of several networks."""
     if run.architectures is None:
         return f"{run.task.layout.size:,} parameters"
     counts = {name: len(run.architectures.clients(name)) for name in run.tasks}
@@ -249,7 +249,7 @@ class Live(Callback):
 
 
 def _memory(device: torch.device) -> str:
-    """The most that was used so far."""
+    """Return the most that was used so far."""
     text = ""
     with contextlib.suppress(ImportError):  # not on Windows
         import resource

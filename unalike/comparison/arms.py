@@ -32,7 +32,7 @@ SHARED = (*config.TABLES, config.MODELS_TABLE)  # what a flag may be of, beside 
 def arms_of(
     methods: Sequence[str], given: Sequence[flags.Given], start: dict[str, dict[str, Any]], free_rate: bool
 ) -> list[Arm]:
-    """Every method with every combination of the settings that are lists; `start` is what flags override."""
+    """Return every method with every combination of the settings that are lists; `start` is what flags override."""
     for name, _ in given:
         if name in ("seed", "run.seed"):
             raise UnalikeError("unalike compare: there are several seeds here: give --seeds (3, or 0,1,2).")
@@ -61,7 +61,7 @@ def arms_of(
 
 
 def _without_channel(method: str, start: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The reference lines send nothing: what replies go through is not theirs."""
+    """Return the tables that flags override, for a reference line without the channel: it sends nothing."""
     if method not in REFERENCES or "channel" not in start.get("run", {}):
         return start
     return {**start, "run": {name: value for name, value in start["run"].items() if name != "channel"}}
@@ -81,7 +81,7 @@ def _bare(name: str) -> str:
 
 
 def _owners(methods: Sequence[str], given: Sequence[flags.Given]) -> None:
-    """A flag for one method names one of these, and it has the setting."""
+    """Check the flags that name a method: the method is compared, and has such a setting."""
     labels = {_label(method): method for method in methods}
     for name, _ in given:
         table, dot, setting = name.partition(".")
@@ -112,7 +112,7 @@ def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> l
 
 
 def chooses(name: str) -> bool:
-    """Whether a flag decides what other settings there are."""
+    """Return whether a flag decides what other settings there are."""
     table, dot, setting = name.partition(".")
     place = (table, setting) if dot else flags.SHORT.get(name, ("", ""))
     return place[0] in config.NAMES and place[1] in flags.CHOOSE

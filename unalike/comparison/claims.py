@@ -38,7 +38,7 @@ class Measure:
         return max(some, key=lambda m: (sign * stats.mean(self.values(m)), *(-c for c in cost(m))))
 
     def always_ahead(self, method: Evidence, other: Evidence) -> bool:
-        """Whether a method is ahead of another in every seed."""
+        """Return whether a method is ahead of another in every seed."""
         pairs = zip(self.values(method), self.values(other), strict=True)
         return all(a != b and (a > b) == self.larger for a, b in pairs)
 
@@ -101,11 +101,12 @@ def level_of_headline(claims: Claims, wish: str) -> float:
 
 
 def singly(method: Evidence) -> bool:
-    """Whether the server, or other clients, see values of single clients."""
+    """Return whether the server, or other clients, see values of single clients."""
     return bool(method.traits.each or method.traits.peers)
 
 
 def cost(method: Evidence) -> tuple[float, ...]:
-    """How much a method asks for, the simple ones first: reads clients one by one, keeps state with them, bytes."""
+    """Return how much a method asks for, the simple ones first: reads clients one by one, keeps state with them,
+    bytes."""
     keeps, other = bool(method.traits.state), method.method != "fedavg"
     return (float(singly(method)), float(keeps), float(sum(method.bytes)), float(other))

@@ -100,11 +100,11 @@ class Watch:
         """Before the first of these jobs."""
 
     def callback(self, job: Job) -> list[Callback]:
-        """What watches this run's rounds."""
+        """Return the callbacks that watch the rounds of this run."""
         return []
 
     def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
-        """A run is finished, or (not fresh) was so before."""
+        """Take note of a finished run; not fresh: it was finished before this command."""
 
     def note(self, text: str) -> None:
         """Something worth knowing."""
@@ -117,12 +117,12 @@ class Watch:
 
 
 def several_networks(arms: Sequence[Arm]) -> bool:
-    """Whether clients have different networks."""
+    """Return whether clients have different networks."""
     return any(len(arm.tables.get(config.MODELS_TABLE, {})) > 1 for arm in arms)
 
 
 def with_seed(tables: Tables, seed: int) -> Tables:
-    """The run's seed is also the split's, unless [data] says another."""
+    """Return the tables with this seed for the run, and for the split unless [data] has one of its own."""
     data = dict(tables["data"])
     if "seed" in config.data_settings(data):
         data.setdefault("seed", seed)
@@ -179,7 +179,7 @@ def _training(fed: Federation, run: dict[str, Any], seed: int) -> Federation:
 
 
 def _unscaled(fed: Federation) -> bool:
-    """Whether some feature is far larger than models are at ease with."""
+    """Return whether some feature is far larger than models are at ease with."""
     x = fed.train.x
     return x.dim() == 2 and x.is_floating_point() and bool((x.abs() > LARGE).any(1).double().mean() > 0.1)
 
@@ -197,7 +197,8 @@ def _check_labels(fed: Federation) -> None:
 
 
 def _float_classes(table: dict[str, Any], fed: Federation) -> list[str]:
-    """A word where files hold what looks like classes and is taken as numbers to predict; a table says which it is."""
+    """Return a word where files hold what looks like classes and is taken as numbers to predict; a table says which it
+    is."""
     y = fed.train.y
     if "folder" not in table or fed.classes is not None or not bool((y == y.round()).all()):
         return []
@@ -258,7 +259,7 @@ def taste(fed: Federation, clients: int = 3, samples: int = 8) -> Federation:
 
 
 def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
-    """Every arm with every seed; seed by seed, so that all methods can soon be compared."""
+    """Return every arm with every seed; seed by seed, so that all methods can soon be compared."""
     jobs = []
     for case in dict.fromkeys(arm.case for arm in arms):
         for seed in seeds:
@@ -307,7 +308,7 @@ def _written(folder: Path) -> dict[str, Any] | None:
 
 
 def make(jobs: Sequence[Job], watch: Watch, guess: bool = True) -> dict[tuple[str, int], Outcome]:
-    """Every job's outcome, by the arm's name and the seed; with `guess` also the constant guess's, by `guess_of`
+    """Return every job's outcome, by the arm's name and the seed; with `guess` also the constant guess's, by `guess_of`
     its case."""
     out = {}
     for job, fed in _with_data(jobs):
@@ -322,13 +323,13 @@ def make(jobs: Sequence[Job], watch: Watch, guess: bool = True) -> dict[tuple[st
 
 
 def guess_of(case: str) -> str:
-    """The name under which the outcome of the constant guess on this data is kept."""
+    """Return the name under which the outcome of the constant guess on this data is kept."""
     return f"{case} {CONSTANT}"
 
 
 def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | None:
-    """The same answer for every sample: the most common class, or the mean; None where a loss or metric of one's own
-    does not take such outputs."""
+    """Return the same answer for every sample: the most common class, or the mean; None where a loss or metric of one's
+    own does not take such outputs."""
     given = config.make_loss(job.tables["model"])
     unit = None if fed.preparation is None else fed.preparation.target
     fed = _training(fed, job.tables["run"], job.seed)
@@ -351,7 +352,7 @@ def _with_data(jobs: Sequence[Job]) -> Iterator[tuple[Job, Federation]]:
 
 
 def finished(job: Job, fed: Federation) -> Outcome | None:
-    """What a run that is done has left, if it is done and its data are still the same."""
+    """Return the outcome of a finished run; None if it is not finished. Other data than then are an error."""
     there = _written(job.folder)
     if there is None:
         return None
@@ -364,7 +365,7 @@ def finished(job: Job, fed: Federation) -> Outcome | None:
 
 
 def _checkpoint(folder: Path) -> int | None:
-    """The round of the last checkpoint; one that cannot be read is the resumed run's to complain of."""
+    """Return the round of the last checkpoint; one that cannot be read is the resumed run's to complain of."""
     try:
         manifest, _ = manifests.last(folder / "checkpoint", whole=False)
     except (OSError, UnalikeError):
@@ -399,7 +400,7 @@ class Tuned:
 def tuned(
     arms: Sequence[Arm], count: int, rounds: int, seed: int, folder: Path, watch: Watch
 ) -> tuple[list[Arm], dict[str, Tuned]]:
-    """The arms with the settings that validation data chose among `count` trials each, and what was tried."""
+    """Return the arms with the settings that validation data chose among `count` trials each, and what was tried."""
     changes = {arm.name: tune.trials(arm.tables["method"], arm.free_rate, count, seed) for arm in arms}
     jobs, cases = [], [arm.case for arm in arms]
     for arm in sorted(arms, key=lambda arm: cases.index(arm.case)):
@@ -425,7 +426,7 @@ def tuned(
 
 
 def _fits(method: Any, clients: int | None) -> bool:
-    """Whether a method can be with so many clients: six clusters of five clients are not tried."""
+    """Return whether a method can be with so many clients: six clusters of five clients are not tried."""
     try:
         method.check_clients(1 << 40 if clients is None else clients)
     except UnalikeError:

@@ -45,7 +45,7 @@ def learned_nothing(methods: Sequence[Evidence], guess: Evidence | None, score: 
 
 
 def only(method: Evidence, found: Sequence[Evidence], guess: Evidence | None, score: Number) -> str:
-    """The answer in short where one method is left to speak of."""
+    """Return the answer in short where one method is left to speak of."""
     what = f"its {score.name} is {figure(score.unit, method.selected)}"
     if guess is not None and guess.complete:
         what += f", that of the same answer for every sample {figure(score.unit, guess.selected)}"

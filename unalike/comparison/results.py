@@ -55,7 +55,7 @@ class Case:
         return self.verdict.answers
 
     def claim(self, e: Evidence) -> Claim | None:
-        """The test of a method against the baseline by the headline."""
+        """Return the test of a method against the baseline by the headline."""
         tests = self.verdict.claims.values()
         return next((c for c in tests if (c.method, c.other) == (e.label, self.base.label)), None)
 
@@ -98,7 +98,7 @@ def _whose(found: Sequence[Evidence], score: Number) -> tuple[str, str]:
 
 
 def _few(found: Sequence[Evidence], arm: Arm) -> list[str]:
-    """A word of doubt where scores are of few samples, or the round was chosen on few."""
+    """Return a word of doubt where scores are of few samples, or the round was chosen on few."""
     samples, out = arm.validation, []
     if arm.tested is not None and arm.tested < FEW_SAMPLES:
         out.append(f"Few samples: scores are of {arm.tested} test samples in each seed.")
@@ -120,9 +120,9 @@ def conclude(
     by: str = "",
     clients: Callable[[str, int, int, str], gains.ClientValues] = lambda *_: {},
 ) -> list[Case]:
-    """Every case's evidence and verdict. Among the outcomes are those of the constant guess, by case (`guess_of`);
-    `tuned`: settings were looked for already; `by`: what methods are compared by ("clients", "test", or what there is);
-    `clients` gives the values of single clients, of an arm's name, a seed, a round and a metric.
+    """Return every case's evidence and verdict. Among the outcomes are those of the constant guess, by case
+    (`guess_of`); `tuned`: settings were looked for already; `by`: what methods are compared by ("clients", "test", or
+    what there is); `clients` gives the values of single clients, of an arm's name, a seed, a round and a metric.
 
     Methods are compared by the headline. Where no method beats the constant guess by it, they may still have learned to
     tell classes apart, as where one class is far more common than the others: then by the first of `TELLING` by which
@@ -155,7 +155,7 @@ def conclude(
 def _found(
     arms: Sequence[Arm], made: dict[str, list[Outcome]], score: Number, others: Sequence[Number]
 ) -> list[Evidence]:
-    """The evidence of every arm by this score, and of the constant guess."""
+    """Return the evidence of every arm by this score, and of the constant guess."""
     out = []
     for arm in arms:
         kind = dc.replace(evidence.traits(config.make_method(arm.tables["method"])), personal=arm.personal)
@@ -178,8 +178,8 @@ def _values(
 
 
 def _telling(measured: Sequence[Number], seeds: int) -> list[Number]:
-    """The headline, and what else may show that something was learned: one score of each metric in `TELLING`. One or
-    two seeds show too little for a second look."""
+    """Return the headline, and what else may show that something was learned: one score of each metric in `TELLING`.
+    One or two seeds show too little for a second look."""
     if seeds < 3:
         return [*measured[:1]]
     first = {score.metric: score for score in reversed(measured)}
@@ -188,8 +188,8 @@ def _telling(measured: Sequence[Number], seeds: int) -> list[Number]:
 
 
 def _looked(every: Sequence[tuple[Number, list[Evidence]]]) -> tuple[int, Number, list[Evidence]]:
-    """How many scores were looked at, and the first by which some method beats the constant guess, with its evidence;
-    the headline where none does."""
+    """Return how many scores were looked at, and the first by which some method beats the constant guess, with its
+    evidence; the headline where none does."""
     for looks, (score, found) in enumerate(every, 1):
         guess = next((e for e in found if e.method == CONSTANT), None)
         methods = [e for e in found if e.complete and not e.reference]
@@ -257,7 +257,7 @@ def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], l
 
 
 def _kind(evidence: Evidence) -> tuple[str, str]:
-    """The method, and the channel where there are several."""
+    """Return the method, and the channel where there are several."""
     return evidence.method, next((word for word in evidence.label.split() if word.startswith("channel=")), "")
 
 
@@ -268,7 +268,7 @@ Column = Callable[[Evidence], str]
 
 
 def columns(case: Case) -> dict[str, Column]:
-    """Every column of the table, by its title."""
+    """Return every column of the table, by its title."""
     return {"method": lambda e: e.label, **_scores(case), **_clients(case), **_costs(case)}
 
 
@@ -320,7 +320,7 @@ def _sure(e: Evidence, case: Case) -> str:
 
 
 def _clients(case: Case) -> dict[str, Column]:
-    """The spread over clients, how many gain, and how clients fare that come later."""
+    """Return the spread over clients, how many gain, and how clients fare that come later."""
     unit = case.score.unit
     worst, variance = (NUMBERS[f"clients_accuracy_{name}"].short for name in ("worst20", "variance_pp2"))
     out: dict[str, Column] = {worst: lambda e: _figure(e.worst, unit, False)}
@@ -339,7 +339,7 @@ def _clients(case: Case) -> dict[str, Column]:
 
 
 def network_titles(case: Case) -> dict[str, str]:
-    """The columns of clients' own data by network, where clients have different ones: title -> network."""
+    """Return the columns of clients' own data by network, where clients have different ones: title -> network."""
     return {f"own data, {name}": name for name, values in case.base.networks.items() if known(values)}
 
 
@@ -397,7 +397,7 @@ def _diverged(e: Evidence) -> str:
 
 
 def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]]:
-    """The table, row by row: methods first, then the reference lines."""
+    """Return the table, row by row: methods first, then the reference lines."""
     chosen = {title: show for title, show in columns(case).items() if titles is None or title in titles}
     ordered = sorted(case.found, key=lambda e: e.reference)
     return [{title: show(e) for title, show in chosen.items()} for e in ordered]
@@ -496,7 +496,7 @@ def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
 
 
 def _grid(titles: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown; nothing without rows."""
+    """Return a table in Markdown; nothing without rows."""
     if not table:
         return []
     body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
@@ -504,7 +504,7 @@ def _grid(titles: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _folded(case: Case) -> list[str]:
-    """The tests behind the verdict, folded."""
+    """Return the tests behind the verdict, folded."""
     if not case.verdict.claims:
         return []
     head = ["", "<details><summary>The statistics behind it</summary>", "", METHOD_OF_TESTS, ""]
@@ -520,7 +520,7 @@ METHOD_OF_TESTS = (
 
 
 def statistics_rows(case: Case) -> list[list[str]]:
-    """The tests, for a table that people read."""
+    """Return the tests, for a table that people read."""
     out = []
     for claim in case.verdict.claims.values():
         t = claim.test

@@ -35,8 +35,8 @@ def ranges(method: dict[str, Any]) -> Ranges:
 
 
 def trials(method: dict[str, Any], rate: bool, count: int, seed: int) -> list[dict[str, dict[str, Any]]]:
-    """The changes of each trial: {"method": {...}, "local": {...}}; the first changes nothing. `rate`: whether the
-    learning rate is free. A method with nothing that is free has one trial."""
+    """Return the changes of each trial: {"method": {...}, "local": {...}}; the first changes nothing. `rate`: whether
+    the learning rate is free. A method with nothing that is free has one trial."""
     own, name = ranges(method), str(method.get("file") or method["name"])
     out: list[dict[str, dict[str, Any]]] = [{"method": {}, "local": {}}]
     for k in range(1, count):
@@ -58,7 +58,8 @@ def _drawn(among: tuple[float, float] | list[Any], draw: Any) -> Any:
 
 
 def best(outcomes: Sequence[evidence.Outcome], score: Number) -> tuple[int, list[float | None]]:
-    """The trial with the best validation score, the first of equals, and all scores; one that diverged has none."""
+    """Return the trial with the best validation score, the first of equals, and all scores; one that diverged has
+    none."""
     found: list[float | None] = []
     for outcome in outcomes:
         line = None if outcome.diverged is not None else choose(outcome.lines, score)

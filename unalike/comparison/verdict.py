@@ -43,7 +43,7 @@ class Verdict:
     decided: bool = True
 
     def statistics(self) -> list[dict[str, Any]]:
-        """The tests as rows of a table."""
+        """Return the tests as rows of a table."""
         return [_statistics(claim) for claim in self.claims.values()]
 
 
@@ -106,7 +106,7 @@ def _measures(
 
 
 def _of_newcomers(methods: Sequence[Evidence], base: Evidence, score: Number) -> list[Measure]:
-    """The clients that took no part in training, where they were judged; a method may have no model for them."""
+    """Return the clients that took no part in training, where they were judged; a method may have no model for them."""
     rated = [m for m in methods if len(m.new) == len(m.seeds)]
     other = base if base in rated and len(rated) > 1 else None
     show = lambda e: figure(score.unit, e.new, False)  # noqa: E731
@@ -232,7 +232,7 @@ class _Judge:
         return f"; {listed(level)} may be as good" if level else ""
 
     def _reference(self, measure: Measure) -> Answer:
-        """The best method against training alone, or against all data in one place."""
+        """Return the best method against training alone, or against all data in one place."""
         other = measure.other
         assert other is not None
         better = self.better(measure)
@@ -285,8 +285,8 @@ class _Judge:
         return self.headline.best(ahead) if ahead else None
 
     def decided(self) -> bool:
-        """Whether the method with the best mean is surely better than the baseline, or the baseline is the best and
-        every other surely worse."""
+        """Return whether the method with the best mean is surely better than the baseline, or the baseline is the best
+        and every other surely worse."""
         best = self.headline.best()
         if best is self.base or best.twin == self.base.label:
             rest = [self.claim(self.headline, m) for m in self.methods if m is not self.base and not m.twin]
@@ -295,7 +295,7 @@ class _Judge:
         return named in self.better(self.headline)
 
     def short(self) -> str:
-        """The answer in one or two sentences."""
+        """Return the answer in one or two sentences."""
         clear, first, base = self.clear(), self.leader(), self.base
         lead = "" if first is None else self._gap(first)
         if self.seeds == 1:
@@ -334,7 +334,7 @@ class _Judge:
         return [f"How sure: {test}{few if self.seeds < least else ''}."]
 
     def worse(self) -> list[str]:
-        """The methods that are surely worse than the baseline."""
+        """Return the methods that are surely worse than the baseline."""
         if len(self.methods) < 2:
             return []
         found = [c for m in self.methods if (c := self.claim(self.headline, m)) and c.sure and not c.better]
@@ -343,14 +343,14 @@ class _Judge:
 
 
 def _behind(measure: Measure, method: Evidence, best: Evidence) -> bool:
-    """Whether a method is shown to be behind another; no claim is made of it, so it is not corrected."""
+    """Return whether a method is shown to be behind another; no claim is made of it, so it is not corrected."""
     test = stats.sequential(measure.values(method), measure.values(best))
     return test.p <= stats.ALPHA and (test.difference < 0) == measure.larger
 
 
 def _ahead(judge: _Judge, alone: Evidence | None, score: Number) -> str:
-    """A warning behind the answer in short: training alone serves clients better than the method that it names. Only
-    where personal models are compared, which are for clients' own data."""
+    """Return a warning behind the answer in short: training alone serves clients better than the method that it names.
+    Only where personal models are compared, which are for clients' own data."""
     clear = judge.clear() if len(judge.methods) > 1 else None
     named = clear[1] if clear else judge.base
     rated = alone is not None and len(alone.own) == len(named.own) == len(named.seeds)

@@ -112,13 +112,13 @@ def _extras(options: dict[str, Any]) -> dict[str, Any]:
 def _extended(
     fed: Federation, extras: dict[str, Any], seed: int, ready: Callable[[Federation], Federation]
 ) -> Federation:
-    """The federation of clients that bring their own samples, with a public set and further splits."""
+    """Return the federation of clients that bring their own samples, with a public set and further splits."""
     labels, shipped = extras.get("public_labels", True), extras.get("shipped", False)
     return with_extras(fed, extras.get("public"), labels, extras.get("splits"), seed, shipped, ready)
 
 
 def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federation:
-    """A table by its client column, or pooled and dealt by a partition; `test` may be a second table."""
+    """Return a table by its client column, or pooled and dealt by a partition; `test` may be a second table."""
     test = split.get("test")
     if isinstance(test, str) and test != "same":
         options["test"] = split.pop("test")
@@ -218,7 +218,8 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
 
 
 def make_sampling(value: Any) -> Any:
-    """A number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty", "by-size:10" or "turns:10"."""
+    """Return a number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty", "by-size:10" or
+    "turns:10"."""
     if not isinstance(value, str):
         return value
     name, _, argument = value.partition(":")

@@ -16,7 +16,7 @@ CHANNEL = "channel"  # of a file: tables, one for each stage, in their order
 
 
 def find_stage(kind: str) -> type[Stage]:
-    """The stage of a name, or of "path/to/file.py:Class"."""
+    """Return the stage of a name, or of "path/to/file.py:Class"."""
     if not is_file(kind):
         return registered(kind)
     found = from_file(kind)
@@ -32,7 +32,7 @@ def stage_settings(kind: type[Stage]) -> Known:
 
 
 def make_channel(given: Any, where: str = "") -> tuple[Stage, ...]:
-    """The stages of [run] channel: of a text, or of a list of texts or tables. where: the file, for errors."""
+    """Return the stages of [run] channel: of a text, or of a list of texts or tables. where: the file, for errors."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         return _stages(given, f"{where}[run] channel: ")
     places = [
@@ -51,8 +51,8 @@ def _stages(given: Any, place: str) -> tuple[Stage, ...]:
 
 
 def taken_in(config: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
-    """The [[channel]] tables of a file, checked as far as they alone can be; None where there are none. They are one
-    way to write [run] channel, so that a file has one of the two."""
+    """Return the [[channel]] tables of a file, checked as far as they alone can be; None where there are none. They are
+    one way to write [run] channel, so that a file has one of the two."""
     tables = config.get(CHANNEL)
     if tables is None:
         return None
@@ -76,7 +76,7 @@ def check_channel(given: Any, method: Method, networks: int) -> None:
 
 
 def absolute_channel(given: Any) -> Any:
-    """The same with absolute paths: a text with a stage of one's own becomes a list of tables."""
+    """Return the same with absolute paths: a text with a stage of one's own becomes a list of tables."""
     tables = _as_tables(given)
     if isinstance(given, str) and not any(is_file(table["kind"]) for table in tables):
         return given
@@ -90,7 +90,7 @@ def _as_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def channel_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """A channel as tables with every setting of its stages: for clients on other machines, whose defaults may be
+    """Return a channel as tables with every setting of its stages: for clients on other machines, whose defaults may be
     others."""
     tables = _as_tables(given)
     whole = stage_tables([stage for table in tables for stage in make_channel([table])])
@@ -98,7 +98,7 @@ def channel_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def channel_text(given: Any) -> str:
-    """A channel as one types it after --channel."""
+    """Return a channel as one types it after --channel."""
     if isinstance(given, str):
         return given
     return ",".join(one if isinstance(one, str) else as_text(one) for one in given) or "none"

@@ -38,7 +38,7 @@ from unalike.settings.knobs import check as check_value
 
 
 def read(path: str | Path, allow_code: bool | Collection[Path] = False) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, checked; allow_code: as of `read_tables`."""
+    """Return the tables of a TOML file, checked; allow_code: as of `read_tables`."""
     return check(read_tables(path, allow_code), str(path))
 
 
@@ -79,7 +79,7 @@ def load_toml(path: str | Path) -> dict[str, Any]:
 
 
 def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
-    """The tables, all of them, if there are no others; those of a channel are [run]'s."""
+    """Return the tables, all of them, if there are no others; those of a channel are [run]'s."""
     stages = taken_in(config, where)
     for name, table in config.items():
         if name == CHANNEL:
@@ -139,7 +139,8 @@ def _listed(table: str, names: Iterable[str]) -> str:
 
 
 def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
-    """Every table, name, setting and kind of value exists; what depends on the data is checked when it is there."""
+    """Return every table, name, setting and kind of value exists; what depends on the data is checked when it is
+    there."""
     tables = shape(config, where)
     for table in ("model", "method"):
         if {"name", "file"} <= set(tables[table]):
@@ -163,7 +164,8 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
 
 
 def _with_own_network(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The tables with the model that the method makes itself, where it does: of [model] its loss and metrics count."""
+    """Return the tables with the model that the method makes itself, where it does: of [model] its loss and metrics
+    count."""
     method = make_method(tables["method"])
     if not method.network:
         return tables
@@ -267,7 +269,7 @@ def _check_extras(where: str, data: dict[str, Any]) -> None:
 
 
 def population(data: dict[str, Any]) -> int | None:
-    """How many clients there will be, where that can be said before the data are there."""
+    """Return how many clients there will be, where that can be said before the data are there."""
     if parts := data_parts(data):
         counts = [count for part in parts.values() if (count := population(part)) is not None]
         return sum(counts) if len(counts) == len(parts) else None

@@ -50,7 +50,7 @@ def _held_out_of_part(table: dict[str, Any], splits: tuple[str, ...]) -> tuple[d
 
 
 def _ranges(raw: Federation) -> list[str]:
-    """A word where features have units, and what is done about it."""
+    """Return a word where features have units, and what is done about it."""
     recipe, x = raw.recipe, raw.train.x
     if recipe is None or recipe.names is None or not any(recipe.scaled):
         return []
@@ -69,7 +69,7 @@ def _ranges(raw: Federation) -> list[str]:
 
 
 def own(tables: Tables) -> bool:
-    """Whether the data are one's own, and not a set with a name."""
+    """Return whether the data are one's own, and not a set with a name."""
     return any("name" not in table for table in (data_parts(tables["data"]) or {"": tables["data"]}).values())
 
 

@@ -44,13 +44,13 @@ Given = tuple[str, str | None]  # a flag's name without dashes, and its text
 
 
 def flag(table: str, name: str) -> str:
-    """A setting as one types it."""
+    """Return a setting as one types it."""
     short = next((s for s, place in SHORT.items() if place == (table, name)), None)
     return f"--{short or name.replace('_', '-')}"
 
 
 def taken(words: list[str]) -> bool:
-    """Whether the command that is given takes settings as flags."""
+    """Return whether the command that is given takes settings as flags."""
     plain = [word for word in words if not word.startswith("-")]
     return any(plain[: len(command)] == command for command in COMMANDS)
 
@@ -91,7 +91,7 @@ def _switches() -> set[str]:
 
 
 def _is_value(word: str, name: str, switches: set[str]) -> bool:
-    """Whether the word after a flag belongs to it."""
+    """Return whether the word after a flag belongs to it."""
     if name in switches or name.startswith("no-"):
         return word in ("true", "false")
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
@@ -101,7 +101,7 @@ FEDSGD = "fedsgd is run as fedavg with one step on all samples of a client (--st
 
 
 def is_fedsgd(given: list[Given]) -> bool:
-    """Whether flags ask for FedSGD, which is FedAvg with one step on the full batch."""
+    """Return whether flags ask for FedSGD, which is FedAvg with one step on the full batch."""
     return any(name in ("method", "method.name") and text == "fedsgd" for name, text in given)
 
 
@@ -135,7 +135,7 @@ def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, 
 
 
 def is_of_networks(name: str, text: str | None) -> bool:
-    """Whether a flag is about several networks: `--model small=linear,large=mlp`, `--models.large.hidden 64`."""
+    """Return whether a flag is about several networks: `--model small=linear,large=mlp`, `--models.large.hidden 64`."""
     return name.startswith(f"{config.MODELS_TABLE}.") or (name in ("model", "model.name") and bool(networks(text)))
 
 
@@ -178,7 +178,7 @@ def _of_network(flag: str, text: str | None, found: dict[str, dict[str, Any]]) -
 
 
 def _chosen(table: str, values: dict[str, Any], setting: str, value: Any) -> dict[str, Any]:
-    """A file's table for another data set, model or method: without what only the former had."""
+    """Return a file's table for another data set, model or method: without what only the former had."""
     if values.get(setting) == value:
         return values
     if setting == "folder" and _exists(table, values) and setting in config.SETTINGS[table](values):
@@ -261,7 +261,7 @@ def _owners(setting: str) -> str:
 
 
 def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
-    """A flag's text as the setting wants it."""
+    """Return a flag's text as the setting wants it."""
     if text is None:
         if typed.fits(True, hint):
             return not negated

@@ -24,7 +24,8 @@ from unalike.settings.knobs import Knob
 
 
 def schema() -> dict[str, Any]:
-    """A JSON Schema of config files, for editors: which settings there are depends on the name or file chosen."""
+    """Return a JSON Schema of config files, for editors: which settings there are depends on the name or file
+    chosen."""
     tables = {table: _schema_of(table) for table in TABLES}
     tables["run"]["required"] = ["rounds"]
     tables[MODELS_TABLE] = {"type": "object", "additionalProperties": _network()}
@@ -111,7 +112,7 @@ def _schema_of(table: str) -> dict[str, Any]:
 
 
 def _takes_files(table: str) -> bool:
-    """Whether limits belong under the name chosen: a file of one's own may have a setting with others."""
+    """Return whether limits belong under the name chosen: a file of one's own may have a setting with others."""
     return "file" in SECTIONS[table].others
 
 
@@ -122,7 +123,7 @@ def _limits(knob: Knob) -> dict[str, Any]:
 
 
 def _bounds(knob: Knob) -> dict[str, Any]:
-    """The choices of a setting, or all bounds of a number."""
+    """Return the choices of a setting, or all bounds of a number."""
     words = {
         "minimum": knob.least,
         "exclusiveMinimum": knob.above,

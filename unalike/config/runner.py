@@ -23,9 +23,9 @@ def run(
     before: Callable[[dict[str, Any], Any], None] = lambda tables, networks: None,
     **options: Any,
 ) -> Run:
-    """The run that a config describes. With a federation of one's own, [data] is not looked at. `before` is given the
-    checked tables and the model (a dict of several networks) before the run begins; options are the engine's, where a
-    file cannot hold them."""
+    """Return the run that a config describes. With a federation of one's own, [data] is not looked at. `before` is
+    given the checked tables and the model (a dict of several networks) before the run begins; options are the engine's,
+    where a file cannot hold them."""
     tables = absolute(check(config if federation is None else {**config, "data": _stand_in(config, federation)}))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))

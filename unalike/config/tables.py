@@ -174,7 +174,8 @@ def uses(table: str) -> dict[str, list[tuple[Setting, str]]]:
 
 
 def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
-    """All that a table may hold: name -> (annotation, default, the data sets, models or methods that take it)."""
+    """Return all that a table may hold: name -> (annotation, default, the data sets, models or methods that take
+    it)."""
     out = {}
     for name, found in uses(table).items():
         settings, owners = zip(*found, strict=True)

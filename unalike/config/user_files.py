@@ -19,7 +19,7 @@ from unalike.settings.typed import short
 
 
 def is_file(text: Any) -> bool:
-    """Whether this is "path/to/file.py:name" and not the name of something built in."""
+    """Return whether this is "path/to/file.py:name" and not the name of something built in."""
     return isinstance(text, str) and text.rpartition(":")[0].endswith(".py")
 
 
@@ -41,7 +41,7 @@ def absolute_file(text: str) -> str:
 
 
 def own_method(text: Any) -> type[Method]:
-    """The method class of "path/to/file.py:Class"."""
+    """Return the method class of "path/to/file.py:Class"."""
     found = from_file(text)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UnalikeError(f"{text!r} is not a method: it must be a class made from unalike.Method.")
@@ -66,7 +66,7 @@ def own_function(text: str) -> Any:
 
 
 def from_file(text: Any) -> Any:
-    """The thing called `name` in "path/to/file.py:name"."""
+    """Return the thing called `name` in "path/to/file.py:name"."""
     path, _, name = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     if not path.endswith(".py"):
         raise UnalikeError(f"{short(text)} must be path/to/file.py:name.")
@@ -84,7 +84,7 @@ def from_file(text: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _module(file: Path, changed: int) -> Any:
-    """A user's file, run once as long as it does not change; its neighbours can be imported from it."""
+    """Return a user's file, run once as long as it does not change; its neighbours can be imported from it."""
     spec = importlib.util.spec_from_file_location(f"unalike_user_{file.stem}_{draws.key(0, str(file))}", file)
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look there

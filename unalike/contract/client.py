@@ -85,7 +85,7 @@ class Me:
         return torch.where(self.first, self.start if otherwise is None else otherwise, kept)
 
     def start_of(self, net: str) -> Tensor:
-        """The first vector of one of the method's `nets`, a function of the seed that every client has without a
+        """Return the first vector of one of the method's `nets`, a function of the seed that every client has without a
         message."""
         return self.__dict__["_start_of"](net)
 
@@ -161,7 +161,7 @@ class Me:
         at_once: int | None = None,
         **args: object,
     ) -> Average:
-        """The mean over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
+        """Return the mean over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
         `at` is a vector, or several as [k, P]: then the result has a leading k. data, only, rows: as in `train`. over:
         "samples" is all of them; "batch" one mini-batch of the local training's kind, "epoch" its mini-batches of one
         pass (without a short last one where those are dropped). at_once: `fn` sees no more samples than these at a
@@ -169,8 +169,8 @@ class Me:
         return Average(at, fn, checked_args(args), data, over, only, checked_rows(rows), at_once=at_once)
 
     def sum(self, fn: Callable[..., Tensor | dict[str, Tensor]], data: DataName = "train", **args: object) -> Average:
-        """The sum over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such). There
-        is no model in it: the batch has x, y, onehot and index."""
+        """Return the sum over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
+        There is no model in it: the batch has x, y, onehot and index."""
         return Average(None, fn, checked_args(args), data, total=True)
 
     def outputs(
@@ -181,25 +181,25 @@ class Me:
         fn: Callable[..., Tensor] | None = None,
         **args: object,
     ) -> Outputs:
-        """The model's output for every sample, a row each, or what `fn(batch, **args)` gives, a row each. `at` is a
-        vector, or several as [k, P]: then the result has a leading k; None: `fn` needs no model. only: as in `train`.
-        Of my own samples there are as many rows as the largest client has, zeros behind mine."""
+        """Return the model's output for every sample, a row each, or what `fn(batch, **args)` gives, a row each. `at`
+        is a vector, or several as [k, P]: then the result has a leading k; None: `fn` needs no model. only: as in
+        `train`. Of my own samples there are as many rows as the largest client has, zeros behind mine."""
         return Outputs(at, fn, checked_args(args), data, only)
 
     def losses(self, at: Tensor, data: DataName = "train", over: str = "samples") -> Average:
-        """The mean loss over all my samples at one vector, or at each of [k, P]."""
+        """Return the mean loss over all my samples at one vector, or at each of [k, P]."""
         return self.average(_losses, at, data, over)
 
     def mean_features(self, at: Tensor, over: str = "samples") -> Average:
-        """The mean of the features (the head's input) over all my samples."""
+        """Return the mean of the features (the head's input) over all my samples."""
         return self.average(_features, at, over=over)
 
     def accuracy(self, at: Tensor) -> Average:
-        """The share of my samples whose largest output is the label."""
+        """Return the share of my samples whose largest output is the label."""
         return self.average(_correct, at)
 
     def gradient(self, at: Tensor, data: DataName = "train", only: Tensor | None = None) -> Gradient:
-        """The gradient of the mean loss over all my samples, or those that `data` and `only` name."""
+        """Return the gradient of the mean loss over all my samples, or those that `data` and `only` name."""
         return Gradient(at, data, only)
 
     # ---- draws: in a simulation functions of (seed, round, exchange, client, purpose); at a real client secret, and
@@ -365,11 +365,11 @@ class Batch:
         return (self.y[:, None] == classes).to(self.weights.dtype)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """The sum over the real samples of one row a sample."""
+        """Return the sum over the real samples of one row a sample."""
         return (rows * (self.weights > 0).to(rows.dtype).reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """The mean over the real samples of one row a sample."""
+        """Return the mean over the real samples of one row a sample."""
         return (rows * self.weights.reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
 
     def put(self, values: Tensor, new: Tensor) -> Tensor:
@@ -385,16 +385,16 @@ class Batch:
         return self._calls.forward(vector, self.x if x is None else x)
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
-        """The head's output for these features; `vector` is the model's, or only the head's numbers."""
+        """Return the head's output for these features; `vector` is the model's, or only the head's numbers."""
         return self._calls.head(vector, features)
 
     def call(self, net: str, vector: Tensor, *inputs: Tensor, train: bool = False) -> Tensor:
-        """The output of one of the method's `nets` with this vector. train: in training mode; where this network is the
-        one that is trained, BatchNorm's statistics are then its new ones."""
+        """Return the output of one of the method's `nets` with this vector. train: in training mode; where this network
+        is the one that is trained, BatchNorm's statistics are then its new ones."""
         return self._calls.net(net, vector, inputs, train)
 
     def loss(self, vector: Tensor) -> Tensor:
-        """The mean loss of this batch as a function of the vector."""
+        """Return the mean loss of this batch as a function of the vector."""
         return self.mean(self._calls.losses(self.forward(vector)[0], self.y))
 
     def grad(self, vector: Tensor) -> Tensor:
@@ -402,7 +402,7 @@ class Batch:
         return torch.func.grad(self.loss)(vector)
 
     def gradients(self, vector: Tensor) -> Tensor:
-        """The gradient of each sample's own loss, [batch, P]."""
+        """Return the gradient of each sample's own loss, [batch, P]."""
 
         def one(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return self._calls.losses(self._calls.forward(theta, x[None])[0], y[None])[0]

@@ -79,7 +79,7 @@ class Method:
         """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        """The client's part of a round."""
+        """Return the client's part of a round."""
         return me.train(m.w).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
@@ -91,29 +91,30 @@ class Method:
         server.w = server.w + cohort.call(self.client, w=server.w).mean("delta")
 
     def published(self, server: Server) -> Message:
-        """The message with which a client finds its own model (see `personal`); of a serverless method none."""
+        """Return the message with which a client finds its own model (see `personal`); of a serverless method none."""
         return {} if self.serverless else {"w": server.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        """The vector that is evaluated on this client's own data, or a request that ends in one (a training without
-        `.then` gives its result). Several, [k, P]: the mean of their outputs is."""
+        """Return the vector that is evaluated on this client's own data, or a request that ends in one (a training
+        without `.then` gives its result). Several, [k, P]: the mean of their outputs is."""
         return m.w
 
     def arrival(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        """The vector (or several, or a request, as in `personal`) with which a client begins that takes no part in
-        training: it trains the part `adapts` of it on its own data and is then evaluated. The message is what
+        """Return the vector (or several, or a request, as in `personal`) with which a client begins that takes no part
+        in training: it trains the part `adapts` of it on its own data and is then evaluated. The message is what
         `published` sends to all; there is no state. Without a common model it begins with the run's first one."""
         return dict.get(m, "w", me.start)
 
     def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:
-        """The outputs of this client's own model for a batch, a row a sample, where that model is more than one vector
-        (several, prototypes, a forest). A method that overrides it is evaluated by it, and not by `personal`."""
+        """Return the outputs of this client's own model for a batch, a row a sample, where that model is more than one
+        vector (several, prototypes, a forest). A method that overrides it is evaluated by it, and not by `personal`."""
         raise NotImplementedError
 
     def models(self, server: Server) -> dict[str, Tensor] | dict[str, tuple[Tensor, float]]:
-        """The vectors evaluated on the global test set by name: the first is the one that is reported (`test_*`), the
-        others are logged as `test_<name>_*`. With pairs (vector, weight) the reported numbers are the weighted mean of
-        the models' numbers, and every model is logged under its name. Empty: there is no global model."""
+        """Return the vectors evaluated on the global test set by name: the first is the one that is reported
+        (`test_*`), the others are logged as `test_<name>_*`. With pairs (vector, weight) the reported numbers are the
+        weighted mean of the models' numbers, and every model is logged under its name. Empty: there is no global
+        model."""
         return {} if self.serverless else {"global": server.w}
 
 

@@ -105,7 +105,7 @@ def addressed(
 
 
 def has_tensor(value: Any) -> bool:
-    """Whether a value is a tensor or an array, or holds one."""
+    """Return whether a value is a tensor or an array, or holds one."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set):

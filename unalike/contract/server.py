@@ -198,7 +198,7 @@ class Server:
         return self._draws.coin(purpose, p)
 
     def shuffled(self, purpose: str, n: int) -> np.ndarray:
-        """The numbers from 0 to n - 1 in a random order: `cohort.ids[server.shuffled("pairs", len(cohort))]`."""
+        """Return the numbers from 0 to n - 1 in a random order: `cohort.ids[server.shuffled("pairs", len(cohort))]`."""
         return self._draws.shuffled(purpose, n)
 
     def draw(self, purpose: str, n: int, stratify: bool = False) -> Tensor:
@@ -390,7 +390,7 @@ class Replies:
 
 
 def hidden(method: str, what: str) -> UnalikeError:
-    """The error for a method that reads what noise on its replies is to hide."""
+    """Return the error for a method that reads what noise on its replies is to hide."""
     return UnalikeError(
         f"{method} reads {what}, which the channel is to hide: this method does not run under it. "
         "docs/privacy.md lists those that do."

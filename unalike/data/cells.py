@@ -61,17 +61,17 @@ class Words:
         return self.codes == (self.values.index("") if "" in self.values else -1)
 
     def row(self, value: str) -> int:
-        """The first row that has this value."""
+        """Return the first row that has this value."""
         return int(np.argmax(self.codes == self.values.index(value)))
 
     def share(self, chosen: Sequence[str]) -> float:
-        """The share of these values in the rows that are not missing."""
+        """Return the share of these values in the rows that are not missing."""
         counts = dict(zip(self.values, np.bincount(self.codes, minlength=len(self.values)), strict=True))
         return sum(counts[value] for value in chosen) / max(1, len(self) - counts.get("", 0))
 
 
 def missing(text: str) -> bool:
-    """Whether a text is a mark of a missing cell. "none" is not: it may well be a category."""
+    """Return whether a text is a mark of a missing cell. "none" is not: it may well be a category."""
     return text == "None" or text.lower() in MISSING
 
 
@@ -83,7 +83,7 @@ def ordered(values: Sequence[str]) -> list[str]:
 
 
 def number(text: str, comma: bool = False) -> float | None:
-    """The number that a text is; None where it is none, or too large for float32. With `comma`, 3,5 is 3.5.
+    """Return the number that a text is; None where it is none, or too large for float32. With `comma`, 3,5 is 3.5.
 
     1_000, infinity and digits of other scripts are numbers to Python, and a slip in a table.
     """
@@ -94,7 +94,7 @@ def number(text: str, comma: bool = False) -> float | None:
 
 
 def looks_like_number(text: str) -> bool:
-    """Whether a text is meant as a number, also one that cannot be read for sure."""
+    """Return whether a text is meant as a number, also one that cannot be read for sure."""
     return bool(number(text) is not None or COMMA.fullmatch(text) or GROUPED.fullmatch(text))
 
 
@@ -119,7 +119,7 @@ def _days(time: dt.datetime) -> float:
 
 
 def looks_like_date(text: str) -> bool:
-    """Whether a text is a date in one order or the other."""
+    """Return whether a text is a date in one order or the other."""
     return day(text, DAY_FIRST) is not None or day(text, MONTH_FIRST) is not None
 
 

@@ -83,13 +83,14 @@ def found_column(source: Source, name: str, cells: Cells, category: bool = False
 
 
 def _mostly_numbers(words: Words) -> bool:
-    """Whether half of the cells or more are numbers; "none" among numbers is a missing cell."""
+    """Return whether half of the cells or more are numbers; "none" among numbers is a missing cell."""
     found = words.share([text for text in words.filled if meaning.looks_like_number(text)])
     return found > 0 and found >= (1 - words.share([text for text in words.filled if text.lower() == "none"])) / 2
 
 
 def _order(source: Source, name: str, words: Words) -> tuple[str, ...]:
-    """Whether the day or the month comes first in dates such as 31/12/2024; nothing where no date has slashes."""
+    """Return whether the day or the month comes first in dates such as 31/12/2024; nothing where no date has
+    slashes."""
     slashed = [text for text in words.filled if "/" in text and meaning.looks_like_date(text)]
     fitting = [o for o in (DAY_FIRST, MONTH_FIRST) if all(meaning.day(text, o) is not None for text in slashed)]
     if not slashed:
@@ -178,7 +179,7 @@ UNSEEN, MISSING = -1, -2
 
 
 def _codes(source: Source, name: str, words: Words, known: Sequence[str], refuse: bool) -> np.ndarray:
-    """Each row's place among the known values; UNSEEN or MISSING where it has none."""
+    """Return each row's place among the known values; UNSEEN or MISSING where it has none."""
     place = {"": MISSING} | {value: k for k, value in enumerate(known)}
     strange = next((value for value in words.values if value not in place), None)
     if refuse and strange is not None:
@@ -206,7 +207,7 @@ def _windows(source: Source, name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _numbers(source: Source, column: Column, cells: Cells) -> np.ndarray:
-    """A number, flag or date of each row, NaN where it is missing."""
+    """Return a number, flag or date of each row, NaN where it is missing."""
     if not isinstance(cells, Words):
         if column.kind == "date" and cells.dtype.kind == "M":
             days = cells.astype("datetime64[us]").astype(np.int64) / 86_400_000_000
@@ -222,7 +223,7 @@ def _numbers(source: Source, column: Column, cells: Cells) -> np.ndarray:
 
 
 def numbers(source: Source, name: str, words: Words, role: str) -> np.ndarray:
-    """The numbers of a column of texts, with points or with commas for decimals, but not with both."""
+    """Return the numbers of a column of texts, with points or with commas for decimals, but not with both."""
     filled = words.filled
     decimal = [text for text in filled if "," in text and meaning.COMMA.fullmatch(text)]
     pointed = any("." in text and meaning.number(text) is not None for text in filled)

@@ -96,7 +96,7 @@ class Package:
 
 
 def cache() -> Path:
-    """The cache folder; it need not exist."""
+    """Return the cache folder; it need not exist."""
     if given := os.environ.get("UNALIKE_CACHE"):
         return Path(given).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -105,13 +105,14 @@ def cache() -> Path:
 
 
 def sha256(path: Path) -> str:
-    """A file's SHA-256."""
+    """Return a file's SHA-256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached(package: Package) -> bool:
-    """Whether the set lies in the cache with files of the right sizes (the hashes are checked when it is used)."""
+    """Return whether the set lies in the cache with files of the right sizes (the hashes are checked when it is
+    used)."""
     return not _problem(cache() / package.folder, package, hashes=False)
 
 
@@ -145,7 +146,8 @@ def _problem(folder: Path, package: Package, hashes: bool = True, files: Iterabl
 
 
 def get(package: Package, files: Iterable[str] | None = None) -> Path:
-    """The folder of a set in the cache, fetched if it is not there or damaged. `files`: those that will be read."""
+    """Return the folder of a set in the cache, fetched if it is not there or damaged. `files`: those that will be
+    read."""
     target = cache() / package.folder
     problem = _problem(target, package, files=files)
     if not problem:
@@ -242,7 +244,7 @@ def _open(archive: Path, folder: Path) -> Path:
 
 
 def _deb_data(archive: Path, folder: Path) -> Path:
-    """The data.tar of a Debian package, an `ar` archive: names and sizes in headers of 60 bytes."""
+    """Return the data.tar of a Debian package, an `ar` archive: names and sizes in headers of 60 bytes."""
     with archive.open("rb") as file:
         if file.read(8) != b"!<arch>\n":
             raise RouteFailed(f"{archive.name} is not a Debian package")
@@ -312,14 +314,14 @@ def _locked(package: Package) -> Iterator[None]:
 
 
 def absent(package: Package, before: str = "", tried: Iterable[str] = ()) -> UnalikeError:
-    """The one error for a set that cannot be had: what was tried and the ways to get it."""
+    """Return the one error for a set that cannot be had: what was tried and the ways to get it."""
     return not_here(package.name, package.files, package.owner, before, tried, bool(package.routes))
 
 
 def not_here(
     name: str, files: Iterable[str], owner: str, before: str = "", tried: Iterable[str] = (), fetchable: bool = False
 ) -> UnalikeError:
-    """The same for a set that no registry carries."""
+    """Return the same for a set that no registry carries."""
     said = f" ({'; '.join(tried)})" if (tried := list(tried)) else ""
     ways = [f"`unalike data get {name}` where there is a network"] if fetchable else []
     names = ", ".join(files)
@@ -376,7 +378,7 @@ def _apt(route: Route, scratch: Path) -> list[Path]:
 
 
 def _address(route: Route, scratch: Path) -> list[Path]:
-    """The owner's address (several: one file each)."""
+    """Return the owner's address (several: one file each)."""
     archives = []
     for address in route.what.split("\n"):
         path = scratch / address.rpartition("/")[2]
@@ -432,7 +434,7 @@ def _call(command: list[str], folder: Path, out: Any = subprocess.DEVNULL) -> No
 
 
 def _reason(said: str) -> str:
-    """The line of a client's complaints that says most: the last that is an error, else the last."""
+    """Return the line of a client's complaints that says most: the last that is an error, else the last."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     noise = ("npm error a complete log", "npm warn", "notice", "warning", "w:")
     lines = [line for line in lines if not line.lower().startswith(noise)] or lines

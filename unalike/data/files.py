@@ -128,7 +128,8 @@ def split_names(keys: Iterable[str]) -> list[str]:
 
 
 def _further(key: str, keys: Iterable[str]) -> bool:
-    """Whether a key is of a further split: x_NAME with y_NAME, which is not a slip for one that most files have."""
+    """Return whether a key is of a further split: x_NAME with y_NAME, which is not a slip for one that most files
+    have."""
     name = key[2:]
     slip = bool(difflib.get_close_matches(name, ("train", "public", *OWN)))
     return key[:2] in ("x_", "y_") and {f"x_{name}", f"y_{name}"} <= set(keys) and name.isidentifier() and not slip

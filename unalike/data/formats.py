@@ -99,7 +99,7 @@ def read_cifar_python(path: File) -> Arrays:
 
 
 def read_cifar_binary(path: File) -> Arrays:
-    """The same sets in the "binary version": a row is the label (CIFAR-100: coarse, fine) and 3072 pixels."""
+    """Return the same sets in the "binary version": a row is the label (CIFAR-100: coarse, fine) and 3072 pixels."""
     with reading(path, "CIFAR binary archive or folder"):
         files = _members(path, [[f"{name}.bin" for name in CIFAR10_BATCHES], ["train.bin", "test.bin"]])
         labels = 1 if "test_batch.bin" in files else 2
@@ -159,7 +159,7 @@ def _cifar(parts: dict[str, list[np.ndarray]]) -> Arrays:
 
 
 def _members(path: File, sets: Sequence[Sequence[str]]) -> dict[str, bytes]:
-    """The files of the first set of names that is complete: in the folder, in a folder of it, or in a tar."""
+    """Return the files of the first set of names that is complete: in the folder, in a folder of it, or in a tar."""
     path = Path(path)
     found: dict[str, bytes] = {}
     if path.is_dir():
@@ -184,7 +184,7 @@ def _members(path: File, sets: Sequence[Sequence[str]]) -> dict[str, bytes]:
 
 
 def read_png(path: File) -> np.ndarray:
-    """An 8-bit grey, RGB or RGBA PNG without interlacing, as uint8 [height, width, channels]; needs only zlib.
+    """Return an 8-bit grey, RGB or RGBA PNG without interlacing, as uint8 [height, width, channels]; needs only zlib.
 
     Rows filtered with "average" or "Paeth" are undone byte by byte, which is slow: fine for a few of them.
     """
@@ -318,7 +318,7 @@ def read_leaf(folder: File) -> dict[str, Any]:
 
 
 def _leaf_files(folder: Path) -> list[tuple[Path, bool]]:
-    """Every JSON file, and whether it is of the test part."""
+    """Return every JSON file, and whether it is of the test part."""
     for base in (folder / "data", folder):
         train, test = sorted((base / "train").glob("*.json")), sorted((base / "test").glob("*.json"))
         if train:
@@ -591,7 +591,7 @@ PANDAS = {
 
 
 def _frame(shell: Shell) -> Arrays:
-    """The columns of a pandas 1.0 frame, from the state it was pickled with."""
+    """Return the columns of a pandas 1.0 frame, from the state it was pickled with."""
     state = shell.state["_data"].state[3]["0.14.1"]
     names = [str(name) for name in state["axes"][0]["data"]]
     columns = {}

@@ -34,7 +34,7 @@ class Picture(NamedTuple):
 def from_pictures(
     folder: str | os.PathLike, size: int | None = None, *, test: float = 0.0, validation: float = 0.0, seed: int = 0
 ) -> Federation:
-    """A federation of the pictures in folder/CLIENT/CLASS/, as float32 [channels, height, width] in 0..1.
+    """Return a federation of the pictures in folder/CLIENT/CLASS/, as float32 [channels, height, width] in 0..1.
 
     All must have one size, or `size` makes them size × size: resized, and cropped to their centre. They are grey if all
     files are. `test` and `validation` are shares of each client's pictures, drawn by `seed`.
@@ -51,7 +51,8 @@ def from_pictures(
 def picture_dataset(
     folder: str | os.PathLike, size: Annotated[int | None, Knob("pixels along a side", least=1)] = None
 ) -> Dataset:
-    """The same pictures as one pooled Dataset, for a partition to deal out; the client, if any, is its column."""
+    """Return the same pictures as one pooled Dataset, for a partition to deal out; the client, if any, is its
+    column."""
     top = Path(folder)
     with reading(top, "folder of pictures"):
         if not top.is_dir():
@@ -107,7 +108,7 @@ def _is_picture(file: Path) -> bool:
 
 
 def _found(root: Path) -> list[Picture]:
-    """The pictures below a folder, in the order of their names; raise unless all lie equally deep."""
+    """Return the pictures below a folder, in the order of their names; raise unless all lie equally deep."""
     found: list[Picture] = []
     for file in sorted(file for file in root.rglob("*") if _is_picture(file)):
         above = file.relative_to(root).parts[:-1]

@@ -58,27 +58,27 @@ class Recipe:
 
     @classmethod
     def of(cls, schema: Schema | None, features: int, scale: str = "standard", target: bool = False) -> Recipe:
-        """The recipe for a table's features, or for so many plain numbers."""
+        """Return the recipe for a table's features, or for so many plain numbers."""
         target = target and scale != "none"
         if schema is None:
             return cls(scale, (True,) * features, tuple(range(features)), target)
         return cls(scale, tuple(schema.scaled), tuple(schema.sources), target, tuple(schema.features))
 
     def fits(self, x: Tensor) -> bool:
-        """Whether this is a recipe for such samples: one row of as many floats each."""
+        """Return whether this is a recipe for such samples: one row of as many floats each."""
         return x.dim() == 2 and x.is_floating_point() and x.shape[1] == len(self.scaled)
 
     def scaled_by(self, scale: str) -> Recipe:
-        """The same with another scale; without any, a number to predict stays in its unit too."""
+        """Return the same with another scale; without any, a number to predict stays in its unit too."""
         return dc.replace(self, scale=scale, target=self.target and scale != "none")
 
     def plain(self) -> dict[str, Any]:
-        """The recipe as JSON holds it."""
+        """Return the recipe as JSON holds it."""
         return dc.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The recipe that `plain` gave; what is no recipe is refused."""
+        """Return the recipe that `plain` gave; what is no recipe is refused."""
         try:
             scaled, sources, names = tuple(plain["scaled"]), tuple(plain["sources"]), plain["names"]
             scale, target = plain["scale"], plain["target"]
@@ -218,12 +218,12 @@ class Preparation:
         return [*self.names, *(f"{column(k)} missing" for k in self.indicators)]
 
     def plain(self) -> dict[str, Any]:
-        """The preparation as JSON holds it, every number exactly."""
+        """Return the preparation as JSON holds it, every number exactly."""
         return dc.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """The preparation that `plain` gave; what is none is refused."""
+        """Return the preparation that `plain` gave; what is none is refused."""
         bad = UnalikeError("That is no preparation of features: use one version of unalike everywhere.")
         if not isinstance(plain, Mapping) or {f.name for f in dc.fields(cls)} != set(plain):
             raise bad

@@ -14,7 +14,7 @@ MANY = 100  # values of a category that are worth a remark
 
 
 def missing_by_column(schema: Schema, x: np.ndarray) -> tuple[dict[str, int], np.ndarray]:
-    """How many cells are missing, by the columns that miss any; and of each row, how many it misses."""
+    """Return how many cells are missing, by the columns that miss any; and of each row, how many it misses."""
     of_column, first = np.unique(schema.sources, return_index=True)
     gone = np.isnan(x[:, first])
     counts = {schema.columns[k].name: int(gone[:, k].sum()) for k in of_column}
@@ -22,7 +22,7 @@ def missing_by_column(schema: Schema, x: np.ndarray) -> tuple[dict[str, int], np
 
 
 def missing_remark(schema: Schema, x: np.ndarray, clients: np.ndarray | None) -> list[str]:
-    """How many cells are missing, in which columns and at which client most; nothing where none is."""
+    """Return how many cells are missing, in which columns and at which client most; nothing where none is."""
     counts, by_row = missing_by_column(schema, x)
     if not counts:
         return []
@@ -47,7 +47,7 @@ def each(counts: Mapping[str, int]) -> str:
 
 
 def some(parts: Sequence[str]) -> str:
-    """The first five, and whether there are more."""
+    """Return the first five, and whether there are more."""
     return ", ".join(parts[:5]) + (f" and {len(parts) - 5} more" if len(parts) > 5 else "")
 
 
@@ -79,7 +79,7 @@ def _own_number(name: str) -> str:
 
 
 def _numbers_rows(values: np.ndarray) -> bool:
-    """Whether these are whole numbers, another one in every row; measurements repeat, or have fractions."""
+    """Return whether these are whole numbers, another one in every row; measurements repeat, or have fractions."""
     if len(values) < ROWS_OF_NUMBERS or not (values == np.floor(values)).all():
         return False
     return bool((np.diff(np.sort(values)) > 0).all())

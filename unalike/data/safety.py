@@ -45,7 +45,7 @@ def reading(path: str | os.PathLike, kind: str) -> Iterator[None]:
 
 
 def opened(path: str | os.PathLike) -> IO[bytes]:
-    """A file, unpacked while it is read where its first bytes are those of gzip, bzip2 or xz."""
+    """Return a file, unpacked while it is read where its first bytes are those of gzip, bzip2 or xz."""
     with open(path, "rb") as file:
         start = file.read(8)
     opener: Callable[..., Any] = next((fn for magic, fn in MAGIC.items() if start.startswith(magic)), open)
@@ -111,14 +111,14 @@ def _scalar(dtype: _Dtype, data: Any) -> Any:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes in the old protocols."""
+    """Return how Python 3 writes bytes in the old protocols."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"text to be encoded as {encoding!r}")
     return text.encode("latin1")
 
 
 def _empty() -> bytes:
-    """How Python 3 writes b"" in the old protocols; `bytes` itself would take a size."""
+    """Return how Python 3 writes b"" in the old protocols; `bytes` itself would take a size."""
     return b""
 
 
@@ -177,7 +177,7 @@ def restricted_load(
     encoding: str = "bytes",
     stand_ins: Mapping[tuple[str, str], Any] | None = None,
 ) -> Any:
-    """A pickle of plain containers and numpy arrays; whatever else it names is refused before anything runs.
+    """Return a pickle of plain containers and numpy arrays; whatever else it names is refused before anything runs.
 
     Nothing of the pickle's choosing is ever called: arrays are rebuilt by our own code with their sizes checked.
     `encoding` is for the strings of Python 2 (CIFAR's keys are then bytes). `stand_ins` maps (module, name) to
@@ -197,7 +197,8 @@ def restricted_load(
 
 
 def _plain(value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
-    """The tree with arrays for their stand-ins. `seen` keeps shared and circular parts from being walked twice."""
+    """Return the tree with arrays for their stand-ins. `seen` keeps shared and circular parts from being walked
+    twice."""
     if id(value) in seen:
         return seen[id(value)][1]
     if isinstance(value, _Dtype):
@@ -315,7 +316,7 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:
-    """A member's path, which may only go down."""
+    """Return a member's path, which may only go down."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name):
         raise _refused(archive, name, "a path that leaves the folder")

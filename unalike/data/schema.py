@@ -71,12 +71,12 @@ class Schema:
         return ""
 
     def plain(self) -> dict[str, Any]:
-        """The schema as JSON holds it."""
+        """Return the schema as JSON holds it."""
         return dc.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
-        """The schema that `plain` gave."""
+        """Return the schema that `plain` gave."""
         columns = tuple(Column(c["name"], c["kind"], tuple(c["values"])) for c in plain["columns"])
         names = plain["label_names"]
         return cls(columns, plain["label"], None if names is None else tuple(names))

@@ -64,7 +64,7 @@ class Csv:
             yield from filter(None, self.reader)
 
     def place(self, row: int) -> str:
-        """How messages call a data row: by its line in the file, found by reading again."""
+        """Return how messages call a data row: by its line in the file, found by reading again."""
         for _ in itertools.islice(self._rows(), row + 2):
             pass
         return f"line {self.reader.line_num}"
@@ -76,7 +76,7 @@ class Csv:
             return self._at_once(numbers, names) or self._row_by_row(numbers, names)
 
     def _numbers(self, names: Sequence[str]) -> dict[str, bool]:
-        """The columns of numbers, as far as the first rows show, and whether these have no missing cell."""
+        """Return the columns of numbers, as far as the first rows show, and whether these have no missing cell."""
         rows = [*itertools.islice(self._rows(), LOOKED_AT + 1)][1:]
         place = {name: k for k, name in enumerate(self.names)}
         cells = {name: [row[place[name]].strip() for row in rows if len(row) > place[name]] for name in names}
@@ -88,7 +88,7 @@ class Csv:
         }
 
     def _at_once(self, numbers: dict[str, bool], names: Sequence[str]) -> dict[str, Cells] | None:
-        """The columns as numpy reads them, or None where anything is not as it should be."""
+        """Return the columns as numpy reads them, or None where anything is not as it should be."""
         kinds = {name: "f8" if numbers.get(name) else "O" for name in names}
         places = {name: f"f{i}" for i, name in enumerate(self.names)}
         dtype = np.dtype([(places[name], kinds.get(name, "U1")) for name in self.names])  # U1: looked at by nobody
@@ -122,7 +122,8 @@ class Csv:
 
 
 def _numbers_or_words(texts: Sequence[str], numbers: bool) -> Cells:
-    """The quick way for a long column of numbers with some empty cells; else texts, to be looked at one by one."""
+    """Return the quick way for a long column of numbers with some empty cells; else texts, to be looked at one by
+    one."""
     joined = "".join(texts) if numbers else ""
     if numbers and joined.isascii() and "_" not in joined:
         with contextlib.suppress(ValueError):
@@ -133,7 +134,7 @@ def _numbers_or_words(texts: Sequence[str], numbers: bool) -> Cells:
 
 
 def _in_range(numbers: np.ndarray) -> bool:
-    """Whether all are numbers that float32 can hold, or missing."""
+    """Return whether all are numbers that float32 can hold, or missing."""
     return bool((np.isnan(numbers) | (np.abs(numbers) <= LARGEST)).all())
 
 
@@ -156,7 +157,7 @@ class Frame:
         self.keys = dict(zip(self.names, names, strict=True))
 
     def place(self, row: int) -> str:
-        """How messages call a row."""
+        """Return how messages call a row."""
         return f"row {row + 1}"
 
     def read(self, names: Sequence[str], words: Iterable[str]) -> dict[str, Cells]:
@@ -204,14 +205,14 @@ class Frame:
 
 
 def pixels(image: Any) -> np.ndarray:
-    """A Pillow image as floats in 0..1, [channels, height, width]."""
+    """Return a Pillow image as floats in 0..1, [channels, height, width]."""
     plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
     values = np.asarray(plain, np.float32) / 255
     return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
 
 
 def _texts(values: np.ndarray) -> list[str]:
-    """Every value as text; missing ones as ""; whole numbers that pandas made floats as whole numbers."""
+    """Return every value as text; missing ones as ""; whole numbers that pandas made floats as whole numbers."""
     if values.dtype.kind == "f":
         finite = values[np.isfinite(values)]
         whole = bool(np.all(np.floor(finite) == finite))
@@ -220,7 +221,7 @@ def _texts(values: np.ndarray) -> list[str]:
 
 
 def opened(source: Any, delimiter: str | None = None, encoding: str = "utf-8-sig") -> Csv | Frame:
-    """A table, its column names known and nothing else read."""
+    """Return a table, its column names known and nothing else read."""
     if not isinstance(source, (str, os.PathLike)):
         return Frame(source)
     path = Path(source)

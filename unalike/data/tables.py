@@ -49,7 +49,7 @@ def from_table(
     encoding: str = "utf-8-sig",
     scale: str = "standard",
 ) -> Federation:
-    """A federation of a table's rows: one client for each value of the column `client`, named after it.
+    """Return a federation of a table's rows: one client for each value of the column `client`, named after it.
 
     `source` is a CSV or parquet file, a pandas, polars or pyarrow table, a dict of columns or a list of rows.
     `features` are all other columns where not given, without those in `drop`; those in `categorical` become one 0/1
@@ -91,8 +91,8 @@ def table_dataset(
     encoding: Annotated[str, Knob("of the table's text, such as latin-1")] = "utf-8-sig",
     scale: Scaling = "standard",
 ) -> Dataset:
-    """The same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural column,
-    `time` the one that 'periods' goes by: whole numbers, or texts that sort as times do, such as 2024-03-01.
+    """Return the same table as one pooled Dataset, for a partition to deal out; `client`, if any, is its natural
+    column, `time` the one that 'periods' goes by: whole numbers, or texts that sort as times do, such as 2024-03-01.
 
     x is float64 with NaN in every feature of a missing cell (missing="impute": what is done about them is decided
     when the clients' data are prepared); "drop" leaves such rows out, "refuse" raises. A category that only the test
@@ -175,7 +175,7 @@ def from_huggingface(
     image: str | None = None,
     **options: Any,
 ) -> Federation:
-    """A federation of a Hugging Face `datasets` object, with a client for each value of the column `client`.
+    """Return a federation of a Hugging Face `datasets` object, with a client for each value of the column `client`.
 
     `image` names a column of images, which become floats in 0..1 of shape [channels, height, width]; otherwise the
     columns are taken as `from_table` takes them, with its options. Of a DatasetDict the part "train" is dealt out
@@ -273,7 +273,7 @@ def _part(
 
 
 def _second(raw: Csv | Frame, schema: Schema, kept: Sequence[str], missing: str, unseen: str) -> _Part:
-    """The test table, coded like the training table; it need not say whose row it is."""
+    """Return the test table, coded like the training table; it need not say whose row it is."""
     there = [name for name in kept if name in raw.names]
     cells = _read(raw, schema, [schema.label, *there])
     if missing != "drop":
@@ -289,7 +289,7 @@ def _second(raw: Csv | Frame, schema: Schema, kept: Sequence[str], missing: str,
 
 
 def _read(raw: Csv | Frame, schema: Schema, others: Sequence[str]) -> dict[str, Cells]:
-    """The schema's columns and others, as far as they are asked for."""
+    """Return the schema's columns and others, as far as they are asked for."""
     names = [column.name for column in schema.columns]
     _check_names(raw, [*names, *others])
     categories = [column.name for column in schema.columns if column.kind == "category"]
@@ -357,7 +357,7 @@ def _features(
     categorical: Sequence[str],
     drop: Sequence[str],
 ) -> list[str]:
-    """The columns to learn from; raise where the names given do not go together."""
+    """Return the columns to learn from; raise where the names given do not go together."""
     lists = {"features": features, "categorical": categorical, "columns": kept, "drop": drop}
     for word, given in lists.items():
         if isinstance(given, str):

@@ -32,7 +32,8 @@ def basic_english(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[Sequence[str]], size: int = 2998) -> list[str]:
-    """The commonest words of the training texts, commonest first and equally common ones in order of the alphabet.
+    """Return the commonest words of the training texts, commonest first and equally common ones in order of the
+    alphabet.
 
     With padding and unknown in front these are rFedAvg's 3,000 tokens of Sentiment140.
     """
@@ -148,7 +149,7 @@ def _names(heads: list[str]) -> set[str]:
 
 
 def character_tokens(text: str) -> np.ndarray:
-    """A text as LEAF's tokens, int8 [len(text)]; a character that is not among the 80 becomes a space.
+    """Return a text as LEAF's tokens, int8 [len(text)]; a character that is not among the 80 becomes a space.
 
     int8 holds them in a byte each; bytes without a sign are taken for raw images and refused.
     """

@@ -68,7 +68,7 @@ def _make(name: str, job: Job, options: dict[str, Any]) -> Engine:
 
 
 def heavy(module: nn.Module) -> tuple[bool, bool]:
-    """Whether a model has recurrent layers, and convolutions: on a CPU neither gains from stacks of clients."""
+    """Return whether a model has recurrent layers, and convolutions: on a CPU neither gains from stacks of clients."""
     kinds = (nn.RNNBase, nn.modules.conv._ConvNd)
     recurrent, convolution = (any(isinstance(layer, kind) for layer in module.modules()) for kind in kinds)
     return recurrent, convolution

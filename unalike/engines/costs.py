@@ -55,7 +55,7 @@ class Costs:
     def choose(
         self, usual: str, longest: float, total: float, rounds: int, compiler: bool
     ) -> tuple[str, dict[str, float]]:
-        """The engine with the shortest predicted run, if it is clearly shorter than the usual one's, and the
+        """Return the engine with the shortest predicted run, if it is clearly shorter than the usual one's, and the
         predictions. A round has `total` steps, of which one client alone takes `longest`."""
         seconds = {
             "sequential": total * self.single,
@@ -71,7 +71,7 @@ class Costs:
 
 
 def compiler() -> bool:
-    """Whether PyTorch's compiler finds a C++ compiler."""
+    """Return whether PyTorch's compiler finds a C++ compiler."""
     usual = "clang++" if sys.platform == "darwin" else "cl" if sys.platform == "win32" else "g++"
     return shutil.which(os.environ.get("CXX", usual)) is not None
 
@@ -102,7 +102,7 @@ def measured(job: Job) -> Costs:
 
 
 def _busy() -> bool:
-    """Whether other programs keep the cores: what threads gain cannot be seen then."""
+    """Return whether other programs keep the cores: what threads gain cannot be seen then."""
     with contextlib.suppress(OSError, AttributeError):  # Windows does not say
         return os.getloadavg()[0] > available_cores() - 0.5
     return False
@@ -124,7 +124,7 @@ def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
 
 
 def _key(job: Job) -> str:
-    """All that the cost of a step depends on."""
+    """Return all that the cost of a step depends on."""
     task, local, x = job.task, job.local, job.data.train.x
     facts = [torch.__version__, platform.machine(), platform.processor(), available_cores(), str(task.module)]
     facts += [str(task.dtype), task.precision, str(x.dtype), list(x.shape[1:])]
@@ -151,8 +151,8 @@ def _measure(job: Job, busy: bool) -> Costs:
 
 
 def _engine(job: Job, kind: Callable[..., Engine], **options: bool) -> Engine:
-    """An engine for FedAvg on the same model and data; what it does touches nothing of the run. A round's number is
-    how many steps it has."""
+    """Return an engine for FedAvg on the same model and data; what it does touches nothing of the run. A round's number
+    is how many steps it has."""
     local = job.local.replaced(steps=lambda client, round: max(1, round), keep_optimizer=False, lr=1e-4)
     states = ClientStore({}, len(job.data))
     return kind(Job(Method(), job.task, job.data, local, job.seed, states, job.mean_samples), **options)

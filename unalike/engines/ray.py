@@ -130,7 +130,7 @@ class Ray(Engine):
             raise UnalikeError(f"{where}: {first_line(error)}.") from error
 
     def _count(self, asked: int | None) -> int:
-        """How many workers: as asked, or one a core or GPU."""
+        """Return how many workers: as asked, or one a core or GPU."""
         resource, word = ("GPU", "GPUs") if self._gpu else ("CPU", "cores")
         there = int(self.ray.cluster_resources().get(resource, 0))
         if (asked or 1) > there:
@@ -243,7 +243,7 @@ class Exchange:
                     self.engine.owner[ids] = slot
 
     def _missing(self, slot: int, ids: np.ndarray) -> Rows:
-        """The state of those whose rows this worker does not have, as far as there is any."""
+        """Return the state of those whose rows this worker does not have, as far as there is any."""
         ids, shapes = ids[self.engine.owner[ids] != slot], self.job.states.shapes
         if not len(ids) or not shapes:
             return []
@@ -258,7 +258,7 @@ class Exchange:
         return found
 
     def receive(self, position: int) -> dict[int, Outcome]:
-        """The outcomes of the piece that begins at this position; a dead worker's share goes to a new one."""
+        """Return the outcomes of the piece that begins at this position; a dead worker's share goes to a new one."""
         slot = int(self.slots[position])
         piece = self.pieces[slot][0]
         while True:
@@ -352,8 +352,8 @@ def local_ray(cores: int) -> Iterator[None]:
 
 
 def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
-    """The job without its data and states. Ray's own pickle takes functions and classes of the user's by value; it
-    travels between machines of one owner only."""
+    """Return the job without its data and states. Ray's own pickle takes functions and classes of the user's by value;
+    it travels between machines of one owner only."""
     for name, module in list(sys.modules.items()):
         if name.startswith("unalike_user_"):  # a file given as path/to/file.py:name: no worker could import it
             ray.cloudpickle.register_pickle_by_value(module)
@@ -401,14 +401,14 @@ def tensors(values: Arrays, device: torch.device) -> dict[str, Tensor]:
 
 
 def _tensor(value: np.ndarray) -> Tensor:
-    """A tensor over Ray's shared memory, without a copy. Nobody writes to what was received."""
+    """Return a tensor over Ray's shared memory, without a copy. Nobody writes to what was received."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(value)
 
 
 def _theirs(error: Any) -> UnalikeError:
-    """The error of a worker's code, without the way it took."""
+    """Return the error of a worker's code, without the way it took."""
     cause = error.cause
     if isinstance(cause, UnalikeError):
         return cause

@@ -15,7 +15,7 @@ FEW_SAMPLES = 100  # validation samples of all clients below which their loss ch
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether this is a number, perhaps infinite or NaN; True and False are none."""
+    """Return whether this is a number, perhaps infinite or NaN; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -22,7 +22,7 @@ NOBODY = 4  # among the four places of a pooling window: none wins, the ReLU is 
 
 
 def kernels() -> Any:
-    """The module of kernels, imported where there is a GPU: it needs Triton."""
+    """Return the module of kernels, imported where there is a GPU: it needs Triton."""
     return importlib.import_module("unalike.nn.kernels")
 
 
@@ -169,7 +169,7 @@ class ConvPool(nn.Conv2d):
 
 
 def _fits(conv: nn.Module, two: list[nn.Module]) -> bool:
-    """Whether a convolution and the two layers behind it are what the kernel computes."""
+    """Return whether a convolution and the two layers behind it are what the kernel computes."""
     if type(conv) is not nn.Conv2d or {type(m) for m in two} != {nn.ReLU, nn.MaxPool2d}:
         return False
     pool = next(m for m in two if type(m) is nn.MaxPool2d)

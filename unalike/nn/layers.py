@@ -139,7 +139,7 @@ class PureLSTM(nn.LSTM):
 
 
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
-    """A copy for an engine. `pure`: it will be called through `functional_call`, perhaps under `vmap`."""
+    """Return a copy for an engine. `pure`: it will be called through `functional_call`, perhaps under `vmap`."""
     module = copy.deepcopy(module)
     for index, (name, layer) in enumerate(module.named_modules()):
         kind = type(layer)

@@ -51,7 +51,7 @@ class Layout:
         return self.head_name == "" or name.startswith(self.head_name + ".")
 
     def aligned(self, align: int) -> Layout:
-        """The same tensors at other places."""
+        """Return the same tensors at other places."""
         return Layout(self.named, self.head_name, align, self.norms)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ class Layout:
         return {n: flat.narrow(-1, o, k).reshape(*lead, *s) for n, o, k, s in self.places}
 
     def flat(self, tensors: dict[str, Tensor]) -> Tensor:
-        """The vector of one set of tensors (no leading dimensions)."""
+        """Return the vector of one set of tensors (no leading dimensions)."""
         if not self.places:
             return torch.zeros(0)
         first = next(iter(tensors.values()))
@@ -70,7 +70,7 @@ class Layout:
         return out
 
     def repack(self, flat: Tensor, other: Layout) -> Tensor:
-        """The same numbers, laid out as `other` lays them out."""
+        """Return the same numbers, laid out as `other` lays them out."""
         if self.size == other.size:
             return flat
         out = flat.new_zeros(*flat.shape[:-1], other.size)
@@ -165,7 +165,7 @@ class Layout:
 
 
 def find_head(module: nn.Module, head: str | None) -> str:
-    """The head's name: the one given (checked), else the last layer that has trainable weights."""
+    """Return the head's name: the one given (checked), else the last layer that has trainable weights."""
     layers = {
         name: m for name, m in module.named_modules() if any(p.requires_grad for p in m.parameters(recurse=False))
     }

@@ -32,7 +32,7 @@ def _part(returned: Any, key: str | int) -> Any:
 
 
 def _kind(returned: Any) -> str:
-    """A word for what a module returned, with the names or the number of its parts."""
+    """Return a word for what a module returned, with the names or the number of its parts."""
     kind = f"a {type(returned).__name__}"
     if isinstance(returned, Mapping):
         return f"{kind} of {', '.join(repr(key) for key in list(returned)[:5])}"

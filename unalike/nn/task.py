@@ -177,12 +177,12 @@ class Task:
         return {name: value.to(self.device) for name, value in out.items()}
 
     def live(self) -> BoundModule:
-        """A copy whose parameters are views of one vector: what a single client trains."""
+        """Return a copy whose parameters are views of one vector: what a single client trains."""
         return BoundModule(self)
 
     def pure(self, align: int | None = None, fast: bool = False) -> FunctionalModule:
-        """A copy to be called with any vector: what second-order steps and `vmap` need. With `align` it is for stacks
-        of clients, and is tried on one; `fast` gives it the layers that have a kernel of their own."""
+        """Return a copy to be called with any vector: what second-order steps and `vmap` need. With `align` it is for
+        stacks of clients, and is tried on one; `fast` gives it the layers that have a kernel of their own."""
         pure = FunctionalModule(self, align or 1, fast)
         if align is not None and self._sample is not None:
             self._try_stack(pure, *self._sample)
@@ -380,13 +380,14 @@ class _Copy:
                 m.training = True
 
     def _listen(self, want: bool) -> list[Tensor]:
-        """A list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep it)."""
+        """Return a list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep
+        it)."""
         box: list[Tensor] = []
         self._caught = box if want else None
         return box
 
     def _features(self, box: list[Tensor]) -> Tensor | None:
-        """The head's input in this call, one row a sample."""
+        """Return the head's input in this call, one row a sample."""
         self._caught = None
         return box[-1].flatten(1) if box else None
 
@@ -437,8 +438,8 @@ class FunctionalModule(_Copy):
         return out, features, buffers
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
-        """The head's output for these features, with a model vector or with the head's numbers alone, both laid out as
-        methods see them."""
+        """Return the head's output for these features, with a model vector or with the head's numbers alone, both laid
+        out as methods see them."""
         layout = self.task.layout
         if vector.shape[-1] == layout.size:
             vector = layout.head(vector)

@@ -25,12 +25,12 @@ Table = dict[str, list[Any]]
 
 
 def rounds(folders: list[Path]) -> Table:
-    """A row a round: run, method, seed, and every number of rounds.jsonl, with drift where it was recorded."""
+    """Return one row per round: run, method, seed, every number of rounds.jsonl, with drift where it was recorded."""
     return _columns([{**_who(run), **line} for run in map(RunFiles, find(folders)) for line in run.lines])
 
 
 def clients(folders: list[Path]) -> Table:
-    """A row a round and client: run, method, seed, round, client, its name and size, its loss and metrics."""
+    """Return a row per round and client: run, method, seed, round, client, its name and size, its loss and metrics."""
     rows = []
     for run in map(RunFiles, find(folders)):
         ids = run.who.get("client") or []
@@ -61,7 +61,7 @@ def _columns(rows: list[dict[str, Any]]) -> Table:
 
 
 def _inert(cell: Any) -> Any:
-    """A name that a spreadsheet would take for a formula, with the mark that makes it text."""
+    """Return a name that a spreadsheet would take for a formula, with the mark that makes it text."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
@@ -71,7 +71,7 @@ def write_csv(table: Table, file: Path) -> None:
 
 
 def csv_of(table: Table) -> str:
-    """A table as the text of a CSV file."""
+    """Return a table as the text of a CSV file."""
     rows = ([_inert(cell) for cell in row] for row in zip(*table.values(), strict=True))
     return csv_text([table, *rows])
 
@@ -96,7 +96,8 @@ def write_parquet(table: Table, file: Path) -> None:
 
 
 def finished(folder: Path, architecture: str | None = None, allow_code: bool = False) -> tuple[Run, dict[str, Any]]:
-    """The run with what its last whole checkpoint holds of the server, and its [model] table (of this network)."""
+    """Return the run with what its last whole checkpoint holds of the server, and its [model] table (of this
+    network)."""
     from unalike import config
 
     tree = config.load_toml(folder / "config.toml") if (folder / "config.toml").is_file() else {}

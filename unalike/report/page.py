@@ -69,7 +69,7 @@ def _hash(text: str) -> str:
 
 
 def _palette() -> str:
-    """The colours as variables: --c0, --c1, ... in both schemes."""
+    """Return the colours as variables: --c0, --c1, ... in both schemes."""
 
     def block(colors: tuple[str, ...]) -> str:
         return "".join(f"--c{k}:{color};" for k, color in enumerate(colors))
@@ -105,7 +105,7 @@ def _comparison(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(rows: Any) -> list[list[str]]:
-    """The verdict's table with its head; the data first where there are several cases."""
+    """Return the verdict's table with its head; the data first where there are several cases."""
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         return []
     keys = {"wish": "what you care about", "method": "method", "sure": "how sure"}
@@ -114,7 +114,7 @@ def _answers(rows: Any) -> list[list[str]]:
 
 
 def _statistics(rows: Any) -> list[list[str]]:
-    """The tests behind the verdict, with their head."""
+    """Return the tests behind the verdict, with their head."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         return []
     keys = ("data", "what", "method", "against", "difference", "standard_error", "ahead", "seeds", "p", "p_corrected")
@@ -123,7 +123,7 @@ def _statistics(rows: Any) -> list[list[str]]:
 
 
 def _diverged(given: dict[str, Any]) -> list[str]:
-    """Every run that diverged, by its method, setting and seed."""
+    """Return every run that diverged, by its method, setting and seed."""
     try:
         return [
             f"{', '.join(filter(None, [case['case'], method['label']]))}, seed {seed} (round {round})"

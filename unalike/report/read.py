@@ -37,7 +37,7 @@ MOST_CLASSES = 100
 
 
 def find(folders: list[Path]) -> list[Path]:
-    """The run folders among these and directly inside them, in order."""
+    """Return the run folders among these and directly inside them, in order."""
     found: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -139,13 +139,13 @@ class RunFiles:
         return sum(line.get("seconds") or 0.0 for line in self.lines)
 
     def settings(self) -> dict[str, Any]:
-        """All settings, flat, less those that make no other run of it."""
+        """Return all settings, flat, less those that make no other run of it."""
         recipe: list[str] = ["data", "model"] if "facts" in self.config else []
         flat = flatten(self.facts) | flatten({t: self.config[t] for t in recipe if t in self.config})
         return {k: v for k, v in flat.items() if not k.startswith("unalike.")}
 
     def identity(self) -> str:
-        """What runs that differ in their seed alone have in common."""
+        """Return a text that runs have in common if they differ in their seed alone."""
         free = (*FREE, "run.seed", "data.seed", *PRINTS, "data.samples")
         kept = {k: v for k, v in self.settings().items() if k not in free and not k.startswith("engine.")}
         of_parts = (("models.", ".fingerprint"), ("data.", ".seed"))  # of several networks, [data.pictures] seed
@@ -165,7 +165,7 @@ def _json(file: Path) -> dict[str, Any] | None:
 
 
 def _results(line: dict[str, Any]) -> list[str]:
-    """The metrics of a round's line that come from evaluating."""
+    """Return the metrics of a round's line that come from evaluating."""
     return [k for k in _numbers(line) if names.of(k).source == "evaluation"]
 
 
@@ -186,8 +186,8 @@ def _metrics(runs: list[RunFiles], numbers: dict[str, Number]) -> list[str]:
 
 
 def _personal(runs: list[RunFiles]) -> bool:
-    """Whether some run gives clients models of their own, so that there are two measures; training alone does not
-    count."""
+    """Return whether some run gives clients models of their own, so that there are two measures; training alone does
+    not count."""
     final = [run.final for run in runs if not run.reference]
     tested = [any(k.startswith("test_") for k in line) for line in final]
     return any("gain_share" in line for line in final) or (any(tested) and not all(tested))
@@ -240,7 +240,7 @@ def _clients(run: RunFiles) -> dict[str, Any] | None:
 
 
 def _place(known: list[dict[str, Any]], new: dict[str, Any] | None) -> int | None:
-    """The place of these clients in the list: runs on the same data share one entry."""
+    """Return the place of these clients in the list: runs on the same data share one entry."""
     if new is None:
         return None
     if new not in known:
@@ -249,7 +249,7 @@ def _place(known: list[dict[str, Any]], new: dict[str, Any] | None) -> int | Non
 
 
 def _values(run: RunFiles, budget: int) -> dict[str, Any]:
-    """Every client's number after the last evaluated round, and over the rounds."""
+    """Return every client's number after the last evaluated round, and over the rounds."""
     last, nothing = run.lines[-1]["round"], {"score": None, "values": None, "history": None}
     lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("loss"), str)]
     if not lines or not run.who.get("client"):
@@ -281,8 +281,8 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
 
 
 def _clusters(run: RunFiles) -> dict[str, Any] | None:
-    """Each client's cluster over the rounds (-1: none yet), what the clusters are after the last, and how they came
-    about where they were made by splits."""
+    """Return each client's cluster over the rounds (-1: none yet), what the clusters are after the last, and how they
+    came about where they were made by splits."""
     last, count = run.lines[-1]["round"], len(run.who.get("client") or ())
     lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("clusters"), str)]
     if not lines or not count:
@@ -308,7 +308,7 @@ def _clusters(run: RunFiles) -> dict[str, Any] | None:
 
 
 def _features(run: RunFiles) -> list[dict[str, Any]]:
-    """The clients' features on two axes, a picture for each recorded round; axes point the same way in all."""
+    """Return the clients' features on two axes, a picture for each recorded round; axes point the same way in all."""
     lines = [line for line in run.record.values() if "features" in line]
     if "features" in run.last and run.last["round"] not in {line["round"] for line in lines}:
         lines.append(run.last)
@@ -381,7 +381,7 @@ def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, A
 
 
 def _share(run: RunFiles) -> str:
-    """How many clients a round has, in words."""
+    """Return how many clients a round has, in words."""
     given = run.config.get("run", {}).get("clients_per_round", run.facts.get("participation", {}).get("fraction"))
     if isinstance(given, float) and given < 1:
         return f" with {given:.3g} of the clients in each"
@@ -410,7 +410,7 @@ def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[s
 
 
 def _column(number: Number, personal: bool) -> dict[str, str]:
-    """A column of the table; where clients have models of their own it says which model is meant."""
+    """Return a column of the table; where clients have models of their own it says which model is meant."""
     kind = "plain" if number.unit == "pp²" else number.unit
     whose = {"test": "global model, test set", "clients": "clients' own data"}
     place, _, rest = number.key.partition("_")
@@ -468,7 +468,8 @@ def _is_sight(row: Any) -> bool:
 
 
 def _through(run: RunFiles) -> dict[str, Any]:
-    """A run's channel, the bytes that went up with it and would have without, and ε and δ after the last round."""
+    """Return a run's channel, the bytes that went up with it and would have without, and ε and δ after the last
+    round."""
     stages, last = run.facts.get("channel", {}).get("stages") or [], run.lines[-1]
     plain = sum(line.get("bytes_up_plain") or 0 for line in run.lines)
     up = sum(line.get("bytes_up") or 0 for line in run.lines) if not run.reference else 0
@@ -487,7 +488,7 @@ def _word(value: Any) -> str:
 
 
 def command(config: dict[str, Any]) -> str | None:
-    """The command line that runs it again; None of a run that a Python program started, and of one with several
+    """Return the command line that runs it again; None of a run that a Python program started, and of one with several
     networks, which takes a file."""
     if "facts" not in config or "models" in config:
         return None
@@ -510,7 +511,7 @@ def command(config: dict[str, Any]) -> str | None:
 
 
 def comparison(file: Path) -> dict[str, Any] | None:
-    """What `unalike compare` found, where it has left it."""
+    """Return the content of comparison.json; None where there is no such file."""
     if not file.is_file():
         return None
     found = _json(file)

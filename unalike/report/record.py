@@ -92,7 +92,7 @@ class Record(Callback):
 
 
 def _by_class(run: Run) -> dict[str, Any]:
-    """The metrics of every class, where one of the run's metrics is about classes and there are few."""
+    """Return the metrics of every class, where one of the run's metrics is about classes and there are few."""
     if not {"f1", "balanced_accuracy"} & run.higher.keys() or (run.data.classes or 0) > MOST_CLASSES:
         return {}
     try:
@@ -102,7 +102,7 @@ def _by_class(run: Run) -> dict[str, Any]:
 
 
 def _tree(run: Run) -> dict[str, Any]:
-    """The splits that a method has made: round, node, its two new nodes, members (see CFL)."""
+    """Return the splits that a method has made: round, node, its two new nodes, members (see CFL)."""
     tree = run.server.values.get("tree")
     return {"tree": [row[:4] for row in tree]} if isinstance(tree, list) and tree else {}
 
@@ -117,7 +117,7 @@ def unpack(text: str) -> np.ndarray:
 
 
 def _whom(run: Run) -> np.ndarray:
-    """All clients, or of many those that are evaluated, or some."""
+    """Return all clients, or of many those that are evaluated, or some."""
     ids = np.arange(len(run.data))
     if len(ids) > MOST_CLIENTS and len(run.evaluated_clients):
         ids = run.evaluated_clients
@@ -138,7 +138,7 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
 
 
 def _field(run: Run) -> str | None:
-    """The field of a reply that is the client's update: `delta`, or the first of the model's shape. Updates of
+    """Return the field of a reply that is the client's update: `delta`, or the first of the model's shape. Updates of
     different networks have no directions to compare."""
     if run.architectures is not None:
         return None
@@ -147,7 +147,7 @@ def _field(run: Run) -> str | None:
 
 
 def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
-    """The clients' mean features (the head's input, of the global model) as two principal components.
+    """Return the clients' mean features (the head's input, of the global model) as two principal components.
 
     Of the Gram matrix, so that it costs as much for 4,096 features as for 32. Signs are arbitrary in principle: here
     the client farthest out on an axis is on its positive side.

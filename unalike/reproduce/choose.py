@@ -60,7 +60,7 @@ def known(paper: Paper, row: Row, results: Results) -> dict[str, Any] | None:
 
 
 def settings(paper: Paper, row: Row, method: str, choice: dict[str, Any] | None) -> Tables:
-    """A row's settings with what was chosen for the method."""
+    """Return a row's settings with what was chosen for the method."""
     tables = {name: dict(table) for name, table in paper.settings(row, method).items()}
     for step in (choice or {"steps": []})["steps"]:
         if method in step["give"]:

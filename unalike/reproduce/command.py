@@ -186,7 +186,7 @@ def _folders(given: list[str]) -> dict[str, str]:
 
 
 def _report(found: pages.Found, queue: Queue) -> Path | None:
-    """The runs of a table that lie here, as one page, with the table on top."""
+    """Return the runs of a table that lie here, as one page, with the table on top."""
     jobs = [job for row in found.rows for method in found.table.methods for job in found.jobs(row, method)]
     folders = {place: None for job in jobs if job and (place := queue.place(job)).is_dir()}
     if not folders:

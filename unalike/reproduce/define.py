@@ -57,7 +57,7 @@ class Row:
         return str(self.parts[-1]["label"])
 
     def paper(self, method: str, measure: int) -> float | None:
-        """The printed number; None where it is not at hand."""
+        """Return the printed number; None where it is not at hand."""
         value = self.numbers.get(method)
         values = value if isinstance(value, list) else [value]
         return None if measure >= len(values) or not is_number(values[measure]) else values[measure]
@@ -121,7 +121,7 @@ class Job:
 
 
 def plain(tables: Tables) -> Tables:
-    """The settings that decide what a run computes."""
+    """Return the settings that decide what a run computes."""
     out = {name: dict(table) for name, table in tables.items() if table}
     if "name" in out["data"]:  # a named set is the same wherever it lies
         out["data"].pop("folder", None)
@@ -185,7 +185,7 @@ class Paper:
         return out
 
     def settings(self, row: Row, method: str) -> Tables:
-        """The config of this row with this method, without a seed."""
+        """Return the config of this row with this method, without a seed."""
         only = [part.get("only", {}).get(method, {}) for part in row.parts]
         tables: Tables = {name: {} for name in config.TABLES}
         for layer in (self.tree.get("base", {}), *row.parts, self.methods[method], *only):
@@ -236,7 +236,7 @@ def _own(file: Path) -> Paper:
 
 
 def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[Table, list[Row]]]:
-    """The tables and rows that were asked for; a row may be a pattern, as cifar10-*."""
+    """Return the tables and rows that were asked for; a row may be a pattern, as cifar10-*."""
     if table is not None and table not in paper.tables:
         raise unknown(f"table of {paper.id}", table, paper.tables)
     patterns, out = [*rows], []

@@ -124,7 +124,7 @@ class Queue:
         self._company.leave()
 
     def make(self, jobs: Sequence[Job], timed: bool = False) -> list[Result]:
-        """The results of all jobs whose data can be had; `timed`: of runs that had the machine to themselves."""
+        """Return the results of all jobs whose data can be had; `timed`: of runs that had the machine to themselves."""
         missing = [job for job in jobs if self.results.of(job, timed) is None]
         for job in missing:
             if self.results.of(job) is not None:
@@ -223,7 +223,7 @@ class Queue:
         return None
 
     def _stacks(self, job: Job, fed: Federation) -> bool:
-        """Whether a stack of several runs gains: the model is tiny, and of a kind that is fast in stacks."""
+        """Return whether a stack of several runs gains: the model is tiny, and of a kind that is fast in stacks."""
         tables, sizes = self.placed(job), fed.train.sizes
         skewed = sizes.max() > SKEWED * sizes.mean()  # for most of the steps only the largest clients are at work
         if skewed or config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
@@ -232,7 +232,7 @@ class Queue:
         return not any(heavy(model)) and sum(p.numel() for p in model.parameters()) <= TINY
 
     def data(self, job: Job) -> Federation:
-        """The job's data; kept for the next one."""
+        """Return the job's data; kept for the next one."""
         table = self.placed(job)["data"]
         name = str(table.get("name") or table.get("folder") or table.get("table"))
         if name in self.without:
@@ -248,13 +248,14 @@ class Queue:
         return self._data
 
     def placed(self, job: Job) -> dict[str, dict[str, Any]]:
-        """A job's settings on this machine."""
+        """Return a job's settings on this machine."""
         data, run = job.tables["data"], {**job.tables["run"], **self.machine, "folder": str(self.place(job))}
         folder = self.data_folders.get(data.get("name", ""))
         return {**job.tables, "data": {**data, "folder": folder} if folder is not None else dict(data), "run": run}
 
     def place(self, job: Job) -> Path:
-        """A run's folder, found by its key whatever row it was made for; in another precision it is another run."""
+        """Return a run's folder, found by its key whatever row it was made for; in another precision it is another
+        run."""
         precision = self.machine.get("precision", "highest")
         ending = job.key if precision == "highest" else f"{job.key}-{precision}"
         ending += "-again" if job.key in self._again else ""
@@ -262,7 +263,7 @@ class Queue:
 
     @staticmethod
     def _beside(place: Path) -> int:
-        """The most other queues that were at work in any round of a run."""
+        """Return the most other queues that were at work in any round of a run."""
         return max((line["others"] for line in folder.read_rounds(place / BESIDE)), default=0)
 
     def _keep(self, job: Job, run: Any) -> None:
@@ -276,8 +277,8 @@ class Queue:
         self.made += 1
 
     def go(self, job: Job, fed: Federation, title: str, member: Member | None = None) -> Any:
-        """The finished run, or how it diverged. As a member it is one of several in a stack; one without a title is
-        silent."""
+        """Return the finished run, or how it diverged. As a member it is one of several in a stack; one without a title
+        is silent."""
         if self.clock.over:
             raise OutOfTime
         callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []

@@ -47,7 +47,7 @@ class Measure:
         return HOW[self.how][0].format(of(self.key).words)
 
     def of(self, result: Result, target: float | None) -> float | None:
-        """The number; None where the run has none (it diverged, or never reached the target)."""
+        """Return the number; None where the run has none (it diverged, or never reached the target)."""
         if result.get("diverged"):
             return None
         value = HOW[self.how][2](result, self.key, target)
@@ -156,7 +156,8 @@ class Cell:
 def cells(
     paper: Paper, table: Table, rows: Sequence[Row], seeds: Sequence[int], results: Results, finder: Any
 ) -> list[Cell]:
-    """Every row, method and measure; `finder(row, method, seed)` is the job, or None where it is not known yet."""
+    """Return every row, method and measure; `finder(row, method, seed)` is the job, or None where it is not known
+    yet."""
     out = []
     for row in rows:
         for method in table.methods:
@@ -323,7 +324,7 @@ def gains(found: Sequence[Cell], row: str, one: Measure, over: str) -> dict[str,
 
 
 def in_words(found: Sequence[Claim]) -> list[str]:
-    """A line a claim; those of rows that were not run yet are only counted."""
+    """Return a line a claim; those of rows that were not run yet are only counted."""
     shown = [claim for claim in found if claim.margins or not claim.row]
     left = len(found) - len(shown)
     rest = f"Not decided yet: {left} claim{'s' if left > 1 else ''} about rows that lack a number."

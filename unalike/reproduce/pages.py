@@ -40,7 +40,8 @@ class Found:
         self.cells = measure.cells(paper, table, rows, seeds, results, self.job)
 
     def job(self, row: Row, method: str, seed: int) -> Job | None:
-        """The run; None as long as its settings have not been chosen, and where the method does not have this seed."""
+        """Return the run; None as long as its settings have not been chosen, and where the method does not have this
+        seed."""
         if not self.table.choose:
             return self.paper.job(row, method, seed)
         choice = choose.known(self.paper, row, self.results)
@@ -129,7 +130,7 @@ def columns(found: Found) -> list[str]:
 
 
 def lines(found: Found) -> list[list[str]]:
-    """The table's cells, as text."""
+    """Return the table's cells, as text."""
     if found.table.wide:
         return _wide(found)
     out = []
@@ -171,7 +172,7 @@ def _gains(found: Found, row: Row, cells: Sequence[Cell]) -> dict[str, measure.G
 
 
 def _test(found: Found, cell: Cell) -> str:
-    """The paired test against the paper's method, over the seeds that both have."""
+    """Return the paired test against the paper's method, over the seeds that both have."""
     place = (cell.row.id, found.table.against, cell.measure)
     other = next(c for c in found.cells if (c.row.id, c.method, c.measure) == place)
     both = sorted(cell.values.keys() & other.values.keys())
@@ -193,7 +194,7 @@ def text(found: Found) -> str:
 
 
 def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
-    """The paper's page, its CSV and its curves."""
+    """Return the paper's page, its CSV and its curves."""
     sections = [_head(paper)]
     rows = [["table", "row", "method", "measure", "paper", "ours", "deviation", "difference", "verdict", "seeds"]]
     for table in paper.tables.values():
@@ -245,7 +246,7 @@ def _markdown(rows: list[list[str]]) -> str:
 
 
 def _clients(found: Found, row: Row) -> str:
-    """How accuracies lie over clients, of the first seed."""
+    """Return how accuracies lie over clients, of the first seed."""
     if not any("clients_" in text for text in found.table.measures):
         return ""
     out = []
@@ -309,7 +310,7 @@ def _claims(found: Sequence[Claim], title: str) -> str:
 
 
 def came_out(notes: Path) -> str:
-    """The part of a paper's notes that says what came out, written by whoever looked at the numbers."""
+    """Return the part of a paper's notes that says what came out, written by whoever looked at the numbers."""
     text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
     _, _, after = text.partition("\n## What came out\n")
     return after.partition("\n## ")[0].strip()

@@ -130,7 +130,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _mean_curve(results: Sequence[Result], key: str) -> Points:
-    """The mean over seeds in the rounds that all of them have."""
+    """Return the mean over seeds in the rounds that all of them have."""
     pairs = [zip(curve["round"], curve.get(key, ()), strict=False) for curve in (r["curve"] for r in results)]
     found = [{round: value for round, value in pair if value is not None} for pair in pairs]
     if not found:

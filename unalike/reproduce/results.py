@@ -164,7 +164,7 @@ def _device(run: Run) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that this runs from, where that can be seen."""
+    """Return the commit of the source tree that this runs from, where that can be seen."""
     git = Path(unalike.__file__).resolve().parents[1] / ".git"
     try:
         head = (git / "HEAD").read_text().strip()

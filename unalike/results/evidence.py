@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 
 def places(unit: str, values: Sequence[float]) -> int:
-    """Return how many decimals to show of such values: three of a share; of other numbers, whose size may be any, what
-    three or four digits of the mean need."""
+    """Return the number of decimals to show: 3 of a share; of other numbers, enough for 3 or 4 digits of the mean."""
     size = abs(stats.mean(values)) if values else 0.0
     if unit == "percent" or not size:
         return 3
@@ -174,7 +173,7 @@ def gather(
     reference: bool = False,
     others: Sequence[Number] = (),
 ) -> Evidence:
-    """All but what depends on the target."""
+    """Return all but what depends on the target."""
     out = Evidence(label, method, [o.seed for o in outcomes], reference, kind)
     for outcome in outcomes:
         out.epsilon += [outcome.lines[-1][key] for key in EPSILON if outcome.lines and key in outcome.lines[-1]][:1]
@@ -217,7 +216,7 @@ def target_of(base: Evidence, score: Number) -> float | None:
 
 
 def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: float | None) -> None:
-    """The first round that reaches the target, and the bytes until then; None in a seed that never does."""
+    """Set, for each seed, the first round that reaches the target and the bytes until then; None where none does."""
     for outcome in outcomes:
         sent, found = 0, None
         for line in outcome.lines:
@@ -277,5 +276,5 @@ def _within(lines: Sequence[Line], amount: Callable[[Line], int], most: int, sco
 
 
 def last(lines: Sequence[Line]) -> Line | None:
-    """The last round that was evaluated."""
+    """Return the last round that was evaluated."""
     return next((line for line in reversed(lines) if any(is_finite(line.get(s.key)) for s in SCORES)), None)

@@ -41,7 +41,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation of a sample (n - 1); None of a single value."""
+    """Return the standard deviation of a sample (n - 1); None of a single value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 

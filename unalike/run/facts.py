@@ -66,13 +66,13 @@ def usual_settings(method: Method) -> dict[str, Any]:
 
 
 def _local(local: LocalTraining) -> dict[str, Any]:
-    """The settings of training; what hides samples only where it does, for runs of before knew nothing of it."""
+    """Return the settings of training; what hides samples only where it does, for runs of before knew nothing of it."""
     left_out = () if local.sample_clip is not None else ("sample_clip", "sample_noise")
     return {f.name: _plain(getattr(local, f.name)) for f in dc.fields(local) if f.name not in left_out}
 
 
 def _newcomers(run: Run) -> dict[str, Any]:
-    """The settings of clients that take no part, where there are any."""
+    """Return the settings of clients that take no part, where there are any."""
     chosen = run.settings
     return {"new_clients": chosen.new_clients, "new_steps": chosen.new_steps} if chosen.new_clients else {}
 
@@ -84,14 +84,14 @@ def _privacy(run: Run) -> dict[str, Any]:
 
 
 def _taken(run: Run) -> dict[str, Any]:
-    """The engine of each network's clients, where there are several."""
+    """Return the engine of each network's clients, where there are several."""
     parts = run.engine.parts if isinstance(run.engine, Families) else {}
     took = {n: {"took": e.name, "compiled": bool(getattr(e, "compile", False))} for n, e in parts.items()}
     return {"parts": took} if took else {}
 
 
 def _models(run: Run) -> dict[str, Any]:
-    """The table of the model; of several networks what they have in common, and a table each."""
+    """Return the table of the model; of several networks what they have in common, and a table each."""
     task, several = run.task, run.architectures
     common = {
         "buffers": task.buffer_policy,
@@ -125,13 +125,13 @@ def start_fingerprint(task: Task) -> str:
 
 
 def _public(data: Federation) -> dict[str, Any]:
-    """The public set's size and hash, where there is one."""
+    """Return the public set's size and hash, where there is one."""
     rows = data.public_rows
     return {"public_samples": rows, "public_fingerprint": data.public_fingerprint()} if rows else {}
 
 
 def _plain(value: Any) -> Any:
-    """A setting as a config holds it: a function by its name, an array as a list."""
+    """Return a setting as a config holds it: a function by its name, an array as a list."""
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

@@ -42,7 +42,7 @@ class Ledger:
             raise self.changed() from None
 
     def changed(self) -> UnalikeError:
-        """The error of a file that is not as the run left it."""
+        """Return the error of a file that is not as the run left it."""
         return UnalikeError(f"{self._path} was changed, so that what was spent is not known: begin a new run.")
 
     def write(self, round: int, exchange: int, rows: list[list]) -> int:

@@ -153,7 +153,7 @@ def coded(schema: Schema, rows: Any) -> Tensor:
 
 
 def _is_table(rows: Any) -> bool:
-    """Whether rows have columns with names: a file, a data frame, a dict of columns, a list of dicts."""
+    """Return whether rows have columns with names: a file, a data frame, a dict of columns, a list of dicts."""
     if isinstance(rows, str | os.PathLike | Mapping) or hasattr(rows, "columns") or hasattr(rows, "column_names"):
         return True
     return isinstance(rows, list | tuple) and len(rows) > 0 and isinstance(rows[0], Mapping)

@@ -243,7 +243,7 @@ class Run:
         )
 
     def _reply_bytes(self) -> tuple[int, int] | None:
-        """The bytes of a reply with all of the method's fields, without the channel and with it."""
+        """Return the bytes of a reply with all of the method's fields, without the channel and with it."""
         if self.channel is None:
             return None
         whole = sum(form.bytes for form in self.channel.plain([*self.channel.sizes]).values())
@@ -252,7 +252,7 @@ class Run:
         return whole, whole - self.channel.saved([*self.channel.sizes])
 
     def _summed_bytes(self, channel: Channel) -> int:
-        """The bytes that a client of a cohort of the mean size sends for sums of all of the method's fields."""
+        """Return the bytes that a client of a cohort of the mean size sends for sums of all of the method's fields."""
         fields = reply_fields(self.method, self.task)
         clients = max(channel.hiding.least, round(self.sampling.mean(self.population)))
         common, told = shared_draws(self.seed, 0, 0), channel.told({})
@@ -573,7 +573,7 @@ class Run:
             self.engine.renew()
 
     def _setup_bytes(self) -> dict[str, int]:
-        """The bytes before round 1: down, up, and between clients where there are any."""
+        """Return the bytes before round 1: down, up, and between clients where there are any."""
         return dict(zip(WAYS, self.server.values.get(SETUP_BYTES, ()), strict=False))
 
     def _commit(self) -> None:
@@ -740,8 +740,8 @@ class Run:
         return by_class(self)
 
     def summary(self) -> dict[str, Any]:
-        """The final numbers, and those of the round that validation data would have chosen. Never the best round on
-        test data."""
+        """Return the final numbers, and those of the round that validation data would have chosen. Never the best round
+        on test data."""
         final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
         before = self._setup_bytes()
         sent = {way: before.get(way, 0) + sum(line.get(f"bytes_{way}", 0) for line in self.history) for way in WAYS}
@@ -783,7 +783,7 @@ def _finite(value: Any) -> bool:
 
 
 def _spoken(number: Number) -> str:
-    """A number's words, with the name of its metric."""
+    """Return a number's words, with the name of its metric."""
     metric = number.metric.replace("_", " ")
     return number.words if metric.lower() in number.words.lower() else f"{metric} {number.words}"
 

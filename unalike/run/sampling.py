@@ -105,7 +105,7 @@ class Turns(Counted):
     last round of a turn; then in another order. For noise on a tree (`tree-noise`)."""
 
     def rounds(self, population: int) -> int:
-        """How many rounds a turn has."""
+        """Return how many rounds a turn has."""
         return -(-population // self.count)
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def _count(what: str, value: Any, population: int) -> None:
 
 
 def sampling(value: Any) -> Sampling:
-    """A fraction, a count, lists of clients, or a sampling itself."""
+    """Return a fraction, a count, lists of clients, or a sampling itself."""
     if isinstance(value, Sampling):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
@@ -173,7 +173,7 @@ def sampling(value: Any) -> Sampling:
 
 
 def draw(how: Sampling, seed: int | bytes, round: int, sizes: np.ndarray) -> np.ndarray:
-    """The clients of a round, in ascending order; seed: the run's, or the server's secret."""
+    """Return the clients of a round, in ascending order; seed: the run's, or the server's secret."""
     if type(how) is Uniform and how.size(len(sizes)) == len(sizes):  # everybody: nothing to draw
         return np.arange(len(sizes))
     first = round - round % how.rounds(len(sizes)) if isinstance(how, Turns) else round

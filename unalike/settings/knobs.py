@@ -64,7 +64,7 @@ class Knob:
         return "" if high is None else f"below {high}" if self.most is None else f"at most {high}"
 
     def holds(self, number: Any) -> bool:
-        """Whether a number is within the bounds; NaN never is."""
+        """Return whether a number is within the bounds; NaN never is."""
         return (
             (self.least is None or number >= self.least)
             and (self.above is None or number > self.above)
@@ -87,7 +87,7 @@ def knobs(cls: Any) -> dict[str, Knob]:
 
 
 def fits(value: Any, kind: str) -> bool:
-    """Whether a value is of a kind, in the words of `typed.WORDS`; anything is of no kind."""
+    """Return whether a value is of a kind, in the words of `typed.WORDS`; anything is of no kind."""
     if kind == "true or false":
         return isinstance(value, bool)
     if kind not in ("a number", "a whole number"):

@@ -18,7 +18,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def dump_toml(tree: dict[str, Any]) -> str:
-    """A small TOML writer for what a config holds: text, numbers, booleans, lists, tables; None is left out."""
+    """Return a small TOML writer for what a config holds: text, numbers, booleans, lists, tables; None is left out."""
     lines: list[str] = []
 
     def table(values: dict[str, Any], path: tuple[str, ...]) -> None:
@@ -35,7 +35,7 @@ def dump_toml(tree: dict[str, Any]) -> str:
 
 
 def _bare(key: Any) -> str:
-    """A key, in quotes where it needs them."""
+    """Return a key, in quotes where it needs them."""
     return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else _toml(str(key))
 
 

@@ -66,7 +66,7 @@ def _setting(hint: Any, default: Any, knob: Knob) -> Setting:
 
 
 def short(value: Any) -> str:
-    """A value as an error shows it: never long, whatever was given."""
+    """Return a value as an error shows it: never long, whatever was given."""
     writer = reprlib.Repr()
     writer.maxstring = writer.maxother = 60
     try:
@@ -77,7 +77,7 @@ def short(value: Any) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value from a file or a command line may be given for an annotation."""
+    """Return whether a value from a file or a command line may be given for an annotation."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -125,7 +125,7 @@ def _many(hint: Any) -> str:
 
 
 def schema(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of an annotation."""
+    """Return the JSON Schema of an annotation."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         parts: list[dict[str, Any]] = []

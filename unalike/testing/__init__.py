@@ -34,8 +34,9 @@ PUBLIC = 11  # rows of the public set
 
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
-    """A small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test data, a
-    public set with labels, and the training samples divided into support and query (a single one is in both)."""
+    """Return a small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test
+    data, a public set with labels, and the training samples divided into support and query (a single one is in
+    both)."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -82,12 +83,12 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def run(method: Method, kind: str, **changes: Any) -> Run:
-    """The method on a small task."""
+    """Return the method on a small task."""
     return simulate(*task(kind), method, **settings(**changes))
 
 
 def difference(a: Run, b: Run) -> float:
-    """The largest difference in what the servers and the clients hold."""
+    """Return the largest difference in what the servers and the clients hold."""
     worst = max([_apart(value, b.server.values[name]) for name, value in a.server.values.items()], default=0.0)
     for client in range(a.population):
         mine, yours = a.clients[client], b.clients[client]
@@ -96,7 +97,7 @@ def difference(a: Run, b: Run) -> float:
 
 
 def _apart(a: object, b: object) -> float:
-    """The largest difference of two values of a state; a NaN on one side alone is infinitely far."""
+    """Return the largest difference of two values of a state; a NaN on one side alone is infinitely far."""
     if isinstance(a, Vectors) and isinstance(b, Vectors):
         return max(_apart(part, b[name]) for name, part in a.items())
     if isinstance(a, list) and isinstance(b, list):
@@ -136,7 +137,7 @@ def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> 
 
 
 def apart(a: Run, b: Run) -> float:
-    """How far two methods' models are apart: the servers', and the losses of the clients' own."""
+    """Return how far two methods' models are apart: the servers', and the losses of the clients' own."""
     own = float(abs(a.client_values["loss"] - b.client_values["loss"]).max())
     if a.method.serverless or b.method.serverless:
         return own

@@ -45,7 +45,7 @@ OPTIMIZERS: dict[str, Callable[..., None]] = {"sgd": _sgd, "rmsprop": _rmsprop, 
 
 
 def slot_names(local: LocalTraining) -> dict[str, str]:
-    """The optimizer's state: its names, each of the model's shape or one number ("one")."""
+    """Return the optimizer's state: its names, each of the model's shape or one number ("one")."""
     names: dict[str, str] = {}
     if local.optimizer == "adam":
         names |= {"mean": "model", "square": "model", "count": "one"}

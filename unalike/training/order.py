@@ -35,7 +35,7 @@ class Order:
         self.used: list[Any] = []  # tensors that others may let go of: a captured graph must not
 
     def block_steps(self, limit: int = 1 << 22) -> int:
-        """How many steps a block may have to stay small."""
+        """Return how many steps a block may have to stay small."""
         return max(1, limit // (len(self.sizes) * self.width))
 
     def block(self, first: int, last: int) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,7 @@ class Order:
         return number[order][start[first_run + epoch - epoch[0]][..., None] + place], real
 
     def _even(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """The same for clients of one size: a fraction of the operations, all but the draws known beforehand."""
+        """Return the same for clients of one size: a fraction of the operations, all but the draws known beforehand."""
         n, per_epoch = (int(value) for value in self._counts[:, 0])
         used = _passes(n, per_epoch, self.width, first, last, self.shuffle, self.sizes.device)
         self.used.append(used)

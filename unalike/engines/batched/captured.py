@@ -75,8 +75,8 @@ def _kind(stack: Stack) -> Hashable:
 
 
 def _constant(method: Method) -> bool:
-    """Whether a method has nothing on it that can change: fields of a frozen dataclass, all of them hashable. (That a
-    class's own attributes stay as they are is taken for granted.)"""
+    """Return whether a method has nothing on it that can change: fields of a frozen dataclass, all of them hashable.
+    (That a class's own attributes stay as they are is taken for granted.)"""
     if not dc.is_dataclass(method):
         return not vars(method)
     frozen = type(method).__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def _constant(method: Method) -> bool:
 
 
 def _may(stack: Stack) -> bool:
-    """Whether all that this stack has just done would be the same again but for what is in tensors."""
+    """Return whether all that this stack has just done would be the same again but for what is in tensors."""
     usual = [isinstance(request, Train) and _usual(request) for request in stack.asked]
     if stack.clock.asked or not usual or not all(usual):
         return False
@@ -98,7 +98,7 @@ def _may(stack: Stack) -> bool:
 
 
 def _usual(request: Train) -> bool:
-    """Whether a training is on the clients' training samples, in an order of its own."""
+    """Return whether a training is on the clients' training samples, in an order of its own."""
     return request.data == "train" and not request.same_batches
 
 
@@ -128,8 +128,8 @@ class Captured:
         self.again, self.out = record(lambda: self._work(stack), stack.device)
 
     def courses(self, stack: Stack) -> list[Arrays] | None:
-        """The host's side of all trainings, if these clients have, one by one, as many samples and steps as those it
-        was captured from."""
+        """Return the host's side of all trainings, if these clients have, one by one, as many samples and steps as
+        those it was captured from."""
         if not np.array_equal(stack.sizes, self.sizes):
             return None
         both = zip(self.settings, self.amounts, strict=True)
@@ -161,7 +161,7 @@ class Captured:
                 place.copy_(given[name])
 
     def _work(self, like: Stack) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """The device's side of an exchange like this one, on the fixed places alone."""
+        """Return the device's side of an exchange like this one, on the fixed places alone."""
         state, first, shared, rows = self.inputs
         call = dc.replace(like.call, shared=shared, rows=rows)
         kinds = [kind for some in self.shapes for kind in some]
@@ -178,7 +178,7 @@ class Captured:
 
 
 def _given(stack: Stack) -> tuple[dict[str, Tensor], ...]:
-    """The tensors that an exchange begins with."""
+    """Return the tensors that an exchange begins with."""
     state, first = stack.job.states.read(stack.ids)
     return state, {"first": first}, stack.call.shared, stack.call.rows
 

@@ -58,7 +58,7 @@ class Batched(Engine):
         return [*dict.fromkeys([*found, *self.exchanges.notes])]
 
     def _quick(self, asked: bool) -> FunctionalModule:
-        """The model with its fast layers, or as it is where they do not give the same gradient here."""
+        """Return the model with its fast layers, or as it is where they do not give the same gradient here."""
         try:
             return self.job.task.pure(align=16 if self.job.task.device.type == "cuda" else 1, fast=True)
         except (EngineRefused, ImportError):  # no Triton, or a kernel that this GPU cannot run
@@ -67,7 +67,7 @@ class Batched(Engine):
             return self.pure
 
     def _fitting(self, asked: int | None, budget: int | None) -> int:
-        """How many clients to stack: as many as fit, or as many as were asked for if those fit."""
+        """Return how many clients to stack: as many as fit, or as many as were asked for if those fit."""
         task = self.job.task
         free = free_memory(task.device)
         if budget is not None and budget > free:

@@ -75,7 +75,8 @@ class StaticBuffers:
             tree_map(lambda given, mine: given.copy_(mine[:c]), moving[name], self.moving[name])
 
     def _part(self, width: int) -> tuple[Any, ...]:
-        """The first `width` rows of all static; kept, because slicing them costs a tiny model as much as its step."""
+        """Return the first `width` rows of all static; kept, because slicing them costs a tiny model as much as its
+        step."""
         if width not in self._parts:
             self._parts[width] = tree_map(lambda t: t[:width], (self.moving, self.key, self.total))
         return self._parts[width]
@@ -181,7 +182,7 @@ def quiet() -> Iterator[None]:
 
 
 def at_work(steps: np.ndarray) -> np.ndarray:
-    """How many clients (a prefix, longest first) take each step."""
+    """Return how many clients (a prefix, longest first) take each step."""
     return (steps[None, :] > np.arange(int(steps.max()))[:, None]).sum(1)
 
 

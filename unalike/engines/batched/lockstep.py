@@ -285,7 +285,7 @@ class SharedStack:
 
 
 def _rows(call: Call, name: str, count: int) -> Tensor:
-    """A part of a message, a row a client."""
+    """Return a part of a message, a row a client."""
     if name in call.rows:
         return call.rows[name]
     return call.shared[name].expand(count, *call.shared[name].shape)
@@ -341,7 +341,7 @@ class Joint(Job):
         return out
 
     def _local(self) -> LocalTraining:
-        """The runs' local training; an amount that is not one number for all is a function of the client."""
+        """Return the runs' local training; an amount that is not one number for all is a function of the client."""
         own = {name: [getattr(job.local, name) for job in self.jobs] for name in AMOUNTS}
         several = [n for n, given in own.items() if not all(type(v) in PLAIN and v == given[0] for v in given)]
         return self.jobs[0].local.replaced(**{name: self._amount(name) for name in several})
@@ -403,7 +403,7 @@ def _side_by_side(data: Sequence[Federation]) -> Federation:
 
 
 def alike(a: Batched | None, b: Batched | None) -> bool:
-    """Whether two runs differ in nothing but seed, data, start of the model, and amounts of work and rates."""
+    """Return whether two runs differ in nothing but seed, data, start of the model, and amounts of work and rates."""
     if a is None or b is None:
         return False
     return (
@@ -421,7 +421,7 @@ def _kind(local: LocalTraining) -> tuple[bool, LocalTraining]:
 
 
 def _same_model(a: Batched, b: Batched) -> bool:
-    """The same function of a vector: described alike, and with the same outputs for a few samples."""
+    """Return the same function of a vector: described alike, and with the same outputs for a few samples."""
     one, two = a.job.task, b.job.task
     if _described(one) != _described(two) or not torch.equal(one.start_buffers, two.start_buffers):
         return False

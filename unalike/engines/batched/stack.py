@@ -302,7 +302,7 @@ class Stack:
         return self.job.task.layout.repack(vectors, self.engine.pure.layout)
 
     def _model(self, vectors: Tensor | None) -> Tensor:
-        """The model's vectors of the stack, [c, 0] where there is no model."""
+        """Return the model's vectors of the stack, [c, 0] where there is no model."""
         return self.buffers.new_zeros(len(self.ids), 0) if vectors is None else self._pack(vectors)
 
     def _unpack(self, vectors: Tensor) -> Tensor:
@@ -410,7 +410,8 @@ class Stack:
         return 16384 if self.device.type == "cuda" else 4096
 
     def _over_samples(self, request: Average | Gradient, one: Callable[..., Any]) -> Any:
-        """The sum over slices of all samples of `one`, which weights each sample by one over its client's count."""
+        """Return the sum over slices of all samples of `one`, which weights each sample by one over its client's
+        count."""
         only = _one_or_each(request.only)
         chosen = self.job.chosen(dc.replace(request, only=only), self.ids)
         sizes, samples = chosen.sizes, chosen.samples
@@ -501,13 +502,13 @@ def _own(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _common(request: Train | Average | Outputs) -> Common:
-    """The tensors of a request that are the same for all clients."""
+    """Return the tensors of a request that are the same for all clients."""
     parts = {"args": request.args, "rows": getattr(request, "rows", {})}
     return {part: {n: v.value for n, v in given.items() if isinstance(v, Same)} for part, given in parts.items()}
 
 
 def _one_or_each(only: Any) -> Tensor | None:
-    """The chosen rows: [r] for all, or [c, r]."""
+    """Return the chosen rows: [r] for all, or [c, r]."""
     return only.value if isinstance(only, Same) else only
 
 

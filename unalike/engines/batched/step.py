@@ -244,8 +244,8 @@ class Step:
         train: bool = True,
         at: dict[str, Any] | None = None,
     ) -> tuple[Batch, ModelCalls]:
-        """The batch of one client, number `which` of its step, and the calls that it makes; at: what is known at the
-        current vector."""
+        """Return the batch of one client, number `which` of its step, and the calls that it makes; at: what is known at
+        the current vector."""
         drawn = self._asking("draws", known.get("draws"))
         calls = ModelCalls(
             self.task, lambda: self.pure, self.task.nets, buffers, weight, key, train, drawn, self.kind.net,
@@ -307,7 +307,7 @@ class Step:
     def _private(
         self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, known: dict[str, Any]
     ) -> Tensor:
-        """The gradient of one client's step that hides each sample."""
+        """Return the gradient of one client's step that hides each sample."""
         own, packed = self.task.layout, self.pure.layout
         batch, _ = self._batch(buffers, x, y, weight, key, known)
         return own.repack(private_gradient(batch, packed.repack(theta, own), self.kind.local), packed)
@@ -324,7 +324,7 @@ class Step:
         args: dict[str, Tensor],
         known: dict[str, Any],
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The method's loss alone, on one of its further networks; with the statistics of that network."""
+        """Return the method's loss alone, on one of its further networks; with the statistics of that network."""
         assert self.kind.loss is not None
         batch, calls = self._batch(buffers, x, y, weight, key, known, train=False, at={"vector": lambda: theta})
         loss = self.kind.loss(batch, **args, **common, **self.args)
@@ -431,21 +431,21 @@ class Step:
         return total
 
     def drawn_keys(self, moving: dict[str, Any], first: Tensor | int, at: Tensor | int) -> Tensor | None:
-        """Each client's key for what its batch draws in this step; None where nothing is drawn."""
+        """Return each client's key for what its batch draws in this step; None where nothing is drawn."""
         drawn = self.asked is not None and "draws" in self.asked
         return draws.fold(moving["draws"], first + at) if drawn else None
 
     def step_keys(self, key: Tensor, first: Tensor | int, at: Tensor | int) -> Tensor:
-        """Each client's key for what a step draws; the keys as they are where nothing is drawn."""
+        """Return each client's key for what a step draws; the keys as they are where nothing is drawn."""
         drawn = self.pure.keyed or self.moved is not None
         return draws.fold(key, (first + at) * self.kind.batches) if drawn else key
 
     def read(self, rows: Tensor) -> Tensor:
-        """The rows of samples [c, b, B] to read; [b, B] where all clients read the same."""
+        """Return the rows of samples [c, b, B] to read; [b, B] where all clients read the same."""
         return rows[0] if self.kind.samples == "same" else rows
 
     def samples(self, data: Samples, rows: Tensor, keys: Tensor) -> Tensor:
-        """The samples of a step, as many as rows are read, augmented where asked. Never compiled: Inductor on a
+        """Return the samples of a step, as many as rows are read, augmented where asked. Never compiled: Inductor on a
         CPU reads outside of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
         x = taken(data.x, rows)
         if self.moved is None:
