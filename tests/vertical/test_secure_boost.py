@@ -13,6 +13,7 @@ from unalike.trees.tree import LEAF, Tree
 from unalike.vertical import Parties, SecureBoost, fit, links
 from unalike.vertical.candidates import Candidates
 from unalike.vertical.links import Loopback
+from unalike.vertical.methods.secure_boost import importance
 from unalike.vertical.pairs import Clear, Width, split
 
 LOADERS = {"breast cancer": load_breast_cancer, "wine": load_wine, "diabetes": load_diabetes}
@@ -152,6 +153,15 @@ def test_the_first_tree_by_the_guest_alone():
     assert not (forest[0] > 0).any() and (forest[1] > 0).any()
     alone = ua.trees.fit(Boosting(**{**SMALL, "trees": 1}), (x[:, :15], y)).all_trees[0]
     assert np.array_equal(run.session.me.value[0, 0].numpy(), alone.value)
+
+
+def test_importance_by_party_is_that_of_its_columns():
+    x, y = table("breast cancer")
+    run = fit(SecureBoost(**SMALL, cipher="none"), divided(x, y, 3), epochs=2)
+    found = importance(run.session.me, run.parties.names)
+    columns = joined(run, 2).importance()
+    of = lambda low: sum(v for name, v in columns.items() if low <= int(name.split()[1]) < low + 10)  # noqa: E731
+    assert found == pytest.approx({"party0": of(0), "party1": of(10), "party2": of(20)})
 
 
 def test_large_derivatives_and_a_sample_of_the_others():

@@ -319,6 +319,13 @@ class SecureBoost(Boosting, Vertical):
         return ways.reshape(mine.shape) == 1
 
 
+def importance(me: Me, names: list[str]) -> dict[str, float]:
+    """Return the share of all gain by party: all that the guest may know of hosts' splits; names: the guest's first."""
+    party, gain = me.forest[0].flatten(), me.gain.flatten()
+    total = [float(gain[party == k].sum()) for k in range(len(names))]
+    return {name: value / (sum(total) or 1.0) for name, value in zip(names, total, strict=True)}
+
+
 def first_of(candidates: Candidates, tied: Tensor) -> tuple[Candidate, bool]:
     """Return the first of several candidates that gain the same, and whether missing values go left with it.
 
