@@ -159,7 +159,9 @@ def test_who_can_open_what_is_said():
         "them, and gets no sum of fewer than 2 others"
     )
     assert "lies opens it alone" in SecureSum(threshold=0.2).promise(11)
-    rows = [row.words for row in summed().who_sees() if row.who == "the server"]
+    seen = summed().who_sees()
+    assert [row.words for row in seen if row.who == "together"] == [SecureSum().promise(4)]
+    rows = [row.words for row in seen if row.who == "the server"]
     assert any("the sum over those who came" in words for words in rows) and not any("loss" in words for words in rows)
 
 

@@ -231,7 +231,7 @@ class Run:
         stages = () if self.channel is None else self.channel.stages
         real = self.data.remote if real is None else real
         judged = choose_clients(self.settings.evaluate_clients, len(self.data), self.seed, self.hidden and real)
-        return who_sees(
+        rows = who_sees(
             self.method,
             stages,
             real=real,
@@ -241,6 +241,14 @@ class Run:
             samples=bool(self.local.sample_clip is not None and self.local.sample_noise),
             reply=self._reply_bytes(),
         )
+        if self.channel is not None and self.channel.hides:
+            rows.append(Sight("together", "the server and clients", self.channel.hiding.promise(self._mean_cohort())))
+        return rows
+
+    def _mean_cohort(self) -> int:
+        """How many clients take part in a sum, on the average of all rounds."""
+        least = 0 if self.channel is None else self.channel.hiding.least
+        return max(least, round(self.sampling.mean(self.population)))
 
     def _reply_bytes(self) -> tuple[int, int] | None:
         """Return the bytes of a reply with all of the method's fields, without the channel and with it."""
@@ -254,9 +262,8 @@ class Run:
     def _summed_bytes(self, channel: Channel) -> int:
         """Return the bytes that a client of a cohort of the mean size sends for sums of all of the method's fields."""
         fields = reply_fields(self.method, self.task)
-        clients = max(channel.hiding.least, round(self.sampling.mean(self.population)))
         common, told = shared_draws(self.seed, 0, 0), channel.told({})
-        summing = Summing(channel, fields, self.method, common, told, clients)
+        summing = Summing(channel, fields, self.method, common, told, self._mean_cohort())
         shapes = {name: f.resolve(self.task.sizes, self.method) for name, f in fields.items() if name in channel.sizes}
         return summing.bytes(summing.slots({name: torch.empty(shape) for name, shape in shapes.items()}))
 
