@@ -310,6 +310,18 @@ def test_ahead_in_every_seed_comes_with_its_chance_by_luck():
     assert "3 seeds are too few to be sure of anything, 8 are the least" in text["How sure"]
 
 
+def test_few_seeds_without_a_leader_name_the_baseline_for_now():
+    text = say(method("fedavg", [0.5, 0.6, 0.7]), method("b", [0.51, 0.62, 0.69]))
+    assert text["In short"] == (
+        "fedavg for now; 3 seeds are too few to show that another is better; --budget adds seeds until it is decided."
+    )
+
+
+def test_further_shares_are_percent_too():
+    e = method("fedavg", [0.5], others={"balanced accuracy": [0.833], "AUC": [0.9]})
+    assert (results._other(e, "balanced accuracy"), results._other(e, "AUC")) == ("83.3 %", "0.900")
+
+
 def test_one_seed_says_nothing():
     text = say(method("fedavg", [0.5]), method("b", [0.9]), method("local-only", [], reference=True, own=[0.1]))
     assert text["How sure"].startswith("one seed was run, so no difference here can be told from chance")

@@ -16,7 +16,7 @@ from unalike.comparison.jobs import Arm, Job, Tuned, guess_of
 from unalike.comparison.verdict import NO_VERDICT, Answer, Verdict, learned, verdict
 from unalike.files import complaining, replace
 from unalike.metrics.lines import FEW_SAMPLES
-from unalike.metrics.names import NUMBERS, Number
+from unalike.metrics.names import NUMBERS, SHARES, Number, spoken
 from unalike.results import evidence, stats
 from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits, figure, gap, known
 from unalike.text import csv_text, decimal, listed, size, span
@@ -387,7 +387,7 @@ def _figure(values: Sequence[float], unit: str, spread: bool = True) -> str:
 
 
 def _other(e: Evidence, name: str) -> str:
-    return _figure(e.others.get(name, []), "plain")
+    return _figure(e.others.get(name, []), "percent" if name in map(spoken, SHARES) else "plain")
 
 
 def _diverged(e: Evidence) -> str:

@@ -175,6 +175,11 @@ class _Judge:
     def seeds(self) -> int:
         return len(self.base.seeds)
 
+    @property
+    def least(self) -> int:
+        """The fewest seeds after which a method can be surely better."""
+        return stats.least_seeds(level_of_headline(self.claims, self.headline.wish))
+
     def claim(self, measure: Measure, method: Evidence) -> Claim | None:
         return self.claims.get((measure.wish, method.label))
 
@@ -317,6 +322,9 @@ class _Judge:
         if self.blind:
             why = f"{base.label} is not shown to have learned, nor any other to be better"
             return f"In short: not decided after {self.seeds} seeds: {why}; {MORE_SEEDS}."
+        if self.seeds < self.least:
+            few = f"{self.seeds} seeds are too few to show that another is better"
+            return f"In short: {base.label} for now; {few}; {MORE_SEEDS}."
         return f"In short: {base.label}; no other is shown to be better here."
 
     def _gap(self, method: Evidence) -> str:
@@ -328,7 +336,7 @@ class _Judge:
             return []
         if self.seeds == 1:
             return ["How sure: one seed was run, so no difference here can be told from chance."]
-        least = stats.least_seeds(level_of_headline(self.claims, self.headline.wish))
+        least = self.least
         test = "all that is called sure holds together with a chance of 95 %, at whichever seed one stops"
         few = f"; {self.seeds} seeds are too few to be sure of anything, {least} are the least"
         return [f"How sure: {test}{few if self.seeds < least else ''}."]
