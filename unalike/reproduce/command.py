@@ -26,7 +26,7 @@ from unalike import report
 from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.nn.numerics import PRECISIONS
-from unalike.reproduce import choose, define, measure, pages
+from unalike.reproduce import choose, define, measure, overview, pages
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.jobs import Clock, NoData, OutOfTime, Queue
 from unalike.reproduce.results import Results
@@ -245,7 +245,7 @@ def _pages(args: argparse.Namespace) -> int:
     papers = [(define.paper(name), results, quick) for name, results, quick in both]
     for paper in papers:
         pages.write(*paper, docs)
-    page = pages.index(papers, docs)
+    page = overview.write(papers, docs)
     if not args.quiet:
         print(f"{len(papers)} papers in {docs}; begin with {page}")
     return 0

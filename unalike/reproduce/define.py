@@ -6,6 +6,8 @@
     [[table]]                  id, title, methods, measures, rows, seeds; wide: a column a measure; best, further: so
                                many methods, the best by validation, have so many seeds more
     [numbers.table3."a-b"]     what the paper prints in row a-b: a value a measure for each method, and their origin
+    [like]                     data sets of which nothing was run: the one whose times count for it
+    [printed]                  the same from the paper's own file of numbers (unalike/reproduce/numbers.py)
     [quick]                    a table of minutes, with claims that can fail; several as [[quick]], each with an id
 
 A table's rows are grids: lists of axes, an axis a list of parts or {set = "method.lam", values = [...]}. Every
@@ -30,7 +32,7 @@ from typing import Any
 
 from unalike import config
 from unalike.errors import UnalikeError, line_of, unknown
-from unalike.metrics.lines import is_number
+from unalike.reproduce.numbers import Numbers, Printed, parse
 from unalike.run.settings import RunSettings
 from unalike.settings.knobs import knobs
 
@@ -48,7 +50,7 @@ class Row:
     label: str
     parts: tuple[dict[str, Any], ...]
     target: float | str | None  # or the method whose last number it is
-    numbers: dict[str, Any]
+    numbers: dict[str, list[Printed | None]]  # by method, one for each measure
     begins: str = ""  # the id of its first part
 
     @property
@@ -56,11 +58,10 @@ class Row:
         """What tells it from rows that begin alike: the label of its last part."""
         return str(self.parts[-1]["label"])
 
-    def paper(self, method: str, measure: int) -> float | None:
-        """Return the printed number; None where it is not at hand."""
-        value = self.numbers.get(method)
-        values = value if isinstance(value, list) else [value]
-        return None if measure >= len(values) or not is_number(values[measure]) else values[measure]
+    def paper(self, method: str, measure: int) -> Printed | None:
+        """Return the printed number; None where there is none."""
+        values = self.numbers.get(method, [])
+        return values[measure] if measure < len(values) else None
 
 
 @dc.dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Table:
     further: int = 0  # ... have so many seeds more, and with them `against`
     against: str | None = None  # the method that the others are tested against, over the seeds
     wide: bool = False  # a line a method and a column a measure, where a paper prints nothing to compare with
+    figure: bool = False  # the paper draws it and prints no numbers
     across: str = ""  # what differs between rows that begin alike, where a picture goes across them
 
     @property
@@ -136,8 +138,10 @@ class Paper:
         self.id, self.tree = id, tree
         self.name, self.title, self.cite = tree["name"], tree["title"], tree["cite"]
         self.methods: dict[str, dict[str, Any]] = tree["method"]
+        self.own: list[str] = tree.get("own", [])  # the paper's own methods, not its baselines
         self.local_models: bool = tree.get("local_models", False)
         self.choices: dict[str, Any] = tree.get("choose", {})
+        self.numbers = Numbers(id, tree.get("printed", {}))
         self.tables = {table["id"]: self._table(table) for table in tree["table"]}
         quick = tree["quick"] if isinstance(tree["quick"], list) else [tree["quick"]]
         self.quick = [self._table({"id": "quick", **table}) for table in quick]
@@ -150,7 +154,8 @@ class Paper:
             raise UnalikeError(
                 f"{self.id} {table['id']} has further seeds for the best by validation: it needs choose = true."
             )
-        rows = [row for grid in table["rows"] for row in self._rows(table["id"], grid)]
+        numbers = self._numbers(table["id"], table["measures"])
+        rows = [row for grid in table["rows"] for row in self._rows(numbers, grid)]
         for row in rows:
             if isinstance(row.target, str) and row.target not in table["methods"]:
                 raise unknown(
@@ -160,14 +165,24 @@ class Paper:
         more = {k: v for k, v in table.items() if k in known and k != "rows"}
         return Table(**{"seeds": 1, **more, "rows": rows, "claims": tuple(table.get("claims", ()))})
 
-    def _rows(self, table: str, grid: Sequence[Any]) -> Iterator[Row]:
-        numbers = self.tree.get("numbers", {}).get(table, {})
+    def _numbers(self, table: str, measures: Sequence[str]) -> dict[str, dict[str, list[Printed | None]]]:
+        """The printed numbers of a table by row and method: of the paper's own file, and of its TOML file."""
+        out = self.numbers.of(table, measures)
+        for row, own in self.tree.get("numbers", {}).get(table, {}).items():
+            values = {method: given for method, given in own.items() if method != "origin"}
+            lists = {method: given if isinstance(given, list) else [given] for method, given in values.items()}
+            out[row] = {**out.get(row, {}), **{method: [*map(parse, given)] for method, given in lists.items()}}
+        return out
+
+    def _rows(self, numbers: dict[str, dict[str, list[Printed | None]]], grid: Sequence[Any]) -> Iterator[Row]:
         for combination in itertools.product(*map(self._axis, grid)):
             ids, parts = zip(*combination, strict=True)
             labels = [part["label"] for part in parts if part["label"]]
             targets = [part["target"] for part in parts if "target" in part]
             id = "-".join(ids)
-            yield Row(id, ", ".join(labels), parts, targets[-1] if targets else None, numbers.get(id, {}), ids[0])
+            plain_id = "-".join(name for name, part in combination if "sweep" not in part)  # a study of a printed row
+            own = numbers.get(id) or numbers.get(plain_id, {})
+            yield Row(id, ", ".join(labels), parts, targets[-1] if targets else None, own, ids[0])
 
     def _axis(self, axis: Any) -> list[tuple[str, dict[str, Any]]]:
         if isinstance(axis, list):
@@ -201,6 +216,12 @@ class Paper:
         if "steps" in tables["local"]:
             tables["local"].pop("epochs", None)
         return tables
+
+    def like(self, row: Row, method: str) -> Tables:
+        """The settings of which times are asked: a data set of which nothing was run is as large as another one."""
+        tables = self.settings(row, method)
+        name = tables["data"].get("name")
+        return {**tables, "data": {**tables["data"], "name": self.tree.get("like", {}).get(name, name)}}
 
     def job(self, row: Row, method: str, seed: int, tables: Tables | None = None, fold: int | None = None) -> Job:
         """With a seed: the run's is the seed itself, the data's counts from the paper's own."""

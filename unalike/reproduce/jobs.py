@@ -304,7 +304,7 @@ def _kind(job: Job) -> str:
     tables = plain(job.tables)
     for table, setting in LOOSE.items():
         tables.get(table, {}).pop(setting, None)
-    return json.dumps([job.row, job.method, tables], sort_keys=True)
+    return json.dumps([job.method, tables], sort_keys=True)
 
 
 def _which(jobs: Sequence[Job]) -> str:

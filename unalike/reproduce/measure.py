@@ -10,23 +10,14 @@ from typing import Any
 
 from unalike import config
 from unalike.metrics.names import of
+from unalike.reproduce import judge
 from unalike.reproduce.define import Paper, Row, Table
+from unalike.reproduce.numbers import Printed
 from unalike.reproduce.results import Result, Results
 from unalike.results import stats
 from unalike.results.evidence import REFERENCES
 from unalike.run.sampling import sampling
 
-NOT_AT_HAND = "the paper's number is not at hand"
-# How near is near, for each unit: (reproduces, close); a share where it says so. Accuracies are in points.
-NEAR = {
-    "%": (0.5, 2.0),
-    "pp²": (0.10, 0.30),
-    "rounds": (0.10, 0.30),
-    "bytes": (0.0, 0.01),
-    "MB": (0.0, 0.01),
-    "kB": (0.0, 0.01),
-    "s": (0.10, 0.30),
-}
 Value = Callable[[Result, str, float | None], float | None]  # of a result, a key and the target
 
 
@@ -120,11 +111,13 @@ class Cell:
     row: Row
     method: str
     measure: Measure
-    paper: float | None
+    paper: Printed | None
     values: dict[int, float]
     missed: list[int]  # seeds of runs that gave no number: diverged, or short of the target
     done: int
     diverged: tuple[int, ...] = ()  # the rounds in which those did that diverged
+    rounds: int = 0  # of the shortest of our runs
+    figure: bool = False  # the paper draws it and prints no number
 
     @property
     def mean(self) -> float | None:
@@ -136,21 +129,11 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        return None if self.mean is None or self.paper is None else self.mean - self.paper
+        return None if self.mean is None or self.paper is None else self.mean - self.paper.value
 
     @property
     def verdict(self) -> str:
-        if not self.done or self.paper is None:
-            return NOT_AT_HAND if self.done else "not run"
-        if self.difference is None:
-            return "does not"
-        one, two = NEAR.get(self.measure.unit, (0.05, 0.2))
-        scale = 1.0 if self.measure.unit == "%" else max(abs(self.paper), 1e-12)
-        apart = abs(self.difference) / scale
-        if apart <= one:
-            return "reproduces"
-        near = apart <= two or abs(self.difference) <= 2 * (self.deviation or 0.0)
-        return "close" if near else "does not"
+        return judge.verdict(self)
 
 
 def cells(
@@ -163,6 +146,7 @@ def cells(
         for method in table.methods:
             jobs = {seed: finder(row, method, seed) for seed in seeds}
             found = {s: result for s, job in jobs.items() if job and (result := results.of(job, table.timed))}
+            rounds = min((result.get("rounds", 0) for result in found.values()), default=0)
             diverged = tuple(result["diverged"] for result in found.values() if result.get("diverged"))
             for k, text in enumerate(table.measures):
                 one = measure(text)
@@ -170,7 +154,8 @@ def cells(
                 numbers = {seed: one.of(result, targets[seed]) for seed, result in found.items()}
                 values = {seed: value for seed, value in numbers.items() if value is not None}
                 missed = [seed for seed, value in numbers.items() if value is None]
-                out.append(Cell(row, method, one, row.paper(method, k), values, missed, len(found), diverged))
+                facts = values, missed, len(found), diverged, rounds, table.figure
+                out.append(Cell(row, method, one, row.paper(method, k), *facts))
     return out
 
 

@@ -4,8 +4,7 @@ without the runs."""
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from unalike.files import complaining, replace
 from unalike.reproduce import choose, measure, pictures
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
+from unalike.reproduce.numbers import Printed
 from unalike.reproduce.results import BINS, Result, Results
 from unalike.results import stats
 from unalike.text import csv_text, span
@@ -77,14 +77,19 @@ class Found:
         seconds that they may take."""
         count: int = 0
         times: dict[str, tuple[int, float]] = {}
-        for row, method in itertools.product(self.rows, self.table.methods):
-            lacking = len(self.wanted(row, method)) - len(self.results_of(row, method))
+        for _, _, lacking, one in self.lacking_runs():
             count += lacking
-            one = measure.estimate(self.paper.settings(row, method), self.timed) if lacking else None
             if one:
                 runs, seconds = times.get(one[1], (0, 0.0))
                 times[one[1]] = runs + lacking, seconds + lacking * one[0]
         return count, times
+
+    def lacking_runs(self) -> Iterator[tuple[Row, str, int, tuple[float, str] | None]]:
+        """Give every row and method of which runs are missing, how many, and the seconds and the device of one."""
+        for row, method in itertools.product(self.rows, self.table.methods):
+            lacking = len(self.wanted(row, method)) - len(self.results_of(row, method))
+            if lacking:
+                yield row, method, lacking, measure.estimate(self.paper.like(row, method), self.timed)
 
     def results_of(self, row: Row, method: str) -> list[Result]:
         jobs = self.jobs(row, method)
@@ -96,6 +101,14 @@ class Found:
 
 def number(value: float | None, unit: str, sign: bool = False) -> str:
     return NOTHING if value is None else f"{value:{'+' if sign else ''}.{DIGITS.get(unit, 4)}f}"
+
+
+def printed(cell: Cell) -> str:
+    """The paper's number as it prints it."""
+    if cell.paper is None:
+        return NOTHING
+    text = ("> " if cell.paper.more_than else "") + number(cell.paper.value, cell.measure.unit)
+    return text + (f" ± {number(cell.paper.spread, cell.measure.unit)}" if cell.paper.spread is not None else "")
 
 
 def ours(cell: Cell) -> str:
@@ -138,7 +151,7 @@ def lines(found: Found) -> list[list[str]]:
         unit = cell.measure.unit
         several = [cell.measure.words] if len(found.table.measures) > 1 else []
         row = [cell.row.label, found.paper.methods[cell.method]["label"], *several]
-        row += [number(cell.paper, unit), ours(cell), number(cell.difference, unit, sign=True), cell.verdict]
+        row += [printed(cell), ours(cell), number(cell.difference, unit, sign=True), cell.verdict]
         out.append([*row, *([_test(found, cell)] if found.table.against else []), str(cell.done)])
     return out
 
@@ -196,7 +209,8 @@ def text(found: Found) -> str:
 def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
     """Return the paper's page, its CSV and its curves."""
     sections = [_head(paper)]
-    rows = [["table", "row", "method", "measure", "paper", "ours", "deviation", "difference", "verdict", "seeds"]]
+    rows = [["table", "row", "method", "measure"]]
+    rows[0] += ["paper", "paper's spread", "ours", "deviation", "difference", "verdict", "seeds"]
     for table in paper.tables.values():
         found = Found(paper, table, table.rows, table.all_seeds, results, quick)
         sections.append(_section(found, docs))
@@ -204,8 +218,8 @@ def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
     checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
     sections += [_section(check, docs) for check in checks if check.shown()]
     page = docs / f"{paper.id}.md"
-    _write(page, "\n\n".join(sections) + "\n")
-    _write(docs / f"{paper.id}.csv", csv_text(rows))
+    save(page, "\n\n".join(sections) + "\n")
+    save(docs / f"{paper.id}.csv", csv_text(rows))
     return page
 
 
@@ -215,9 +229,7 @@ def _head(paper: Paper) -> str:
 {paper.cite}
 
 Made by `unalike reproduce --pages` from the results in `experiments/`; do not edit. Ours is the mean ±
-the standard deviation over seeds. *Reproduces*: within 0.5 points (counts and variances: 10 %). *Close*:
-within 2 points (30 %), or within two standard deviations. A paper's number that could not be had is not
-guessed.
+the standard deviation over seeds. What the verdicts mean: [Do the papers hold?](index.md).
 What was read how, and why: [notes](../../experiments/{paper.id}/notes.md)."""
 
 
@@ -226,21 +238,21 @@ def _section(found: Found, docs: Path) -> str:
     parts = [f"## {table.id}: {table.title}", table.notes]
     parts.append("Measured: " + "; ".join(measure.measure(m).words for m in table.measures) + ".")
     if rows := lines(found):
-        parts.append(_markdown([columns(found), *rows]))
+        parts.append(markdown([columns(found), *rows]))
     parts += [f"- {claim.words}" for claim in found.claims if claim.margins]
     shown = [*{cell.row.id: cell.row for cell in found.shown()}.values()]
     for name, some in pictures.groups(table, shown).items():
         image = pictures.across(found, some) if table.across else pictures.curves(found, some[0])
         if image:
             file = f"{found.paper.id}-{table.id}-{name}.svg"
-            _write(docs / "images" / file, image)
+            save(docs / "images" / file, image)
             parts.append(f"![{some[0].label}](images/{file})")
         parts += [_clients(found, row) for row in some]
     parts.append(lacking(found))
     return "\n\n".join(part for part in parts if part)
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[list[str]]) -> str:
     """Return a table; the first row has the titles."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
 
@@ -261,62 +273,21 @@ def _clients(found: Found, row: Row) -> str:
 
 
 def _csv(found: Found, cell: Cell) -> list[str]:
-    values = [cell.paper, cell.mean, cell.deviation, cell.difference]
-    plain = ["" if value is None else f"{value:.6g}" for value in values]
+    values = [cell.mean, cell.deviation, cell.difference]
+    plain = [f"{value:.6g}" if value is not None else "" for value in values]
+    plain = [*_printed_csv(cell.paper), *plain]
     name = f"{cell.measure.how} {cell.measure.key}".strip()
     return [found.table.id, cell.row.id, cell.method, name, *plain, cell.verdict, str(cell.done)]
 
 
-def index(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
-    """Do the papers hold? Table by table."""
-    rows = [["paper", "table", "what", "cells run", "reproduce", "close", "do not", "no number to compare"]]
-    sections, waiting = [], []
-    for paper, results, quick in papers:
-        section = [f"## {paper.name}", paper.cite + ".", came_out(results.folder.parent / "notes.md")]
-        for table in paper.tables.values():
-            found = Found(paper, table, table.rows, table.all_seeds, results)
-            words = Counter(cell.verdict for cell in found.shown() if cell.done)
-            if not words:
-                waiting.append(f"{paper.name} {table.id}")
-                continue
-            counts = [words[w] for w in ("reproduces", "close", "does not", measure.NOT_AT_HAND)]
-            link = f"[{table.id}]({paper.id}.md)"
-            rows.append([paper.name, link, table.title, str(sum(words.values())), *map(str, counts)])
-            section.append(_claims(found.claims, f"Claims of {link}, tested on our runs:"))
-            row, plots = found.shown()[0].row, [part for part in section if part.startswith("![")]
-            image = f"images/{paper.id}-{table.id}-{next(iter(pictures.groups(table, [row])))}.svg"
-            if not plots and (docs / image).is_file():
-                section.append(f"![{row.label}]({image})")
-        checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
-        title = f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"
-        section.append(_claims([claim for check in checks for claim in check.claims], title))
-        sections.append("\n\n".join(filter(None, section)))
-    body = [
-        "# Do the papers hold?",
-        "Made by `unalike reproduce --pages` from `experiments/`; do not edit. What the words mean stands on each "
-        "page. A claim holds if it does in every seed that was run.",
-    ]
-    if len(rows) > 1:
-        body.append(_markdown(rows))
-    if waiting:
-        body.append(f"Not run yet: {', '.join(waiting)}.")
-    _write(docs / "index.md", "\n\n".join([*body, *sections]) + "\n")
-    return docs / "index.md"
+def _printed_csv(one: Printed | None) -> list[str]:
+    """The printed number and its ±; "> 600" is >600."""
+    if one is None:
+        return ["", ""]
+    return [f"{'>' if one.more_than else ''}{one.value:.6g}", "" if one.spread is None else f"{one.spread:.6g}"]
 
 
-def _claims(found: Sequence[Claim], title: str) -> str:
-    words = [f"- {claim.words}" for claim in found if claim.margins]
-    return "\n".join([title, "", *words]) if words else ""
-
-
-def came_out(notes: Path) -> str:
-    """Return the part of a paper's notes that says what came out, written by whoever looked at the numbers."""
-    text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
-    _, _, after = text.partition("\n## What came out\n")
-    return after.partition("\n## ")[0].strip()
-
-
-def _write(path: Path, content: str) -> None:
+def save(path: Path, content: str) -> None:
     with complaining(f"Cannot write to {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, content.encode())

@@ -1,4 +1,5 @@
-"""The pictures of a paper's page: a number over rounds, one picture a row, or across the rows of a table."""
+"""The pictures of a paper's page: a number over rounds, one picture a row, or across the rows of a table; and all its
+printed numbers against ours."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from unalike.metrics.names import of
 from unalike.reproduce import measure
-from unalike.reproduce.define import Row, Table
+from unalike.reproduce.define import Paper, Row, Table
+from unalike.reproduce.judge import CLOSE, CONTRADICTS, DIFFERS, ORDER, REPRODUCES
 from unalike.reproduce.results import Result
+from unalike.reproduce.tally import Judged
 from unalike.results import stats
 
 if TYPE_CHECKING:
@@ -46,10 +49,12 @@ def curves(found: Found, row: Row) -> str:
     diamonds: dict[str, tuple[float, float]] = {}
     for method in series:
         printed = row.paper(method, 0)
-        if printed is not None and one.unit == "%":
-            circles[method] = rounds, printed
-        if printed is not None and one.unit == "rounds" and isinstance(row.target, float) and printed <= rounds:
-            diamonds[method] = printed, 100 * row.target
+        if printed is None or printed.more_than:
+            continue
+        if one.unit == "%":
+            circles[method] = rounds, printed.value
+        if one.unit == "rounds" and isinstance(row.target, float) and printed.value <= rounds:
+            diamonds[method] = printed.value, 100 * row.target
     values = [v for points in series.values() for _, v in points[len(points) // 20 :]]
     values += [value for _, value in circles.values()]
     below = [(rounds * k / 4, f"{rounds * k / 4:.0f}") for k in range(5)]
@@ -118,6 +123,71 @@ def _picture(
             out.append(f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {mark}/>')
     out.append(f'<text x="{LEFT}" y="{HIGH - 8}">{escape(title)}</text></svg>')
     return "\n".join(out) + "\n"
+
+
+# ---------------------------------------------------------------- printed against ours
+
+SIDE, GAP, TOP = 300, 70, 40
+SHADES = {REPRODUCES: "#3ca951", CLOSE: "#efb118", DIFFERS: "#e4572e", CONTRADICTS: "#9498a0"}
+UNITS = {"%": "accuracy, %", "rounds": "rounds to the target", "pp²": "variance over clients, pp²"}
+
+
+def diagonal(paper: Paper, judged: Sequence[Judged]) -> str:
+    """Return printed numbers against ours, a point a number: a panel a unit, the paper's own methods as diamonds."""
+    points: dict[str, list[tuple[float, float, Judged]]] = {}
+    for one in judged:
+        if one.cell and one.cell.mean is not None and one.verdict in SHADES and one.cell.measure.unit in UNITS:
+            points.setdefault(one.cell.measure.unit, []).append((one.printed.value, one.cell.mean, one))
+    panels = [_panel(paper, unit, points[unit], k) for k, unit in enumerate(u for u in UNITS if u in points)]
+    wide, high = LEFT + len(panels) * (SIDE + GAP), TOP + SIDE + 50
+    size = f'viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="11"'
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f'<rect width="{wide}" height="{high}" fill="white"/>']
+    for k, (word, shade) in enumerate(SHADES.items()):
+        x = LEFT + (0, 80, 130, 185)[k]
+        out.append(f'<circle cx="{x}" cy="12" r="4" fill="{shade}"/><text x="{x + 8}" y="16">{word}</text>')
+    name = escape(paper.name)
+    out.append(f'<text x="{LEFT}" y="32">{name}: diamonds are its own methods, circles its baselines</text>')
+    return "\n".join([*out, *panels, "</svg>"]) + "\n" if panels else ""
+
+
+def _panel(paper: Paper, unit: str, points: Sequence[tuple[float, float, Judged]], number: int) -> str:
+    """Return one square: printed across, ours upwards, with the same ticks on both axes."""
+    values = [value for x, y, _ in points for value in (x, y)]
+    scale = math.log if unit == "rounds" else float  # from 20 to 1000 of them
+    ticks = _doubling(min(values), max(values)) if unit == "rounds" else _ticks(min(values), max(values))
+    left, low = LEFT + number * (SIDE + GAP), TOP + SIDE
+
+    def place(value: float) -> float:
+        return SIDE * (scale(value) - scale(ticks[0])) / (scale(ticks[-1]) - scale(ticks[0]))
+
+    out = [f'<path d="M{left} {low}l{SIDE} -{SIDE}" stroke="#999"/>']
+    for tick in ticks:
+        at, text = place(tick), f"{tick:.5g}"
+        out.append(f'<path d="M{left} {low - at:.1f}h{SIDE}M{left + at:.1f} {low}v-{SIDE}" stroke="#eee"/>')
+        out.append(f'<text x="{left - 4}" y="{low - at + 4:.1f}" text-anchor="end">{text}</text>')
+        out.append(f'<text x="{left + at:.1f}" y="{low + 14}" text-anchor="middle">{text}</text>')
+    for x, y, one in sorted(points, key=lambda point: -ORDER.index(point[2].verdict)):
+        out.append(_mark(left + place(x), low - place(y), one, one.printed.method in paper.own))
+    out.append(f'<text x="{left}" y="{low + 32}">{UNITS[unit]}: printed across, ours upwards</text>')
+    return "\n".join(out)
+
+
+def _mark(x: float, y: float, one: Judged, own: bool) -> str:
+    """Return a point; a browser tells what it is when the mouse is on it."""
+    fill = f'fill="{SHADES[one.verdict]}" fill-opacity="0.75"'
+    words = f"{one.printed.table}, {one.printed.row}, {one.printed.method}, {one.printed.metric}: {one.verdict}"
+    title = f"<title>{escape(words)}</title>"
+    if own:
+        return f'<path d="M{x:.1f} {y - 5:.1f}l5 5l-5 5l-5 -5z" {fill}>{title}</path>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" {fill}>{title}</circle>'
+
+
+def _doubling(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, 20, 50, ... around these, which are positive."""
+    sizes = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [n * 10.0**size for size in sizes for n in (1, 2, 5)]
+    first = max(tick for tick in every if tick <= low)
+    return [tick for tick in every if first <= tick <= min(t for t in every if t >= high)]
 
 
 def _ticks(low: float, high: float) -> list[float]:

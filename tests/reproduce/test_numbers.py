@@ -1,0 +1,228 @@
+"""Printed numbers: how they are read, where they stand among our rows, and what is counted."""
+
+import csv
+import dataclasses as dc
+
+import pytest
+from paths import ROOT
+
+from unalike.errors import UnalikeError
+from unalike.reproduce import define, judge, measure, pages, pictures, results, tally
+from unalike.reproduce.numbers import Numbers, Printed, parse
+
+PAPERS = {"feddc": 335, "rfedavg": 104, "fedfa": 144, "fedavgr": 79}
+
+
+@pytest.mark.parametrize(
+    "given, value, spread, more",
+    [
+        (93.1, 93.1, None, False),
+        ("93.1 ± 0.4", 93.1, 0.4, False),
+        ("> 600", 600.0, None, True),
+        (">600", 600.0, None, True),
+        ("7", 7.0, None, False),
+    ],
+)
+def test_how_a_number_is_written(given, value, spread, more):
+    found = parse(given)
+    assert (found.value, found.spread, found.more_than) == (value, spread, more)
+
+
+@pytest.mark.parametrize("given", ["about 7", "< 600", "7 ±", ""])
+def test_a_number_that_is_none_is_an_error_of_one_line(given):
+    with pytest.raises(UnalikeError, match="A printed number is written"):
+        parse(given)
+    assert parse(None) is None
+
+
+@pytest.mark.parametrize("name, count", PAPERS.items())
+def test_every_printed_result_is_counted_once(name, count):
+    """Tables and figures without those about data, and without speedups, which follow from rounds."""
+    paper = define.paper(name)
+    with (ROOT / "unalike/reproduce/printed" / f"{name}.csv").open(encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["table"] != "text" and line["method"]]
+    kept = [line for line in lines if line["metric"] != "speedup"]
+    counted = paper.numbers.counted()
+    assert len(counted) == len(kept) == count
+    assert len({(one.table, one.row, one.method, one.metric) for one in counted}) == count
+
+
+def test_notes_say_more_than_and_doubt():
+    every = {(p.table, p.row, p.method, p.metric): p for p in define.paper("feddc").numbers.all}
+    late = every["table1", "cifar10/iid/p15/100", "fedavg", "rounds_to_target"]
+    assert late.more_than and late.value == 1000 and "81.67" in late.doubt
+    sure = every["table1", "fashion-mnist/d1/full/100", "fedavg", "rounds_to_target"]
+    assert sure.more_than and not sure.doubt
+    assert not every["table1", "mnist/d1/full/100", "fedavg", "rounds_to_target"].more_than
+    assert sum(bool(one.doubt) for name in PAPERS for one in define.paper(name).numbers.all) == 38
+
+
+@pytest.mark.parametrize(
+    "paper, table, row, method, measure_, value, spread",
+    [
+        ("rfedavg", "table1", "mnist-sim0-silo", "fedprox", 0, 85.74, 5.61),
+        ("rfedavg", "program", "cifar10-sim0-silo", "rfedavg-plus-code", 0, 47.41, 0.32),
+        ("rfedavg", "epochs", "mnist-sim100-silo-steps", "fedavg", 0, 99.28, 0.01),
+        ("rfedavg", "table2", "sent140-users-device-text", "fedavg", 0, 72.88, 0.26),
+        ("rfedavg", "table3", "mnist-sim0-device", "rfedavg", 0, 204800, None),
+        ("rfedavg", "table3", "mnist-sim0-silo", "rfedavg-plus", 0, 2048, None),
+        ("fedfa", "table2", "05-05", "fedprox", 1, 33.60, None),
+        ("fedfa", "table3", "1-1", "fedfa-mo-samples", 3, 818.9, None),
+        ("feddc", "table3", "fashion-d1-full-100", "feddc", 0, None, None),
+        ("feddc", "table1", "fashion-d1-p15-100", "feddc", 0, 87, None),
+        ("feddc", "table3", "synthetic-01-set-p15", "feddc", 0, 99.62, None),
+        ("feddc", "table3", "cifar100-iid-classes-full-100", "feddc", 0, 55.52, None),
+        ("feddc", "ablation", "cifar10-d2-p15-100", "feddc", 0, 84.58, None),
+        ("fedavgr", "table3", "a1a-shards-300", "fedavg", 0, 84.29, 0.06),
+        ("fedavgr", "table2-synthetic", "synthetic-250", "mmd", 0, 96.12, None),
+        ("fedavgr", "search", "svmguide1-shards-300-lr=5e-05-sigma=0.1", "fedavg", 0, 90.95, 0.86),
+        ("feddc", "alpha", "cifar10-d2-p15-100-alpha=0.01", "feddc", 0, None, None),
+    ],
+)
+def test_where_printed_numbers_stand(paper, table, row, method, measure_, value, spread):
+    (found,) = (r for r in define.paper(paper).tables[table].rows if r.id == row)
+    one = found.paper(method, measure_)
+    assert (one and one.value, one and one.spread) == (value, spread)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_places_name_rows_methods_and_measures_that_are_there(name):
+    """A misspelt row or method would be 'no row here' without a word: what has no row is listed."""
+    paper = define.paper(name)
+    without = {
+        "feddc": {"cifar10/iid/full/500", "cifar100/iid/full/500"},
+        "rfedavg": {"sent140/iid/silo", "sent140/non-iid/silo", "rnn/silo", "rnn/device"},
+        "fedfa": {"femnist", "sent140"},
+        "fedavgr": {f"synthetic-1-1/r{rounds}" for rounds in (0, 30, 60, 100)},
+    }[name]
+    cells = [(t.id, _cell(row.paper(m, k), row=row, method=m)) for t in paper.tables.values()
+             for row in t.rows for m in t.methods for k in range(len(t.measures))]  # fmt: skip
+    judged = tally.tally(paper, cells)
+    assert {one.printed.row for one in judged if one.cell is None} == without
+    assert {*paper.own} <= {one.printed.method for one in judged}
+
+
+def test_searches_are_for_baselines_and_what_was_found_is_what_they_say():
+    """A setting is matched on printed numbers of baselines, never on the paper's own method."""
+    paper = define.paper("fedavgr")
+    assert not {*paper.tables["search"].methods} & {*paper.own}
+    table, there = paper.tables["search"], results.Results(ROOT / "experiments" / "fedavgr" / "results")
+    cells = [cell for cell in pages.Found(paper, table, table.rows, [0], there).cells if cell.done]
+    for row in paper.tables["found"].rows:
+        of_set = [cell for cell in cells if cell.row.begins == row.begins]
+        best = min(of_set, key=lambda cell: abs(cell.difference))
+        tables = [paper.settings(one, "fedavg") for one in (best.row, row)]
+        assert tables[0] == tables[1] and best.verdict == judge.REPRODUCES
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def _cell(paper, values=(), unit="final test_accuracy", missed=0, row=None, method="m", **more):
+    row = row or define.Row("r", "r", ({"label": "r"},), None, {})
+    seeds = [*range(len(values), len(values) + missed)]
+    one = measure.measure(unit)
+    return measure.Cell(row, method, one, paper, dict(enumerate(values)), seeds, len(values) + missed, **more)
+
+
+ROUNDS = "rounds-to test_accuracy"
+
+
+@pytest.mark.parametrize(
+    "paper, values, missed, rounds, verdict",
+    [
+        ("> 600", [], 1, 600, judge.REPRODUCES),
+        ("> 600", [], 1, 599, judge.SHORT),
+        ("> 600", [700.0], 0, 1000, judge.REPRODUCES),
+        ("> 600", [550.0], 0, 1000, judge.REPRODUCES),
+        ("> 600", [430.0], 0, 1000, judge.CLOSE),
+        ("> 600", [300.0], 0, 1000, judge.DIFFERS),
+        (100, [], 1, 129, judge.SHORT),
+        (100, [], 1, 130, judge.DIFFERS),
+        (100, [105.0], 1, 500, judge.DIFFERS),  # half of the seeds never get there
+        (100, [105.0, 100.0], 1, 500, judge.REPRODUCES),
+        (100, [], 0, 0, judge.NOT_RUN),
+    ],
+)
+def test_rounds_to_a_target(paper, values, missed, rounds, verdict):
+    assert _cell(parse(paper), values, ROUNDS, missed, rounds=rounds).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "paper, values, verdict",
+    [
+        ("80 ± 5.0", [84.9], judge.REPRODUCES),
+        ("80 ± 0.1", [80.5], judge.REPRODUCES),
+        ("80 ± 0.1", [80.6], judge.CLOSE),
+        ("80 ± 1.5", [82.9], judge.CLOSE),
+        ("80 ± 1.5", [83.1], judge.DIFFERS),
+        ("80 ± 3", [88.2, 93.8], judge.DIFFERS),  # 11 apart, two of hypot(3.96, 3) are 9.9
+        ("80 ± 4", [88.2, 93.8], judge.CLOSE),
+    ],
+)
+def test_the_printed_spread_counts(paper, values, verdict):
+    assert _cell(parse(paper), values).verdict == verdict
+
+
+def test_verdicts_without_a_number_to_reach():
+    doubt = dc.replace(parse(80.0), doubt="another table says 81")
+    assert _cell(doubt, [80.0]).verdict == judge.CONTRADICTS and _cell(doubt).verdict == judge.NOT_RUN
+    assert _cell(None, [80.0], figure=True).verdict == judge.FIGURE
+    assert _cell(None, [80.0]).verdict == judge.NO_NUMBER
+    assert _cell(parse(80.0), missed=1, diverged=(7,)).verdict == judge.DIFFERS
+    assert _cell(parse("> 600"), [], ROUNDS, 1, diverged=(7,), rounds=700).verdict == judge.DIFFERS
+
+
+def test_the_rules_on_the_page_are_those_that_are_computed():
+    for text in ("0.5 points", "within 10 %", "2 points (30 %", "two standard deviations", "1.3 times"):
+        assert text in judge.RULES
+    assert judge.NEAR["%"] == (0.5, 2.0) and judge.NEAR["rounds"] == judge.NEAR["pp²"] == (0.10, 0.30)
+    for word in (*judge.ORDER[:5], judge.FIGURE, judge.NO_NUMBER, judge.NO_ROW):
+        assert f"**{word}**" in judge.RULES.replace("\n  ", " ")
+
+
+# ---------------------------------------------------------------- all numbers of a paper
+
+
+class Tiny:
+    """A paper with three printed numbers, of which one has two readings and one no row."""
+
+    name, own = "Tiny <1>", ["mine"]
+    numbers = Numbers("tiny", {})
+
+
+def _judged():
+    paper = Tiny()
+    first, second, third = (
+        Printed(value, table="t", row=row, method=method, metric="accuracy")
+        for value, row, method in ((80.0, "a", "mine"), (90.0, "b", "theirs"), (70.0, "c", "theirs"))
+    )
+    paper.numbers.all = [first, second, third]
+    cells = [
+        ("t", _cell(first, [83.0])),
+        ("t", _cell(first, [80.2])),  # another reading
+        ("u", _cell(dc.replace(first, table="t"), [80.0])),  # shown once more, and not counted
+        ("t", _cell(second, [80.0])),
+    ]
+    return paper, tally.tally(paper, cells)
+
+
+def test_the_nearest_reading_counts_and_every_number_has_a_verdict():
+    _, judged = _judged()
+    assert define.paper("rfedavg").numbers.source("program") is None  # shows table1's once more
+    assert define.paper("fedavgr").numbers.source("table2-synthetic") == "table2"
+    assert [one.verdict for one in judged] == [judge.REPRODUCES, judge.DIFFERS, judge.NO_ROW]
+    assert judged[0].cell.mean == 80.2
+    assert tally.counts(judged) == {judge.REPRODUCES: 1, judge.DIFFERS: 1, judge.NO_ROW: 1}
+
+
+def test_the_picture_has_a_point_a_number_on_or_off_the_diagonal():
+    paper, judged = _judged()
+    svg = pictures.diagonal(paper, judged)
+    assert svg.count("<title>") == 2 and "Tiny &lt;1&gt;" in svg
+    (diamond,) = (line for line in svg.splitlines() if "t, a, mine, accuracy: reproduces" in line)
+    (circle,) = (line for line in svg.splitlines() if "t, b, theirs, accuracy: differs" in line)
+    assert diamond.startswith("<path") and circle.startswith('<circle cx="346.0" cy="340.0"')  # right end, bottom
+    late = _cell(parse("> 600"), [400.0], ROUNDS)
+    assert "rounds to the target" in pictures.diagonal(paper, [tally.Judged(late.paper, late)])
+    assert pictures.diagonal(paper, [tally.Judged(late.paper, None)]) == ""

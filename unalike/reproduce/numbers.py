@@ -1,0 +1,106 @@
+"""The numbers that papers print: `printed/PAPER.csv` has every one, in the paper's own words for rows.
+
+A paper's TOML file says under [printed] where they stand among our rows:
+
+    measures   which of our measures a metric is
+    rows       text of a row's name and ours in its place, in order; several are readings of one row. "/" becomes "-"
+    methods    ours for a method, where the names differ or there are several readings
+    tables     the paper's table for one of ours with another name
+    also       the same for tables that show a number once more, beside another reading: there it is not counted
+    scale      [a, b]: a printed number times a / b is ours
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses as dc
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from unalike.errors import UnalikeError
+from unalike.metrics.lines import is_number
+
+FORM = re.compile(r"(>?)\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?")
+DOUBTS = ("uncertain", "inconsistent")  # beginnings of notes: the paper contradicts itself
+FOLLOWS = ("speedup",)  # metrics that follow from another printed number
+
+
+@dc.dataclass(frozen=True)
+class Printed:
+    """A printed number, with its ± where there is one."""
+
+    value: float
+    spread: float | None = None
+    more_than: bool = False  # "> 600"
+    doubt: str = ""  # in what the paper contradicts itself
+    table: str = ""
+    row: str = ""
+    method: str = ""
+    metric: str = ""
+
+
+def parse(given: Any) -> Printed | None:
+    """Read a number of a TOML file: 93.1, "93.1 ± 0.4" or "> 600"; anything else that is no text is not at hand."""
+    if isinstance(given, str):
+        found = FORM.fullmatch(given.strip())
+        if found is None:
+            raise UnalikeError(f'A printed number is written 93.1, "93.1 ± 0.4" or "> 600"; got {given!r}.')
+        return Printed(float(found[2]), float(found[3]) if found[3] else None, bool(found[1]))
+    return Printed(float(given)) if is_number(given) else None
+
+
+class Numbers:
+    """A paper's printed numbers and where they stand among our tables."""
+
+    def __init__(self, paper: str, places: Mapping[str, Any]):
+        self.places = places
+        self.all = [*_read(paper)] if places else []
+
+    def counted(self) -> list[Printed]:
+        """Return the numbers of tables and figures that are results and follow from no other number."""
+        return [one for one in self.all if one.table != "text" and one.method and one.metric not in FOLLOWS]
+
+    def source(self, table: str) -> str | None:
+        """Return the paper's table that one of ours repeats; None where it only shows its numbers once more."""
+        return None if table in self.places.get("also", {}) else self.places.get("tables", {}).get(table, table)
+
+    def of(self, table: str, measures: Sequence[str]) -> dict[str, dict[str, list[Printed | None]]]:
+        """Return the numbers for one of our tables: by row and method, one for each measure."""
+        sources = {self.places.get("tables", {}).get(table, table), self.places.get("also", {}).get(table)}
+        out: dict[str, dict[str, list[Printed | None]]] = {}
+        for one in self.all:
+            wanted = _several(self.places["measures"].get(one.metric, ())) if one.table in sources else []
+            for k, measure in enumerate(measures):
+                for row in self.rows(one.row) if measure in wanted else ():
+                    for method in _several(self.places.get("methods", {}).get(one.method, one.method)):
+                        own = out.setdefault(row, {}).setdefault(method, [None] * len(measures))
+                        own[k] = own[k] or self._scaled(one)
+        return out
+
+    def rows(self, row: str) -> list[str]:
+        """Return our names of a paper's row."""
+        found = [row]
+        for text, ours in self.places.get("rows", {}).items():
+            found = [name.replace(text, new) for name in found for new in (_several(ours) if text in name else [text])]
+        return [name.replace("/", "-") for name in found]
+
+    def _scaled(self, one: Printed) -> Printed:
+        new, old = self.places.get("scale", {}).get(one.metric, (1, 1))
+        return dc.replace(one, value=one.value * new / old)
+
+
+def _several(given: Any) -> list[str]:
+    return [given] if isinstance(given, str) else [*given]
+
+
+def _read(paper: str) -> Iterator[Printed]:
+    text = files("unalike.reproduce").joinpath("printed", f"{paper}.csv").read_text(encoding="utf-8")
+    for line in csv.DictReader(text.splitlines()):
+        notes = [note.strip() for note in line["note"].split(";")]
+        more = any(note.partition(":")[0] == "more than" for note in notes)
+        doubt = "; ".join(note.partition(": ")[2] or note for note in notes if note.startswith(DOUBTS))
+        place = {name: line[name] for name in ("table", "row", "method", "metric")}
+        spread = float(line["spread"]) if line["spread"] else None
+        yield Printed(float(line["value"]), spread, more, doubt, **place)

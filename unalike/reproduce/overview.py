@@ -1,0 +1,205 @@
+"""docs/results/index.md: do the papers hold? For a reader with five minutes, then table by table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from unalike.reproduce import judge, pages, pictures, tally
+from unalike.reproduce.define import Paper, Row
+from unalike.reproduce.measure import Claim
+from unalike.reproduce.pages import Found
+from unalike.reproduce.results import Results
+from unalike.reproduce.tally import Judged
+from unalike.text import span
+
+WORDS = {  # a column of the first table for each verdict
+    judge.REPRODUCES: "reproduce",
+    judge.CLOSE: "close",
+    judge.DIFFERS: "differ",
+    judge.CONTRADICTS: "the paper contradicts itself",
+    judge.SHORT: "too short to say",
+    judge.NOT_RUN: "not run",
+    judge.NO_ROW: "no row here",
+}
+DECIDED = (judge.REPRODUCES, judge.CLOSE, judge.DIFFERS)
+
+
+class Entry:
+    """A paper with its tables, its quick checks, and every number that it prints."""
+
+    def __init__(self, paper: Paper, results: Results, quick: Results):
+        self.paper, self.home = paper, results.folder.parent
+        tables = paper.tables.values()
+        self.found = [Found(paper, table, table.rows, table.all_seeds, results, quick) for table in tables]
+        self.checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
+        self.judged: list[Judged] = tally.tally(paper, [(f.table.id, cell) for f in self.found for cell in f.cells])
+
+    def note(self, title: str) -> str:
+        return part(self.home / "notes.md", title)
+
+
+def write(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
+    """Write the page and the papers' pictures."""
+    entries = [Entry(*paper) for paper in papers]
+    printed = [entry for entry in entries if entry.judged]
+    notes = entries[0].home.parent / "notes.md" if entries else Path()
+    body = [
+        "# Do the papers hold?",
+        "Made by `unalike reproduce --pages` from `experiments/`; do not edit.",
+        *([_shares(printed), *(_answer(entry) for entry in printed)] if printed else []),
+        _titled("## Three things to know", part(notes, "Three things to know")),
+        *_pictures(printed, docs),
+        _titled("## What the verdicts mean", judge.RULES),
+        *_differing(printed),
+        *_waiting(printed),
+        "## Table by table",
+        "A claim holds if it does in every seed that was run.",
+        *_by_table(entries),
+        *(_section(entry, docs) for entry in entries),
+    ]
+    pages.save(docs / "index.md", "\n\n".join(filter(None, body)) + "\n")
+    return docs / "index.md"
+
+
+def _titled(title: str, text: str) -> str:
+    return f"{title}\n\n{text}" if text else ""
+
+
+def _shares(entries: Sequence[Entry]) -> str:
+    """Return the first table: of all printed numbers, how many reproduce, by paper."""
+    rows = [["paper", "printed", *WORDS.values(), "reproduce, of those that can be judged"]]
+    for entry in entries:
+        counts = tally.counts(entry.judged)
+        judged = sum(counts[word] for word in DECIDED)
+        share = f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else pages.NOTHING
+        name = f"[{entry.paper.name}]({entry.paper.id}.md)"
+        rows.append([name, str(len(entry.judged)), *(str(counts[word]) for word in WORDS), share])
+    return pages.markdown(rows)
+
+
+def _answer(entry: Entry) -> str:
+    """Return the verdict on a paper, written by somebody who looked at its numbers."""
+    text = entry.note("Verdict")
+    return f"**{entry.paper.name}.** {text}" if text else ""
+
+
+def _pictures(entries: Sequence[Entry], docs: Path) -> list[str]:
+    """Write a picture a paper, printed numbers against ours; return the lines that show them."""
+    out = []
+    for entry in entries:
+        if image := pictures.diagonal(entry.paper, entry.judged):
+            file = f"images/{entry.paper.id}-printed.svg"
+            pages.save(docs / file, image)
+            out.append(f"![{entry.paper.name}: printed numbers and ours]({file})")
+    head = "Every printed number that was run here, against ours: on the diagonal they are equal."
+    return ["## Printed against ours", head, *out] if out else []
+
+
+def _differing(entries: Sequence[Entry]) -> list[str]:
+    """List where a paper's own method differs, with the reason as far as it is known."""
+    out = []
+    for entry in entries:
+        own = [one for one in entry.judged if one.verdict == judge.DIFFERS and one.printed.method in entry.paper.own]
+        if own:
+            cells = [one.cell for one in own if one.cell]
+            lines = [f"- {one.row.label}, {entry.paper.methods[one.method]['label']}, {one.measure.words}: printed "
+                     f"{pages.printed(one)}, ours {pages.ours(one)}" for one in cells]  # fmt: skip
+            out.append("\n".join([f"{entry.paper.name}:", "", *lines]))
+            out.append(entry.note("Why it differs"))
+    return ["## Where a paper's own method differs", *out] if out else []
+
+
+def _waiting(entries: Sequence[Entry]) -> list[str]:
+    """List what was not run, with the time that it would take as far as runs like it were measured."""
+    rows = [["paper", "row", "printed numbers", "runs", "would take"]]
+    for entry in entries:
+        for label, (numbers, runs, times, unknown) in _missing(entry).items():
+            parts = [f"{span(seconds)} on {device}" for device, seconds in times.items()]
+            parts += [f"{unknown} like nothing measured" if unknown else ""]
+            rows.append([entry.paper.name, label, str(numbers), str(runs), "; ".join(filter(None, parts))])
+    head = (
+        "Rows with printed numbers of which runs are missing (methods, or seeds), by data set. Times are those of runs "
+        "like them, scaled by rounds and participants; some were measured while others shared the device."
+    )
+    return ["## What was not run", head, pages.markdown(rows)] if rows[1:] else []
+
+
+def _missing(entry: Entry) -> dict[str, tuple[int, int, dict[str, float], int]]:
+    """Return by the first part of a row: printed numbers that were not run, runs, seconds by device, runs without an
+    estimate. A run that several tables need counts once."""
+    numbers: Counter[str] = Counter()
+    for one in entry.judged:
+        if one.verdict == judge.NOT_RUN and one.cell:
+            numbers[_begin(one.cell.row)] += 1
+    out: dict[str, tuple[int, int, dict[str, float], int]] = {}
+    seen: set[str] = set()
+    for found in entry.found:
+        for row, method, lacking, estimate in (
+            found.lacking_runs() if entry.paper.numbers.source(found.table.id) else ()
+        ):
+            place = f"{row.id} {method}"
+            if place in seen or row.paper(method, 0) is None:
+                continue
+            seen.add(place)
+            cells, runs, times, unknown = out.get(_begin(row), (numbers[_begin(row)], 0, {}, 0))
+            if estimate:
+                times[estimate[1]] = times.get(estimate[1], 0.0) + lacking * estimate[0]
+            out[_begin(row)] = cells, runs + lacking, times, unknown + (0 if estimate else lacking)
+    return out
+
+
+def _begin(row: Row) -> str:
+    return str(row.parts[0]["label"])
+
+
+def _by_table(entries: Sequence[Entry]) -> list[str]:
+    """Return a line a table, and the tables of which nothing was run."""
+    verdicts = (judge.REPRODUCES, judge.CLOSE, judge.DIFFERS, judge.CONTRADICTS, judge.SHORT)
+    rows = [["paper", "table", "what", "cells run", *(WORDS[word] for word in verdicts), "nothing printed"]]
+    waiting = []
+    for entry in entries:
+        for found in entry.found:
+            words = Counter(cell.verdict for cell in found.shown() if cell.done)
+            if not words:
+                waiting.append(f"{entry.paper.name} {found.table.id}")
+                continue
+            nothing = words[judge.NO_NUMBER] + words[judge.FIGURE]
+            counts = [sum(words.values()), *(words[word] for word in verdicts), nothing]
+            rows.append(
+                [entry.paper.name, f"[{found.table.id}]({entry.paper.id}.md)", found.table.title, *map(str, counts)]
+            )
+    return [pages.markdown(rows) if rows[1:] else "", f"Not run yet: {', '.join(waiting)}." if waiting else ""]
+
+
+def _section(entry: Entry, docs: Path) -> str:
+    """Return what came out of a paper: its notes, claims and a picture."""
+    paper = entry.paper
+    out = [f"## {paper.name}", paper.cite + ".", entry.note("What came out")]
+    plots: list[str] = []
+    for found in entry.found:
+        shown = [cell for cell in found.shown() if cell.done]
+        if not shown:
+            continue
+        out.append(_claims(found.claims, f"Claims of [{found.table.id}]({paper.id}.md), tested on our runs:"))
+        row = found.shown()[0].row
+        image = f"images/{paper.id}-{found.table.id}-{next(iter(pictures.groups(found.table, [row])))}.svg"
+        if not plots and (docs / image).is_file():
+            plots.append(image)
+            out.append(f"![{row.label}]({image})")
+    title = f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"
+    out.append(_claims([claim for check in entry.checks for claim in check.claims], title))
+    return "\n\n".join(filter(None, out))
+
+
+def _claims(found: Sequence[Claim], title: str) -> str:
+    words = [f"- {claim.words}" for claim in found if claim.margins]
+    return "\n".join([title, "", *words]) if words else ""
+
+
+def part(notes: Path, title: str) -> str:
+    """Return the part of a file of notes under a title: what was written by whoever looked at the numbers."""
+    text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
+    _, _, after = text.partition(f"\n## {title}\n")
+    return after.partition("\n## ")[0].strip()
