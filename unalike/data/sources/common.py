@@ -42,6 +42,8 @@ def place(name: str, facts: Facts, folder: str | None, files: Iterable[str] | No
         if not path.is_dir():
             raise UnalikeError(f"{path} is not a folder: for {name!r} give one with {', '.join(expected(facts))}.")
         return path
+    if (brought := fetch.imported(name)) is not None:
+        return brought
     if facts.package is None:
         raise fetch.not_here(name, expected(facts), facts.owner)
     return fetch.get(facts.package, files)
