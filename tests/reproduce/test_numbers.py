@@ -106,7 +106,10 @@ def test_searches_are_for_baselines_and_what_was_found_is_what_they_say():
     """A setting is matched on printed numbers of baselines, never on the paper's own method."""
     paper = define.paper("fedavgr")
     assert not {*paper.tables["search"].methods} & {*paper.own}
-    table, there = paper.tables["search"], results.Results(ROOT / "experiments" / "fedavgr" / "results")
+    folder = ROOT / "experiments" / "fedavgr" / "results"
+    if not folder.is_dir():
+        pytest.skip("a copy of the package without its results")
+    table, there = paper.tables["search"], results.Results(folder)
     cells = [cell for cell in pages.Found(paper, table, table.rows, [0], there).cells if cell.done]
     for row in paper.tables["found"].rows:
         of_set = [cell for cell in cells if cell.row.begins == row.begins]
