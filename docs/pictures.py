@@ -111,7 +111,7 @@ def take(page: Browser, file: Path, name: str, width: int, scheme: str, parts: s
 def main(file: Path) -> None:
     IMAGES.mkdir(exist_ok=True)
     with browser() as page:
-        take(page, file, "light", 1120, "light", "verdict numbers curves")
+        take(page, file, "light", 1120, "light", "verdict curves answers")
         take(page, file, "clients", 1120, "light", "clients labels")
         take(page, file, "dark", 1120, "dark", "curves drift")
         take(page, file, "phone", 390, "light", "numbers curves clients")
