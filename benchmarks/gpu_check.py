@@ -18,7 +18,8 @@ from unalike.engines.batched.captured import Captured
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from reach import REACHING
-from toys import TOYS
+
+from unalike.testing.toys import TOYS
 
 STRENGTHS = {"fedprox": {"mu": 1.0}, "fedavgr": {"trace": 1e-2, "frobenius": 1e-2, "mmd": 0.1}, "flhc": {"warmup": 0}}
 STRENGTHS |= {"rfedavg": {"lam": 0.3}, "rfedavg-plus": {"lam": 0.3}, "oneshot": {"epochs": 3}}

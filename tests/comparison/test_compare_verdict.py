@@ -7,7 +7,6 @@ import random
 
 import pytest
 import scipy.stats
-from toys import Ring
 
 from unalike.comparison import results, tune, verdict
 from unalike.comparison.jobs import Arm, Tuned
@@ -15,6 +14,7 @@ from unalike.methods import METHODS
 from unalike.metrics.lines import choose
 from unalike.results import evidence, stats
 from unalike.results.evidence import SCORES, Evidence, Outcome, Traits
+from unalike.testing.toys import Ring
 
 ACCURACY, OWN, LOSS = SCORES[0], SCORES[1], SCORES[2]
 NOTHING, STATE, EACH, PEERS = Traits(), Traits(state=("control",)), Traits(each=("accuracy",)), Traits(peers=("mean",))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from cases import CASES, KIND, UNIFORM
-from toys import TOYS, FeatureMean, OpenRing, PeerTable, Ring, ScalarsFirst, SecondOrder
 
 import unalike as ua
 from unalike import testing
+from unalike.testing.toys import TOYS, FeatureMean, OpenRing, PeerTable, Ring, ScalarsFirst, SecondOrder
 
 # Every method on two models; the toys, which reach for every corner of the contract, on all of them.
 KINDS = ("linear", "mlp", "cnn", "norm", "lstm")

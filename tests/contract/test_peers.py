@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from small import ENGINES, federation, model, refused, run
-from toys import OpenRing, Ring
 
 import unalike as ua
 from unalike.contract.peers import parcels_of
+from unalike.testing.toys import OpenRing, Ring
 
 VECTOR = 39 * 4  # bytes of the small model's vector
 

@@ -10,7 +10,6 @@ import torch
 from cases import CASES
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from toys import TOYS
 
 import unalike as ua
 from unalike import testing
@@ -18,6 +17,7 @@ from unalike.contract import Field, Method
 from unalike.engines.batched import Batched, captured
 from unalike.engines.batched.lockstep import together
 from unalike.engines.batched.stack import Clock, Stack
+from unalike.testing.toys import TOYS
 
 ALL = [
     *((method, "linear") for method, *_ in CASES.values()),

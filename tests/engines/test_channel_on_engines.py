@@ -7,12 +7,12 @@ import small
 import torch
 from following import Follow
 from small import ENGINES, assert_same, equal, refused, states, timeless
-from toys import ScalarsFirst
 
 import unalike as ua
 from unalike.engines.loopback import Loopback
 from unalike.errors import Diverged
 from unalike.messages import wire
+from unalike.testing.toys import ScalarsFirst
 
 CHANNELS = {
     "clip, top-k, quantise": "clip:0.05,topk:0.1,quantise:8",

@@ -22,12 +22,12 @@ import pytest
 import torch
 from paths import ROOT, TESTS
 from small import refused, run
-from toys import FeatureMean, ScalarsFirst, SharedBody
 
 import unalike as ua
 from unalike import config, testing
 from unalike.contract import Field, Method
 from unalike.engines.ray import QUIET, Exchange, Ray, Worker, deal, load_ray
+from unalike.testing.toys import FeatureMean, ScalarsFirst, SharedBody
 
 pytest.importorskip("ray")
 ray = load_ray()

@@ -22,7 +22,7 @@ from unalike.network.policy import Policy
 pytest.importorskip("cryptography")
 from unalike.network.seal import Keyring
 
-TOYS = ROOT / "tests" / "toys.py"
+TOYS = ROOT / "unalike" / "testing" / "toys.py"
 SERVERLESS = [name for name, method in METHODS.items() if method.serverless]
 
 
@@ -148,7 +148,7 @@ def test_a_receiver_whose_sender_is_lost_is_left_out(folder, tmp_path):
 
 OWN = """
 import torch
-from toys import Ring
+from unalike.testing.toys import Ring
 from unalike.contract import Field, PerClient
 
 class Own(Ring):

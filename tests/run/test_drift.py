@@ -5,7 +5,6 @@ import dataclasses as dc
 import pytest
 import torch
 from small import ENGINES, assert_same, federation, refused, run
-from toys import SharedBody
 
 import unalike as ua
 from unalike.contract import Field, Method
@@ -16,6 +15,7 @@ from unalike.engines.batched.lockstep import together
 from unalike.metrics.lines import choose
 from unalike.metrics.names import scores
 from unalike.run.callbacks import Callback
+from unalike.testing.toys import SharedBody
 
 
 @dc.dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from small import ENGINES, LOCAL, federation, refused, run
-from toys import SharedBody
 
 import unalike as ua
 from unalike.data.preparation import Preparation
 from unalike.data.tables import from_table
 from unalike.run.predict import Prediction
+from unalike.testing.toys import SharedBody
 
 X, Y = federation().global_test
 # everything is halved, a gap becomes 0.5; what is predicted has mean 100 and deviation 10

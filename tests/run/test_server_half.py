@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from small import ENGINES, LOCAL, assert_same, federation, logged, model, refused, run
-from toys import PeerTable
 
 import unalike as ua
+from unalike.testing.toys import PeerTable
 
 # ---------------------------------------------------------------- BatchNorm's statistics over exchanges
 

@@ -245,16 +245,3 @@ class OpenRing(Ring):
 
 
 TOYS = [FeatureMean(), Clustered(), SharedBody(), SecondOrder(), ScalarsFirst(), PeerTable(), FullGradient()]
-
-
-__all__ = [
-    "Clustered",
-    "FeatureMean",
-    "FullGradient",
-    "OpenRing",
-    "PeerTable",
-    "Ring",
-    "ScalarsFirst",
-    "SecondOrder",
-    "SharedBody",
-]
