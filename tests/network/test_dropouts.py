@@ -298,3 +298,19 @@ def test_the_one_that_left_is_not_waited_for(tmp_path):
 
 def _round(requests):
     return wire.decode(next(iter(requests.values()))[0])[0]["kind"] == "request"
+
+
+def test_an_answer_that_comes_twice_counts_once(tmp_path):
+    """Nor does one that nobody asked for count."""
+    sites = Sites(tmp_path, SIZES[:3])
+    usual = sites.exchange
+
+    def twice(requests, seconds):
+        for k, answer in usual(requests, seconds):
+            yield k, answer
+            yield k, answer
+            yield 7, answer
+
+    sites.exchange = twice
+    settings = tables("fedavg", 2)
+    assert torch.equal(served(settings, sites).server.w, simulated(settings, sites, [[0, 1, 2]] * 2).server.w)
