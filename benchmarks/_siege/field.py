@@ -179,7 +179,7 @@ class Besieged:
         if self.script is not None or self.draw is None or len(self.shots) >= self.most:
             return []
         kind = wire.decode(next(iter(requests.values()))[0])[0].get("kind")
-        few = 1 if kind == "prepare" else max(1, len(requests) // 2)  # which is asked twice
+        few = 1 if kind in ("prepare", "hello", "plan") else max(1, len(requests) // 2)  # whom it costs all rounds
         return self.draw.sample(sorted(requests), few) if kind in self.kinds else []
 
     def _changed(self, place, k, answer):
