@@ -46,6 +46,7 @@ ONLY_PARSED = {
     ("watch",): "serves until Ctrl-C",
     ("demo",): "trains for ten seconds; tests/cli runs it",
     ("data", "get"): "asks the network",
+    ("data", "import"): "takes official files",
     ("data", "describe"): "asks the network for a set that is not here",
     ("reproduce", "--quick"): "trains for minutes",
     ("reproduce", "--full"): "trains for hours",

@@ -180,6 +180,7 @@ def test_several_networks_take_turns_on_the_same_cores(crew):
     assert {engine.part for engine in dealt.engine.parts.values()} == {0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["sequential", "batched"])
 def test_data_that_drift(inner, crew, monkeypatch):
     """Workers are sent the samples of every phase, and one that takes a dead one's place in the middle has them."""

@@ -44,7 +44,8 @@ SHIPPING = [name for name, cls in ua.METHODS.items() if cls.ships]
 def test_what_ships_samples():
     assert SHIPPING == ["hybrid-fl", "xormixfl"]
     sent = {name: {f.names[-1] for f in cls().sends.values()} for name, cls in ua.METHODS.items()}
-    assert {name for name, shapes in sent.items() if "input" in shapes} == {*SHIPPING, "fedmix", "naivemix"}  # means
+    means, counts = {"fedmix", "naivemix"}, {"hist-boost", "tree-bagging", "tree-cyclic"}  # counts of each column
+    assert {name for name, shapes in sent.items() if "input" in shapes} == {*SHIPPING} | means | counts
 
 
 @pytest.mark.parametrize("name", SHIPPING)

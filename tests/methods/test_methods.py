@@ -531,10 +531,11 @@ GLOBAL = {  # those with one common model, judged on the global test set
 }  # fmt: skip
 
 
-LONG = {  # seconds each; their goldens and the contract's proofs are in every run of the tests
-    "fedasam", "fedgen", "dapper", "fedmd", "per-fedavg", "pfedme", "fedntd", "moon", "mapper", "fedsam", "fedfmc",
-    "fedlc", "apfl", "fedrep", "powersgd", "fedproto", "fedcluster", "fedavgr", "fesem", "fedcurv", "local-mixup",
-    "fedrs",
+LONG = {  # about a second each, or more; their goldens and the contract's proofs are in every run of the tests
+    "apfl", "astraea", "centralized", "cronus", "dapper", "def-kt", "ditto", "fedasam", "fedavgr", "fedcluster",
+    "fedcurv", "feddf", "fedfmc", "fedgen", "fedlc", "fedmd", "fedmix", "fednova", "fedntd", "fedproto", "fedrep",
+    "fedrs", "fedsam", "fesem", "flhc", "hybrid-fl", "local-mixup", "mapper", "mocha", "moon", "naivemix", "per-fedavg",
+    "pfedme", "powersgd", "qfedavg", "rfedavg", "rfedavg-plus", "virtual",
 }  # fmt: skip
 
 
@@ -630,6 +631,7 @@ def limit(data, lam=LAM):
     return w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [ua.RFedAvg(lam=LAM), ua.RFedAvgPlus(lam=LAM)], ids=lambda m: type(m).__name__)
 def test_one_over_t_on_a_strongly_convex_problem(method):
     """With the rate c/(t + t₀) the distance to the limit times (t + t₀) levels off; it would grow by 1.37 over the last

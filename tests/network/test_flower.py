@@ -105,7 +105,7 @@ CHANNELS = {"scaffold": "clip:1.0,topk:0.1,quantise:8:none:nearest", "feddc": "t
 
 @pytest.mark.parametrize(
     "methods",
-    [["scaffold", "fedfa"], pytest.param(["fedavg", "rfedavg-plus", "feddc"], marks=pytest.mark.slow)],
+    [["scaffold"], pytest.param(["fedavg", "rfedavg-plus", "feddc", "fedfa"], marks=pytest.mark.slow)],
     ids=len,
 )
 def test_methods_compute_what_a_simulation_does(methods):
@@ -332,11 +332,8 @@ def test_a_local_federation_by_command(tmp_path):
     assert result["rounds"] == 2 and result["final"]["test_accuracy"] == simulation.summary()["final"]["test_accuracy"]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [signal.SIGINT, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGKILL, signal.SIGTERM))],
-    ids=lambda s: s.name,
-)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
+@pytest.mark.slow
 def test_a_local_federation_that_is_stopped_leaves_nothing(how, nobody_left, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -4,6 +4,7 @@ import pytest
 from small import refused
 from test_network_messages import Direct, data, own, served, tables
 
+from unalike.errors import UnalikeError
 from unalike.network.client import Client
 from unalike.network.link import Lost
 from unalike.network.policy import Policy
@@ -59,5 +60,5 @@ def test_a_message_that_is_too_long_is_not_taken(monkeypatch):
     monkeypatch.setattr(flower, "MAX_MESSAGE", whole)
     assert app.parts_of(flower._fetch(tree, name, objects.get, 5.0).content) == [b"x" * 500, b"y" * 500]
     monkeypatch.setattr(flower, "MAX_MESSAGE", whole - 1)
-    with pytest.raises(flower.transfer.ObjectPullError, match=f"more than {whole - 1} bytes"):
+    with pytest.raises(UnalikeError, match=f"more than {whole - 1} bytes"):
         flower._fetch(tree, name, objects.get, 5.0)

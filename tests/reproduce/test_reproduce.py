@@ -278,6 +278,7 @@ def test_a_killed_queue_repeats_nothing_and_ends_with_the_same_numbers(engine, t
 BATCHED = TINY.replace('engine = "sequential"', 'engine = "batched"')
 
 
+@pytest.mark.slow
 def test_seeds_of_a_tiny_model_are_one_stack_with_the_results_of_runs_alone(tmp_path, capsys):
     results = []
     for seeds in (["3"], ["0,", "1,", "2,"]):
@@ -804,7 +805,8 @@ steps = [
 )
 
 
-@pytest.mark.parametrize("engine", [pytest.param("sequential", marks=pytest.mark.slow), "batched"])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
 def test_settings_are_chosen_by_cross_validation_once(engine, tmp_path, capsys):
     file = tmp_path / "tiny.toml"
     text = CHOOSING.replace('engine = "sequential"', f'engine = "{engine}"\nevaluate_clients = "none"')

@@ -5,7 +5,7 @@
   unalike run run.toml                        the same, from a file
   unalike run run.toml --lr 0.01              a file, some settings changed
   unalike run --resume runs/scaffold-digits-1 go on where it ended
-  unalike run run.toml --seeds 5              five runs, and their mean and spread
+  unalike run run.toml --seeds 5              five runs, their mean and spread
 
 Every setting of a config file is a flag, and the other way round: --lr 0.1 is
 lr = 0.1 under [local]. --local.lr says the table too, --no-shuffle is
@@ -46,7 +46,7 @@ METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 
 def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
     """Declare all settings; own: flags that mean something else to the command."""
-    parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--seeds N] [--log NAME] [--resume [FOLDER]] [--dry-run]"
+    parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--seeds N] [--resume [FOLDER]]"
     file = parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; flags override it")
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
     file.complete, resume.complete = shtab.FILE, shtab.DIRECTORY  # type: ignore[attr-defined]
