@@ -21,7 +21,7 @@ import time
 import numpy as np
 
 from unalike.crypto import batchcrypt, ckks, paillier, ring
-from unalike.crypto.masks import add_mask
+from unalike.crypto.masks import add_masks, agreement, derived, public_of
 from unalike.crypto.secure_sum import SEALED, Collector, Group, Member, RunKey
 from unalike.crypto.shamir import BYTES
 
@@ -84,8 +84,9 @@ def measured(size: int, clients: int, degree: int, threshold: int) -> tuple[floa
     sharing = sum(clock(server._secret, c, c in there)[0] for c in list(came)[:10] + lost[:5]) / 15 * clients
     total = np.zeros(size, dtype=ring.word(bits))
     some = min(masks, 400)
-    removing = clock(lambda: [add_mask(total, bytes(16), minus=True) for _ in range(some)])[0] / some * masks
-    agreements = 60e-6 * masks
+    removing = clock(add_masks, total, [(bytes(16), True)] * some)[0] / some * masks
+    public = public_of(bytes(31) + b"1")
+    agreements = clock(lambda: [derived(agreement(bytes(31) + b"2", public), b"") for _ in range(100)])[0] / 100 * masks
     bytes_up = len(packed) + 64 + degree * (SEALED + BYTES)
     return dealing + masking + opening, adding + taking + sharing + removing + agreements, bytes_up
 

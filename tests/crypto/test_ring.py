@@ -21,6 +21,14 @@ def test_packing_gives_back_what_was_packed(bits, data):
     assert ring.unpack(found, len(words), bits).tolist() == numbers
 
 
+@pytest.mark.parametrize("bits", range(1, 65))
+def test_every_width_comes_back(bits):
+    most = 2**bits - 1
+    numbers = [most, 0, most, *(most * k // 11 for k in range(11)), most]
+    words = np.array(numbers, dtype=ring.word(bits))
+    assert ring.unpack(ring.pack(words, bits), len(words), bits).tolist() == numbers
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(2, 64), st.data())
 def test_codes_of_either_sign_come_back(bits, data):

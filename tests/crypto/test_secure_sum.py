@@ -351,19 +351,18 @@ def view(monkeypatch, lost, without):
     victim, context = members[VICTIM], group.context(server.present, b"request")
     left_out = victim._seed if without == "own" else agreement(victim._masking, server.dealt[HONEST].public)
 
-    def add(vectors, secret, *more, **options):
-        if without is None or secret != left_out:
-            masks_of(vectors, secret, *more, **options)
+    def add(vectors, secrets, context):
+        masks_of(vectors, [pair for pair in secrets if without is None or pair[0] != left_out], context)
 
     seen = ring.residues(np.arange(-20_000, 20_000) % 7, 32)
     with monkeypatch.context() as patch:
         patch.setattr(secure_sum, "_add", add)
         victim.mask([seen])
     if not lost:  # the own seed is opened by the others; it is in no pair's mask
-        masks_of([seen], victim._seed, context, minus=True)
+        masks_of([seen], [(victim._seed, True)], context)
     pairs = [FRIEND, HONEST] if lost else [FRIEND]  # masks that the friend, or the opened masking key, gives away
     for other in pairs:
-        masks_of([seen], agreement(victim._masking, server.dealt[other].public), context, minus=True)
+        masks_of([seen], [(agreement(victim._masking, server.dealt[other].public), True)], context)
     return seen
 
 

@@ -7,6 +7,7 @@ little-endian words: 5 GB a second where the processor has AES, ten times a gene
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from unalike.errors import UnalikeError
 
 SEED = 16  # bytes
 BLOCK = 1 << 18  # bytes of a mask in work at a time: they stay in the cache
+STREAMS = 1 << 11  # masks in work side by side: each is some memory of its own
 
 
 def public_of(private: bytes) -> bytes:
@@ -51,13 +53,26 @@ def pair_seed(private: bytes, public: bytes, info: bytes) -> bytes:
 
 def add_mask(total: np.ndarray, seed: bytes, minus: bool = False) -> None:
     """Add the mask of a seed to a vector of uint32 or uint64, in place, modulo its words; minus: take it off."""
-    stream, step = _stream(seed), BLOCK // total.itemsize
+    add_masks(total, [(seed, minus)])
+
+
+def add_masks(total: np.ndarray, seeds: Sequence[tuple[bytes, bool]]) -> None:
+    """Add the masks of several seeds, each with whether it is taken off instead: block by block, so that the sum stays
+    in the processor's cache while all masks pass."""
+    for some in range(0, len(seeds), STREAMS):
+        streams = [(_stream(seed), np.subtract if minus else np.add) for seed, minus in seeds[some : some + STREAMS]]
+        _pass(total, streams)
+
+
+def _pass(total: np.ndarray, streams: Sequence[tuple[Any, Any]]) -> None:
+    step, kind = BLOCK // total.itemsize, total.dtype.newbyteorder("<")
     zeros, block = bytes(BLOCK), np.empty(BLOCK + 15, dtype=np.uint8)
     for start in range(0, len(total), step):
         part = total[start : start + step]
-        count = stream.update_into(zeros[: part.nbytes], block)
-        words = block[:count].view(total.dtype.newbyteorder("<"))
-        (np.subtract if minus else np.add)(part, words, out=part)
+        length = zeros[: part.nbytes]
+        for stream, change in streams:
+            count = stream.update_into(length, block)
+            change(part, block[:count].view(kind), out=part)
 
 
 def mask(seed: bytes, size: int, kind: Any = np.uint32) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from unalike.errors import UnalikeError
 
 MOST_BITS = 64
+WIDE = 57  # bits of a residue that lie within eight bytes, wherever in a byte it begins
 
 
 def word(bits: int) -> type[np.unsignedinteger]:
@@ -61,14 +62,20 @@ def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
         raise UnalikeError(f"{count} numbers of {bits} bits are {packed_bytes(count, bits)} bytes; got {data.shape}.")
     if count * bits % 8 and data[-1] >> (count * bits % 8):
         raise UnalikeError("there are bits behind the last number.")
-    kind = word(bits)
-    octets = np.zeros((math.ceil(count / 8), bits), dtype=np.uint8)
-    octets.reshape(-1)[: len(data)] = data
-    groups = np.zeros((len(octets), 8), dtype=np.uint64)
-    for place, byte, shift in _overlaps(bits):
-        column = octets[:, byte].astype(np.uint64)
-        groups[:, place] |= column << np.uint64(shift) if shift >= 0 else column >> np.uint64(-shift)
-    return reduced(groups.reshape(-1)[:count].astype(kind), bits)
+    groups = math.ceil(count / 8)
+    octets = np.zeros((groups + 1) * bits + 8, dtype=np.uint8)
+    octets[: len(data)] = data
+    out = np.zeros((groups, 8), dtype=word(bits))
+    if bits > WIDE:
+        for place, byte, shift in _overlaps(bits):
+            column = octets[byte : groups * bits : bits].astype(np.uint64)
+            out[:, place] |= column << np.uint64(shift) if shift >= 0 else column >> np.uint64(-shift)
+    else:  # a residue is within the 4 or 8 bytes from its first one
+        kind = np.dtype("<u4" if bits <= WIDE - 32 else "<u8")
+        for place in range(8):
+            first, shift = divmod(place * bits, 8)
+            out[:, place] = np.ndarray((groups,), kind, octets, first, (bits,)) >> kind.type(shift)
+    return reduced(out.reshape(-1)[:count], bits)
 
 
 def _overlaps(bits: int) -> list[tuple[int, int, int]]:

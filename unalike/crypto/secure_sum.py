@@ -29,7 +29,7 @@ import numpy as np
 
 from unalike.crypto import shamir
 from unalike.crypto.graph import Lattice
-from unalike.crypto.masks import add_mask, agreement, derived, public_of
+from unalike.crypto.masks import add_masks, agreement, derived, public_of
 from unalike.errors import UnalikeError
 
 KEY = 32  # bytes of a key, a seed, a digest
@@ -167,9 +167,8 @@ class Member:
         if self._masked or not self._context:
             raise UnalikeError("A client masks one answer in a sum, after the shares have come.")
         self._masked = True
-        _add(vectors, self._seed, self._context)
-        for other, (_, _, public) in self._theirs.items():
-            _add(vectors, agreement(self._masking, public), self._context, minus=other < self.client)
+        shared = [(agreement(self._masking, key), other < self.client) for other, (_, _, key) in self._theirs.items()]
+        _add(vectors, [(self._seed, False), *shared], self._context)
 
     def statement(self, came: Iterable[int]) -> bytes:
         """Return what a client signs to agree on who came."""
@@ -267,13 +266,13 @@ class Collector:
         came = {*self.came}
         context = self.group.context(self.present, self.request)
         secrets = {c: self._secret(c, c in came) for c in self.present if c in came or self._touches(c, came)}
-        for client, secret in secrets.items():
-            if client in came:
-                _add(self._totals, secret, context, minus=True)
-                continue
-            for other in sorted({*self.group.lattice.of(client)} & came):
-                shared = agreement(secret, self.dealt[other].public)
-                _add(self._totals, shared, context, minus=other < client)
+        own = [(secret, True) for client, secret in secrets.items() if client in came]
+        shared = [
+            (agreement(secret, self.dealt[other].public), other < client)
+            for client, secret in secrets.items() if client not in came
+            for other in sorted({*self.group.lattice.of(client)} & came)
+        ]  # fmt: skip
+        _add(self._totals, [*own, *shared], context)
         return self._totals
 
     def _touches(self, client: int, came: set[int]) -> bool:
@@ -312,10 +311,11 @@ def commitment(group: Group, client: int, seed: bytes) -> bytes:
     return hashlib.sha256(b"unalike secure sum, seed " + group.digest + _number(client) + seed).digest()
 
 
-def _add(vectors: Sequence[np.ndarray], secret: bytes, context: bytes, minus: bool = False) -> None:
-    """Add the masks of a secret to each of several vectors, each mask its own."""
+def _add(vectors: Sequence[np.ndarray], secrets: Sequence[tuple[bytes, bool]], context: bytes) -> None:
+    """Add the masks of secrets, each with whether they are taken off instead, to several vectors: a mask for each."""
     for number, vector in enumerate(vectors):
-        add_mask(vector, derived(secret, b"unalike secure sum, mask " + context + _number(number)), minus)
+        info = b"unalike secure sum, mask " + context + _number(number)
+        add_masks(vector, [(derived(secret, info), minus) for secret, minus in secrets])
 
 
 def _way(group: Group, sender: int, receiver: int) -> bytes:
