@@ -1,15 +1,18 @@
 """`unalike join` before it reaches for any server: its mistakes, and the examples of how to start it."""
 
 import configparser
+import contextlib
 import json
 import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small import federation as few
 from small import refused
 
 from unalike.cli import main, parser
+from unalike.errors import UnalikeError
 from unalike.network.policy import Policy, policy_of, read_policy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "federation"
@@ -72,3 +75,22 @@ def test_the_service_and_the_container_start_what_there_is():
         args.policy = str(EXAMPLES / "policy.toml")
         assert policy_of(args).max_runs == 20
     assert Policy.of(read_policy(EXAMPLES / "policy.toml"), "example").least_batch == 8
+
+
+def test_clients_of_a_local_federation_are_given_the_files_that_the_run_names(monkeypatch):
+    """They are the user's own clients, and the code is the user's too."""
+    pytest.importorskip("flwr")
+    from unalike.network import one_machine
+
+    given = []
+
+    @contextlib.contextmanager
+    def federation(data, kept, files):
+        given.extend(files)
+        raise UnalikeError("enough is seen")
+        yield
+
+    monkeypatch.setattr(one_machine, "federation", federation)
+    with pytest.raises(UnalikeError, match="enough"):
+        one_machine.run({"method": {"file": "own.py:Mine"}, "model": {"file": "net.py:Net"}}, few())
+    assert given == [Path("own.py"), Path("net.py")]

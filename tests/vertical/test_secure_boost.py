@@ -1,5 +1,7 @@
 """Trees between parties: the joined table's trees, bit for bit, under every cipher, with what each party may see."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -308,3 +310,16 @@ def test_what_does_not_fit_is_refused():
         method.way(host, Fields(rows=torch.arange(2), asked=asked))
     with pytest.raises(ua.UnalikeError, match="another number of sums"):
         Clear().opened(b"123", 1, 1, Width(40, 81))
+
+
+def test_many_columns_with_one_value_each_are_added_as_few_are():
+    """In a node all rows have flags that are rare elsewhere: columns are joined only as far as their number fits."""
+    draw = np.random.default_rng(0)
+    codes = (draw.random((150, 24)) < 0.1).astype(np.uint8)
+    codes[:45, :20] = 1
+    rows, values = np.arange(45), draw.integers(-9, 9, 150).tolist()
+    found = Candidates(codes, 32, np.ones(24, bool), shuffled=False)
+    cells = found.cells(rows, values, 0, lambda a, b: a + b)
+    for column, code in itertools.product(range(24), range(33)):
+        there = [values[row] for row in rows if codes[row, column] == code != found.common[column]]
+        assert cells[column][code] == sum(there), (column, code)

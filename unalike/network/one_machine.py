@@ -20,6 +20,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from unalike import config
 from unalike.data.federation import Federation
 from unalike.data.joined import JoinedFederation
 from unalike.data.public import Public
@@ -124,10 +125,13 @@ def _linked(superlink: Superlink, public: Mapping[str, bytes]) -> Iterator[Any]:
 class Local:
     """A federation on this machine: a SuperLink and a process for every client, each with its own file of data.
 
-    kept: keys and state of an earlier federation of these clients; without, they are made anew.
+    kept: keys and state of an earlier federation of these clients; without, they are made anew. files: Python files of
+    the user's own from which a run may take a method, a model or a loss.
     """
 
-    def __init__(self, data: Federation, folder: Path, processes: Processes, kept: Path | None = None):
+    def __init__(
+        self, data: Federation, folder: Path, processes: Processes, kept: Path | None = None, files: Sequence[Path] = ()
+    ):
         self.data, self.folder, self.processes = data, folder, processes
         self.names = [f"client-{k:04d}" for k in range(len(data))]
         self.homes = folder / KEPT
@@ -137,7 +141,8 @@ class Local:
             self._check(kept)
             self.homes.symlink_to(kept.resolve())
         # all of these clients are the user's own
-        policy = Policy.open(repeatable=True, methods=tuple(METHODS))
+        own = tuple(file.resolve() for file in files)
+        policy = Policy.open(repeatable=True, methods=tuple(METHODS), files=own)
         (folder / POLICY).write_text(dump_toml(policy.plain()))
         keys.make_server(folder / "outer", [])
         for k, name in enumerate(self.names):
@@ -197,14 +202,14 @@ class Local:
 
 
 @contextlib.contextmanager
-def federation(data: Federation, kept: Path | None = None) -> Iterator[tuple[Local, Any]]:
+def federation(data: Federation, kept: Path | None = None, files: Sequence[Path] = ()) -> Iterator[tuple[Local, Any]]:
     """A running federation of these clients and the server's link to it; nothing is left of it after the block but
-    what `Local.keep` was told to keep. kept: where an earlier one did."""
+    what `Local.keep` was told to keep. kept: where an earlier one did; files: code that clients may run."""
     flower()
     with scratch() as folder:
         processes = Processes(folder)
         try:
-            local = Local(data, folder, processes, kept)
+            local = Local(data, folder, processes, kept, files)
             for name in local.names:
                 local.start(name)
             with _linked(local.superlink, local.public) as link:
@@ -241,7 +246,7 @@ def run(
     where = tables.get("run", {}).get("folder")
     begun = where is not None and (Path(where) / "config.toml").exists()
     kept = Path(where) / KEPT if begun else None
-    with federation(data, kept) as (local, link):
+    with federation(data, kept, config.code_in(tables)) as (local, link):
         return server.run(
             tables, link, local.public, deadline=deadline, wait=60.0, classes=data.classes, **_having(data),
             limits=limits, profile=profile, callbacks=callbacks if begun else [Keep(local), *callbacks],

@@ -123,7 +123,8 @@ class Candidates:
         out: list[list[int]] = []
         cells = 0
         for column in sorted(columns, key=lambda c: sizes[c]):
-            if out and cells * sizes[column] * (len(out[-1]) + 1) <= len(rows) // 3:
+            few = out and cells * sizes[column] * (len(out[-1]) + 1) <= len(rows) // 3
+            if few and (self.bins + 1) ** (len(out[-1]) + 1) < 1 << 63:  # their joint number is an int64
                 out[-1].append(column)
                 cells *= sizes[column]
             else:
