@@ -35,11 +35,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     from unalike import config
-    from unalike.report import export
     from unalike.run.deploy import load_model
 
     model = load_model(args.model, build=config.from_file(args.build) if args.build else None)
-    table = columns(model.predict(_rows(args.rows)))
+    return give(args, columns(model.predict(_rows(args.rows))))
+
+
+def give(args: argparse.Namespace, table: dict[str, list[Any]]) -> int:
+    """Write predictions to the file that --out names, or print them as JSON or CSV."""
+    from unalike.report import export
+
     if args.out:
         with complaining(f"{args.out} cannot be written"):
             export.write_csv(table, Path(args.out))

@@ -22,13 +22,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses as dc
-import sys
 from pathlib import Path
 from typing import Any
 
 from unalike.cli import Parser, predict, show
 from unalike.errors import UnalikeError, unknown
-from unalike.files import complaining
 from unalike.settings.knobs import KNOB, Knob
 
 PORT = 8444
@@ -229,18 +227,7 @@ def predicted(args: argparse.Namespace) -> int:
     if not (folder / "config.toml").is_file():
         raise UnalikeError(f"unalike vertical predict: {folder} holds no vertical run.")
     found = _between(args, folder) if args.keys else _here(args, folder)
-    table = predict.columns(found)
-    from unalike.report import export
-
-    if args.out:
-        with complaining(f"{args.out} cannot be written"):
-            export.write_csv(table, Path(args.out))
-        return show.written(args, "file", Path(args.out))
-    if args.json:
-        show.document(table)
-    else:
-        sys.stdout.write(export.csv_of(table))
-    return 0
+    return predict.give(args, predict.columns(found))
 
 
 def _here(args: argparse.Namespace, folder: Path) -> Any:

@@ -63,14 +63,11 @@ class PublicKey:
 
     def ciphers_to_bytes(self, ciphers: Iterable[int]) -> bytes:
         """Write ciphertexts one after another."""
-        return b"".join(int(cipher).to_bytes(self.width, "little") for cipher in ciphers)
+        return paillier.joined_bytes(ciphers, self.width)
 
     def ciphers_from_bytes(self, data: bytes, count: int) -> list[int]:
         """Read so many ciphertexts, and refuse bytes that can be none."""
-        if len(data) != count * self.width:
-            raise UnalikeError(f"{count} ciphertexts take {count * self.width} bytes; got {len(data)}.")
-        mpz, width = _gmpy2().mpz, self.width
-        found = [mpz(int.from_bytes(data[i : i + width], "little")) for i in range(0, len(data), width)]
+        found = paillier.divided_bytes(data, count, self.width)
         if any(not 0 < cipher < self.n for cipher in found):
             raise UnalikeError("A ciphertext is out of range: it was made with another key.")
         return found

@@ -105,15 +105,11 @@ class PublicKey:
 
     def ciphers_to_bytes(self, ciphers: Iterable[int]) -> bytes:
         """Write ciphertexts one after another, `width` bytes each."""
-        return b"".join(int(cipher).to_bytes(self.width, "little") for cipher in ciphers)
+        return joined_bytes(ciphers, self.width)
 
     def ciphers_from_bytes(self, data: bytes, count: int) -> list[int]:
         """Read so many ciphertexts, and refuse bytes that can be none."""
-        if len(data) != count * self.width:
-            raise UnalikeError(f"{count} ciphertexts take {count * self.width} bytes; got {len(data)}.")
-        mpz, width = gmpy2_module().mpz, self.width
-        found = [mpz(int.from_bytes(data[i : i + width], "little")) for i in range(0, len(data), width)]
-        return self.checked(found)
+        return self.checked(divided_bytes(data, count, self.width))
 
     def checked(self, ciphers: list[int]) -> list[int]:
         """Return the ciphertexts; raise an error if one is out of range or shares a factor with the key."""
@@ -276,6 +272,19 @@ def divided(number: int, slot: int, count: int) -> list[int]:
         cells.append(cell)
         number = (number - cell) >> slot
     return cells
+
+
+def joined_bytes(ciphers: Iterable[int], width: int) -> bytes:
+    """Write ciphertexts one after another, `width` bytes each."""
+    return b"".join(int(cipher).to_bytes(width, "little") for cipher in ciphers)
+
+
+def divided_bytes(data: bytes, count: int, width: int) -> list[int]:
+    """Read so many ciphertexts; whether they can be any is for the key to say."""
+    if len(data) != count * width:
+        raise UnalikeError(f"{count} ciphertexts take {count * width} bytes; got {len(data)}.")
+    mpz = gmpy2_module().mpz
+    return [mpz(int.from_bytes(data[i : i + width], "little")) for i in range(0, len(data), width)]
 
 
 def exponent_bits(bits: int) -> int:
