@@ -79,7 +79,7 @@ function scrolling(kind, ...children) {
     box.classList.toggle("cut", wide && box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
   };
   box.addEventListener("scroll", look, { passive: true });
-  new ResizeObserver(look).observe(box);
+  new ResizeObserver(() => requestAnimationFrame(look)).observe(box); // in the next frame: its sign may change the size
   return el("div", { class: "framed" }, hint, box);
 }
 
@@ -136,7 +136,7 @@ function drawn(host, draw) {
     const now = Math.round(host.clientWidth);
     if (now > 0 && (force || Math.abs(now - width) > 1)) { width = now; draw(now); }
   };
-  new ResizeObserver(() => again(false)).observe(host);
+  new ResizeObserver(() => requestAnimationFrame(() => again(false))).observe(host); // its height follows its width
   host.redraw = () => again(true);
   host.classList.add("host");
   again(false); // at once where it is on the page already, so that nothing below it jumps
