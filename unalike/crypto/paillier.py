@@ -343,9 +343,10 @@ def prime(bits: int) -> int:
             return candidate
 
 
-def gmpy2_module() -> Any:
+def gmpy2_module(what: str = "Paillier's encryption") -> Any:
+    """Return gmpy2, or say what needs it."""
     try:
         import gmpy2
     except ImportError:
-        raise UnalikeError("Paillier's encryption needs gmpy2: pip install 'unalike[vertical]'.") from None
+        raise UnalikeError(f"{what} needs gmpy2: pip install 'unalike[vertical]'.") from None
     return gmpy2

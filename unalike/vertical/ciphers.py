@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unalike.crypto import paillier
+from unalike.crypto.ckks import tenseal
 from unalike.errors import UnalikeError
 
 COLUMN_BITS, RESIDUE_BITS = 20, 40  # binary places of columns and of residues
@@ -110,7 +111,7 @@ class Ckks:
     def seal(self, values: Tensor) -> Tensor:
         """Encrypt the columns of numbers, in pieces of 4096 rows."""
         pieces = [piece for column in values.T for piece in column.split(SLOTS)]
-        return _framed([_tenseal().ckks_vector(self.context, piece.tolist()).serialize() for piece in pieces])
+        return _framed([tenseal().ckks_vector(self.context, piece.tolist()).serialize() for piece in pieces])
 
     def products(self, sealed: Tensor, x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
         """Return Xᵀ times the sealed numbers with a mask on every sum, and the masks."""
@@ -146,7 +147,7 @@ class Ckks:
 
     def _read(self, data: bytes) -> Any:
         try:
-            return _tenseal().ckks_vector_from(self.context, data)
+            return tenseal().ckks_vector_from(self.context, data)
         except Exception as error:
             raise UnalikeError(f"bytes are no CKKS ciphertext of this key ({type(error).__name__}).") from None
 
@@ -155,8 +156,8 @@ def made(cipher: str, bits: int, randomness: str) -> Any:
     """Return a scheme with a new secret key."""
     if cipher == "paillier":
         return Paillier(paillier.generate(bits, randomness))
-    tenseal = _tenseal()
-    context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, 2 * SLOTS, coeff_mod_bit_sizes=[60, 40, 60])
+    library = tenseal()
+    context = library.context(library.SCHEME_TYPE.CKKS, 2 * SLOTS, coeff_mod_bit_sizes=[60, 40, 60])
     context.global_scale = 2**40
     context.generate_galois_keys()
     return Ckks(context)
@@ -167,7 +168,7 @@ def taken(cipher: str, key: Tensor, bits: int, randomness: str) -> Any:
     if cipher == "paillier":
         return Paillier(paillier.PublicKey.from_bytes(key.numpy().tobytes(), bits, randomness))
     try:
-        return Ckks(_tenseal().context_from(key.numpy().tobytes()))
+        return Ckks(tenseal().context_from(key.numpy().tobytes()))
     except UnalikeError:
         raise
     except Exception as error:
@@ -195,11 +196,3 @@ def _unframed(data: Tensor, count: int | None, who: str) -> list[bytes]:
     if at != len(raw) or (count is not None and len(parts) != count):
         raise UnalikeError(f"{who} sent bytes that are not the ciphertexts asked for.")
     return parts
-
-
-def _tenseal() -> Any:
-    try:
-        import tenseal
-    except ImportError:
-        raise UnalikeError("CKKS needs tenseal: pip install 'unalike[he]'.") from None
-    return tenseal

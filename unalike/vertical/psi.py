@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.crypto.paillier import gmpy2_module
 from unalike.errors import UnalikeError
 
 LABEL = b"unalike psi 1"
@@ -59,7 +60,7 @@ def normal(text: str, fold_case: bool = False) -> str:
 
 def point(one: str) -> bytes:
     """Hash an id to a point of the curve: the first of SHA-256's attempts that is one."""
-    legendre, data = _gmpy2().legendre, LABEL + one.encode()
+    legendre, data = gmpy2_module("Matching ids").legendre, LABEL + one.encode()
     for counter in range(256):
         u = int.from_bytes(hashlib.sha256(bytes([counter]) + data).digest(), "little") & (1 << 255) - 1
         if u < PRIME and legendre((u * (u * (u + 486662) + 1)) % PRIME, PRIME) == 1:
@@ -110,11 +111,3 @@ def _x25519() -> Any:
     except ImportError:
         raise UnalikeError("Matching ids needs cryptography: pip install 'unalike[vertical]'.") from None
     return x25519
-
-
-def _gmpy2() -> Any:
-    try:
-        import gmpy2
-    except ImportError:
-        raise UnalikeError("Matching ids needs gmpy2: pip install 'unalike[vertical]'.") from None
-    return gmpy2
