@@ -36,3 +36,19 @@ def test_bytes_that_are_no_key_are_refused():
 
 def test_who_can_open_is_said():
     assert "any one client" in ckks.who_opens(4, False) and "no key" in ckks.who_opens(4, True)
+
+
+def test_ciphertexts_travel_together_and_others_are_refused():
+    data = ckks.joined([b"first", b"", b"third"])
+    assert ckks.divided(data) == ckks.divided(data, 3) == [b"first", b"", b"third"]
+    for wrong, count in ((data, 2), (data, 4), (data[:-1], 3), (data + b"x", 3), (b"\xff" * 9, None)):
+        with pytest.raises(UnalikeError, match="not the ciphertexts asked for"):
+            ckks.divided(wrong, count)
+
+
+def test_bytes_that_are_no_ciphertext_are_refused():
+    keys = ckks.Keys()
+    cipher = ckks.encrypted(keys.context, np.ones(3))[0]
+    for wrong in (b"", b"rubbish", cipher[:-7], cipher[:1000], cipher[100:], bytes(2000)):
+        with pytest.raises(UnalikeError, match="no ciphertext"):
+            ckks.vector_of(keys.context, wrong)

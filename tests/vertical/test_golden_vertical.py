@@ -1,4 +1,4 @@
-"""Vertical methods against golden numbers, directly and through bytes."""
+"""Vertical methods against golden numbers: directly, through bytes, and over real TLS sockets."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from vertical_cases import furthest, golden_parties, listen, session_of, thetas
 from unalike import vertical as v
 from unalike.vertical import ciphers, psi
 
-engines = pytest.mark.parametrize("engine", ["direct", "loopback"])
+engines = pytest.mark.parametrize("engine", ["direct", "loopback", "tls"], indirect=True)
 
 
 @engines
@@ -128,13 +128,14 @@ def test_a_split_network_is_one_block_diagonal_network():
     assert float((whole - bottom.weight).detach().abs().max()) < 1e-12
 
 
+@pytest.mark.parametrize("engine", ["loopback", "tls"], indirect=True)
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 @pytest.mark.parametrize("reading", ["frozen", "exact"])
-def test_fedbcd(order, reading):
+def test_fedbcd(order, reading, engine):
     case = golden("vertical_fedbcd")
     parties, hyper = golden_parties("vertical_fedbcd"), case["hyper"]
     method = v.FedBCD(lr=hyper["lr"], steps=hyper["Q"], order=order, reading=reading)
-    session = session_of(parties, method, "loopback")
+    session = session_of(parties, method, engine)
     for line in case["results"][f"{order}_{reading}"]:
         first = 30 * ((line["round"] - 1) % 2)
         method.step(session.me, session.hosts, torch.arange(first, first + 30))

@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses as dc
 import socket
-import threading
 
 import numpy as np
 import pytest
 import torch
-from goldens import golden
-from vertical_cases import bank_and_shop, furthest
+from vertical_cases import bank_and_shop
+from vertical_door import HERE, Killed
 
 from unalike import vertical as v
 from unalike.errors import UnalikeError
@@ -22,95 +21,7 @@ from unalike.vertical.node import Node
 from unalike.vertical.parties import held_out
 from unalike.vertical.run import Session, Settings, read_history
 from unalike.vertical.serve import Guest
-from unalike.vertical.tables import Table, read_table
-
-HERE = "127.0.0.1"
-
-
-@pytest.fixture
-def ring(tmp_path):
-    """A guest's folder of keys with the keys of shop, depot and the coordinator."""
-    keys.make_server(tmp_path / "keys", [HERE])
-    for name in ("shop", "depot", "coordinator"):
-        public = keys.make_node(tmp_path / name)
-        public.rename(tmp_path / "keys" / "clients" / f"{name}.pub")
-    return tmp_path
-
-
-class Door:
-    """A listener and parties in threads of this process, which end when the test does."""
-
-    def __init__(self, ring):
-        self.ring, self.said, self.threads, self.errors = ring, [], [], []
-        self.listener = line.Listener(ring / "keys", (HERE, 0), 20.0, self.said.append)
-
-    def join(self, node, ca=None, then=None):
-        place, ca = (HERE, self.listener.port), ca or self.ring / "keys" / "ca.crt"
-
-        def attend():
-            try:
-                line.attend(node, place, ca, self.ring / node.name, 10.0, self.said.append)
-            except Killed:
-                self.join(then)
-            except Exception as error:  # looked at by the test
-                self.errors.append(error)
-
-        self.threads.append(threading.Thread(target=attend, daemon=True))
-        self.threads[-1].start()
-
-    def end(self):
-        self.listener.done()
-        for thread in self.threads:
-            thread.join(20)
-
-
-@pytest.fixture
-def door(ring):
-    found = Door(ring)
-    yield found
-    found.end()
-
-
-def aligned(name, x, ids):
-    node = Node(Table(name, ids, torch.tensor(x, dtype=torch.float64)))
-    node.positions = torch.arange(len(ids))
-    return node
-
-
-def test_golden_numbers_over_the_real_link(door):
-    """Algorithm 2, the sealed regression and split networks, with parties behind TLS sockets."""
-    case = golden("vertical_lr")
-    ids = [str(k) for k in range(60)]
-    y = torch.tensor(case["data"]["y"]).long()
-    hosts = [aligned(name, x, ids) for name, x in zip(("shop", "depot"), case["data"]["x"][1:], strict=True)]
-    for node in hosts:
-        door.join(node)
-    guest = aligned("bank", case["data"]["x"][0], ids)
-    guest.table.y, guest.role = y, "guest"
-    links = door.listener.links(["shop", "depot"], 10.0)
-    hyper = case["hyper"]
-    settings = Settings(shuffle=False, batch_size=hyper["batch_size"])
-    session = Session(
-        guest, links, v.LogisticRegression(lr=hyper["lr"], l2=hyper["l2"]), settings, torch.arange(60), torch.arange(0),
-        "none", 2,
-    )  # fmt: skip
-    session.set_up()
-    for row in case["rounds"]:
-        session.epoch(row["round"])
-        assert furthest([node.me.theta[:, 0] for node in (guest, *hosts)], row["theta"]) < 1e-12
-
-    case = golden("vertical_two_party_lr")
-    only = aligned("shop", np.concatenate([np.array(x) for x in case["data"]["x"][1:]], 1).tolist(), ids)
-    hosts[0].table, hosts[0].positions = only.table, only.positions
-    settings = Settings(shuffle=False, batch_size=30, small_batches=True)
-    session = Session(
-        guest, links[:1], v.SealedLogistic(lr=0.5, bits=512), settings, torch.arange(60), torch.arange(0), "none", 2
-    )
-    with pytest.warns(UserWarning, match="Labels are not protected"):
-        session.set_up()
-    for number in (1, 2, 3):
-        session.epoch(number)
-    assert furthest([hosts[0].me.theta], [case["steps"][-1]["theta_host"]]) < 1e-12
+from unalike.vertical.tables import read_table
 
 
 def guest_of(door, folder, bank, **options):
@@ -183,10 +94,6 @@ def test_a_coordinator_behind_the_real_link(door, tmp_path):
     for here, there in zip(simulated(guest, (node,), method, how), (guest.node, node), strict=True):
         assert torch.equal(here.me.theta, there.me.theta)
     assert not (tmp_path / "third").exists()
-
-
-class Killed(BaseException):
-    """As good as kill -9: nothing is caught, nothing is written."""
 
 
 class Mortal(Node):

@@ -1,7 +1,8 @@
-"""CKKS for sums only (tenseal, extra `he`): approximate sums of long vectors of real numbers under encryption.
+"""CKKS (tenseal, extra `he`): approximate sums of long vectors of real numbers under encryption.
 
-Two moduli are enough to add; the three of the tutorials cost 1.8 times the bytes. The error of a sum is some 1e-6 with
-a public key and 1e-7 with a symmetric one, where numbers are of the order of 1.
+`ADDING`: two moduli are enough to add; the three of the tutorials, which `MULTIPLYING` by plain numbers takes, cost 1.8
+times the bytes. The error of a sum is some 1e-6 with a public key and 1e-7 with a symmetric one, where numbers are of
+the order of 1.
 
 Whoever has the secret key reads every ciphertext it gets. There are no threshold keys here: with one key among the
 clients, one client that works with the server opens everybody (`who_opens`). A secure sum has no such key, and costs a
@@ -11,7 +12,9 @@ tenth of the bytes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses as dc
 import os
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,20 +22,42 @@ import numpy as np
 
 from unalike.errors import UnalikeError
 
-DEGREE, MODULI, SCALE = 4096, [60, 49], 2**35
-SLOTS = DEGREE // 2  # numbers in a ciphertext
+MOST_BYTES = 1 << 20  # of one ciphertext
+LENGTH = struct.Struct("<I")  # before each ciphertext where several travel together
+
+
+@dc.dataclass(frozen=True)
+class Parameters:
+    """The ring's degree, the bits of the moduli, the scale; rotations: needed to add a ciphertext's own numbers up."""
+
+    degree: int
+    moduli: tuple[int, ...]
+    scale: int
+    rotations: bool = False
+
+    @property
+    def slots(self) -> int:
+        """How many numbers a ciphertext holds."""
+        return self.degree // 2
+
+
+ADDING = Parameters(4096, (60, 49), 2**35)
+MULTIPLYING = Parameters(8192, (60, 40, 60), 2**40, rotations=True)
+SLOTS = ADDING.slots
 
 
 class Keys:
     """A secret key and its context. symmetric: one key encrypts and decrypts, four times as fast; else those without
     the secret key can encrypt too."""
 
-    def __init__(self, symmetric: bool = False):
+    def __init__(self, symmetric: bool = False, parameters: Parameters = ADDING):
         ts = tenseal()
         kind = ts.ENCRYPTION_TYPE.SYMMETRIC if symmetric else ts.ENCRYPTION_TYPE.ASYMMETRIC
         with _quiet():
-            self.context = ts.context(ts.SCHEME_TYPE.CKKS, DEGREE, -1, MODULI, kind)
-        self.context.global_scale = SCALE
+            self.context = ts.context(ts.SCHEME_TYPE.CKKS, parameters.degree, -1, list(parameters.moduli), kind)
+        self.context.global_scale = parameters.scale
+        if parameters.rotations:
+            self.context.generate_galois_keys()
         self.symmetric = symmetric
 
     def public(self) -> bytes:
@@ -41,8 +66,7 @@ class Keys:
 
     def decrypted(self, ciphers: Sequence[bytes], numbers: int) -> np.ndarray:
         """Return the numbers of the ciphertexts."""
-        ts = tenseal()
-        parts = [ts.ckks_vector_from(self.context, cipher).decrypt() for cipher in ciphers]
+        parts = [vector_of(self.context, cipher).decrypt() for cipher in ciphers]
         return np.concatenate([np.asarray(part) for part in parts] or [np.empty(0)])[:numbers]
 
 
@@ -54,22 +78,53 @@ def context_of(public: bytes) -> Any:
         raise UnalikeError("These bytes are no public key of CKKS.") from None
 
 
-def encrypted(context: Any, numbers: np.ndarray) -> list[bytes]:
-    """Return the ciphertexts of a vector."""
+def vector_of(context: Any, cipher: bytes) -> Any:
+    """Return a ciphertext that can be computed with."""
+    try:
+        vector = tenseal().ckks_vector_from(context, cipher)
+    except (ValueError, RuntimeError, TypeError):
+        vector = None
+    if vector is None or not vector.size():  # no bytes at all are read as no numbers
+        raise UnalikeError("These bytes are no ciphertext of this CKKS key.")
+    return vector
+
+
+def encrypted(context: Any, numbers: np.ndarray, slots: int = SLOTS) -> list[bytes]:
+    """Return the ciphertexts of a vector. slots: of the key's parameters."""
     ts = tenseal()
-    parts = [numbers[a : a + SLOTS] for a in range(0, len(numbers), SLOTS)]
+    parts = [numbers[a : a + slots] for a in range(0, len(numbers), slots)]
     return [ts.ckks_vector(context, part.tolist()).serialize() for part in parts]
 
 
 def added(context: Any, clients: Sequence[Sequence[bytes]]) -> list[bytes]:
     """Return the ciphertexts of the sum over clients."""
-    ts, out = tenseal(), []
+    out = []
     for column in zip(*clients, strict=True):
-        first, *rest = (ts.ckks_vector_from(context, cipher) for cipher in column)
+        first, *rest = (vector_of(context, cipher) for cipher in column)
         for other in rest:
             first.add_(other)
         out.append(first.serialize())
     return out
+
+
+def joined(ciphers: Sequence[bytes]) -> bytes:
+    """Write ciphertexts one after another, each with its length before it."""
+    return b"".join(LENGTH.pack(len(cipher)) + cipher for cipher in ciphers)
+
+
+def divided(data: bytes, count: int | None = None) -> list[bytes]:
+    """Return the ciphertexts that `joined` wrote; refuse other bytes, and another number of them than `count`."""
+    at = 0
+    parts: list[bytes] = []
+    while at + LENGTH.size <= len(data) and (count is None or len(parts) < count):
+        (length,) = LENGTH.unpack_from(data, at)
+        if length > MOST_BYTES:
+            break
+        parts.append(data[at + LENGTH.size : at + LENGTH.size + length])
+        at += LENGTH.size + length
+    if at != len(data) or (count is not None and len(parts) != count):
+        raise UnalikeError("These bytes are not the ciphertexts asked for.")
+    return parts
 
 
 def who_opens(clients: int, symmetric: bool) -> str:

@@ -6,20 +6,17 @@ A scheme reads and writes rows of bytes. `made` gives the owner's, `taken` every
 from __future__ import annotations
 
 import secrets
-import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from unalike.crypto import paillier
-from unalike.crypto.ckks import tenseal
+from unalike.crypto import ckks, paillier
 from unalike.errors import UnalikeError
 
 COLUMN_BITS, RESIDUE_BITS = 20, 40  # binary places of columns and of residues
-SLOTS = 4096  # numbers in one CKKS ciphertext
-MOST_CKKS = 1 << 20  # bytes of one CKKS ciphertext
+SLOTS = ckks.MULTIPLYING.slots
 FEWEST_BITS = 512  # of a key: shorter ones are refused even in tests
 
 
@@ -110,13 +107,13 @@ class Ckks:
 
     def seal(self, values: Tensor) -> Tensor:
         """Encrypt the columns of numbers, in pieces of 4096 rows."""
-        pieces = [piece for column in values.T for piece in column.split(SLOTS)]
-        return _framed([tenseal().ckks_vector(self.context, piece.tolist()).serialize() for piece in pieces])
+        columns = [ckks.encrypted(self.context, column.numpy(), SLOTS) for column in values.T]
+        return _bytes(ckks.joined([cipher for column in columns for cipher in column]))
 
     def products(self, sealed: Tensor, x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
         """Return Xᵀ times the sealed numbers with a mask on every sum, and the masks."""
         per = -(-len(x) // SLOTS)
-        vectors = [self._read(one) for one in _unframed(sealed, per * outputs, "the guest")]
+        vectors = self._read(sealed, per * outputs, "the guest")
         bound = float(x.abs().sum(0).max()) + 1.0
         mask = (torch.tensor([secrets.randbits(53) for _ in range(x.shape[1] * outputs)]).double() / 2**52 - 1) * bound
         mask = mask * 2**self.mask_bits
@@ -129,11 +126,11 @@ class Ckks:
                     total = total + part
                 total.add_([float(mask[k * outputs + output])])
                 sums.append(total.serialize())
-        return _framed(sums), mask
+        return _bytes(ckks.joined(sums)), mask
 
     def opened(self, sealed: Tensor, count: int | None, who: str) -> Tensor:
         """Decrypt, and round to multiples of 2⁻²⁰."""
-        numbers = [self._read(one).decrypt()[0] for one in _unframed(sealed, count, who)]
+        numbers = [vector.decrypt()[0] for vector in self._read(sealed, count, who)]
         values = torch.tensor(numbers, dtype=torch.float64)
         return _bytes((torch.round(values * 2.0**20) / 2.0**20).numpy().tobytes())
 
@@ -145,54 +142,27 @@ class Ckks:
             raise UnalikeError("the guest opened a number that is not finite.")
         return values - mask
 
-    def _read(self, data: bytes) -> Any:
+    def _read(self, sealed: Tensor, count: int | None, who: str) -> list[Any]:
         try:
-            return tenseal().ckks_vector_from(self.context, data)
-        except Exception as error:
-            raise UnalikeError(f"bytes are no CKKS ciphertext of this key ({type(error).__name__}).") from None
+            ciphers = ckks.divided(sealed.numpy().tobytes(), count)
+            return [ckks.vector_of(self.context, cipher) for cipher in ciphers]
+        except UnalikeError as error:
+            raise UnalikeError(f"{who} sent ciphertexts that are none: {error}") from None
 
 
 def made(cipher: str, bits: int, randomness: str) -> Any:
     """Return a scheme with a new secret key."""
     if cipher == "paillier":
         return Paillier(paillier.generate(bits, randomness))
-    library = tenseal()
-    context = library.context(library.SCHEME_TYPE.CKKS, 2 * SLOTS, coeff_mod_bit_sizes=[60, 40, 60])
-    context.global_scale = 2**40
-    context.generate_galois_keys()
-    return Ckks(context)
+    return Ckks(ckks.Keys(parameters=ckks.MULTIPLYING).context)
 
 
 def taken(cipher: str, key: Tensor, bits: int, randomness: str) -> Any:
     """Return a scheme with another party's public key."""
     if cipher == "paillier":
         return Paillier(paillier.PublicKey.from_bytes(key.numpy().tobytes(), bits, randomness))
-    try:
-        return Ckks(tenseal().context_from(key.numpy().tobytes()))
-    except UnalikeError:
-        raise
-    except Exception as error:
-        raise UnalikeError(f"the guest's CKKS key cannot be read ({type(error).__name__}).") from None
+    return Ckks(ckks.context_of(key.numpy().tobytes()))
 
 
 def _bytes(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)
-
-
-def _framed(parts: Sequence[bytes]) -> Tensor:
-    """Write byte strings one after another, each with its length before it."""
-    return _bytes(b"".join(struct.pack("<I", len(part)) + part for part in parts))
-
-
-def _unframed(data: Tensor, count: int | None, who: str) -> list[bytes]:
-    raw, at = data.numpy().tobytes(), 0
-    parts: list[bytes] = []
-    while at + 4 <= len(raw) and (count is None or len(parts) < count):
-        (length,) = struct.unpack_from("<I", raw, at)
-        if length > MOST_CKKS:
-            break
-        parts.append(raw[at + 4 : at + 4 + length])
-        at += 4 + length
-    if at != len(raw) or (count is not None and len(parts) != count):
-        raise UnalikeError(f"{who} sent bytes that are not the ciphertexts asked for.")
-    return parts

@@ -1,0 +1,89 @@
+"""Vertical learning between machines: serve, join, predict together."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses as dc
+from pathlib import Path
+from typing import Any
+
+from unalike.cli import show
+from unalike.cli.vertical import given
+from unalike.errors import UnalikeError
+
+
+def serve(args: argparse.Namespace) -> int:
+    from unalike import vertical
+    from unalike.vertical.serve import Guest
+
+    (name, table), owner, column = given.one(args), *given.label(args)
+    if owner != name:
+        raise UnalikeError(f"unalike vertical serve: the label is at {owner}, and the table is that of {name}.")
+    read = given.read(args, name, table, column)
+    if args.out is None:
+        raise UnalikeError("unalike vertical serve: give --out, the folder in which the run is kept.")
+    method = given.method(args)
+    guest = Guest(
+        read, given.listener(args), args.host, Path(args.out), args.wait, args.unmatched, args.overlap, args.test,
+        args.scale, lambda text: given.say(args, text),
+    )  # fmt: skip
+    try:
+        classes = None if read.label_names is None else len(read.label_names)
+        session = guest.train(method, vertical.Settings(**given.settings(args)), classes, args.resume)
+    finally:
+        guest.listener.done()
+    text = "\n".join([str(guest.report), "", "who sees what", vertical.sight_text(session.sees), *given.kept(args)])
+    return show.answer(args, {"sees": [dc.asdict(s) for s in session.sees], "matched": guest.report.matched}, text)
+
+
+def join(args: argparse.Namespace) -> int:
+    from unalike.vertical.line import attend
+    from unalike.vertical.node import Node
+
+    host, _, port = args.server.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UnalikeError(f"unalike vertical join: {args.server!r} must be HOST:PORT.")
+    for file in (args.ca, args.key):
+        if not Path(file).is_file():
+            raise UnalikeError(f"unalike vertical join: there is no file {file}.")
+    if args.table:
+        name, table = given.named(args.table)
+        if not args.id:
+            raise UnalikeError("unalike vertical join: give --id, the column that says whose row it is.")
+        read = given.read(args, name, table, None)
+    else:
+        name, read, table = "coordinator", None, ""
+    methods = args.methods.split(",") if args.methods else None
+    node = Node(
+        read, name, Path(args.state), methods=methods, secret=True, least_bits=args.least_bits,
+        tell=lambda text: given.say(args, text),
+        reader=lambda schema: given.read(args, name, table, None, schema),
+    )  # fmt: skip
+    attend(node, (host, int(port)), Path(args.ca), Path(args.key), args.wait, lambda text: given.say(args, text))
+    return 0
+
+
+def predicted(args: argparse.Namespace, folder: Path) -> Any:
+    """Predict together with hosts that join."""
+    from unalike.data.schema import Schema
+    from unalike.vertical.node import read_share
+    from unalike.vertical.serve import Guest
+
+    (name, table), (names, fallback) = given.one(args), given.of_run(folder)
+    share = given.share(folder / names[0])
+    read = given.read(args, name, table, None, Schema.from_plain(read_share(share)[0]["schema"]))
+    unmatched = "drop" if fallback == "refuse" else "mask"
+    guest = Guest(
+        read,
+        given.listener(args),
+        args.host,
+        folder,
+        args.wait,
+        unmatched,
+        overlap="both",
+        say=lambda text: given.say(args, text),
+    )
+    try:
+        return guest.predict(share, fallback, given.alone(folder))
+    finally:
+        guest.listener.done()
