@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from unalike import UnalikeError
-from unalike.trees.bins import FARTHEST, STEPS, Search, check_categories, codes, counted, keys, numbers, pooled_cuts
+from unalike.trees.bins import FARTHEST, STEPS, Search, check_categories, codes, keys, numbers, pooled_cuts
+from unalike.trees.stack import counted
 
 DRAW = torch.Generator().manual_seed(0)
 X = torch.randn(200, 6, generator=DRAW)
@@ -18,8 +19,8 @@ def searched(parts, bins):
     present = sum((~torch.isnan(x)).sum(0) for x in parts)
     search = Search(present, bins)
     for _ in range(STEPS):
-        real = [torch.ones(len(x), dtype=torch.bool) for x in parts]
-        search.take(sum(counted(x, r, search.low, search.step) for x, r in zip(parts, real, strict=True)))
+        step = torch.tensor(search.step)
+        search.take(sum(counted(x, torch.tensor(len(x)), search.low, step) for x in parts))
     return search.cuts
 
 

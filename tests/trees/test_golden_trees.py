@@ -6,10 +6,10 @@ from goldens import golden
 
 from unalike.trees import Boosted, Boosting, exact
 from unalike.trees.client import Forest as Splits
-from unalike.trees.client import next_level, root_histograms
 from unalike.trees.fit import boost
 from unalike.trees.forest import instruction
 from unalike.trees.grow import Growth
+from unalike.trees.stack import next_level, root_sums
 
 FILE = golden("trees_histogram")
 CODES, Y = torch.tensor(FILE["codes"], dtype=torch.uint8), torch.tensor(FILE["y"]).long()
@@ -41,7 +41,7 @@ def test_pooled():
 
 def test_the_roots_sums():
     pair = exact.derivatives(torch.zeros(150, 1, dtype=torch.float64), Y, 2)
-    sums = root_histograms(CODES.long(), pair, 8)[0, 0, :, :8]
+    sums = root_sums(CODES, pair, torch.tensor(150), 8)[0, 0, :, :8]
     wanted = [[[int(v) for v in cell] for cell in column] for column in FILE["root_histogram_integers"]]
     assert sums.tolist() == wanted
 
@@ -49,18 +49,19 @@ def test_the_roots_sums():
 def test_horizontal():
     """Each client sums its own rows; the trees are those of the pooled table, bit for bit."""
     party = torch.tensor(FILE["horizontal_party_of_row"])
-    own = [CODES[party == k].long() for k in range(3)]
+    own = [CODES[party == k] for k in range(3)]
     labels, margins = [Y[party == k] for k in range(3)], [torch.zeros((party == k).sum(), 1).double() for k in range(3)]
     pooled = boost(SETTINGS, blank(), CODES, Y)
     for number in range(3):
         pairs = [exact.derivatives(m, y, 2) for m, y in zip(margins, labels, strict=True)]
         places = [torch.ones(len(codes), 1, dtype=torch.int64) for codes in own]
         growth = Growth(SETTINGS, ~PLAIN, PLAIN)
-        growth.take(sum(root_histograms(c, p, 8)[0] for c, p in zip(own, pairs, strict=True)))
+        sizes = [torch.tensor(len(codes)) for codes in own]
+        growth.take(sum(root_sums(c, p, n, 8)[0] for c, p, n in zip(own, pairs, sizes, strict=True)))
         for level in range(2):
             told = {name: value[None] for name, value in instruction(growth, level).items()}
             splits = told["column"], told["bin"], told["missing_left"], told["column"]
-            clients = zip(own, pairs, places, strict=True)
+            clients = zip(own, pairs, places, sizes, strict=True)
             answers = [next_level(*mine, Splits(*splits), told["asked"], 8) for mine in clients]
             places = [place for place, _ in answers]
             sums = sum(part for _, part in answers)[0]

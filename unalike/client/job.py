@@ -216,7 +216,7 @@ class Job:
 
 def state_shapes(method: Method, task: Task, local: LocalTraining) -> Shapes:
     """Return the shapes of all that a client keeps: the method's fields, a kept optimizer, its own buffers."""
-    kinds = {"real": task.dtype, "double": torch.float64, "whole": torch.int64}
+    kinds = {"real": task.dtype, "double": torch.float64, "whole": torch.int64, "byte": torch.uint8}
     shapes: Shapes = {n: (f.resolve(task.sizes, method), kinds[f.numbers], f.life) for n, f in method.keeps.items()}
     if local.keep_optimizer:
         for name, shape in slot_names(local).items():

@@ -208,4 +208,7 @@ class ClientStore:
         self._capacity, self.mapped = self.population, True
 
 
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.bool: np.bool_}
+_NUMPY = {
+    torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}  # fmt: skip

@@ -36,7 +36,8 @@ class Field:
     by: where clients have different networks, "all": sums and means are over everybody (but fields of the model's
       shape are always those of one network); "network": each network's clients have sums of their own.
     life: for client state: "run", or "round" for what is only carried from one exchange to the next.
-    numbers: for client state: "real" (numbers of the run's dtype), "double" (float64) or "whole" (int64).
+    numbers: for client state: "real" (numbers of the run's dtype), "double" (float64), "whole" (int64) or
+      "byte" (whole, from 0 to 255).
     what: what the value is, in words, where neither the name `delta` nor the shape says it ("its class counts"): for
       the line that tells what leaves a client (`privacy`). Nothing is computed from it.
     """
@@ -54,7 +55,7 @@ class Field:
             (self.read, READS, "read"),
             (self.life, ("run", "round"), "life"),
             (self.by, ("all", "network"), "by"),
-            (self.numbers, ("real", "double", "whole"), "numbers"),
+            (self.numbers, ("real", "double", "whole", "byte"), "numbers"),
         ):
             if value not in options:
                 raise UnalikeError(f"Field({what}={value!r}): must be one of {', '.join(options)}.")

@@ -26,9 +26,15 @@ def public_of(private: bytes) -> bytes:
 
 def agreement(private: bytes, public: bytes) -> bytes:
     """Return the secret that the owners of two X25519 keys share; never use it as a key: derive one."""
-    _, x25519 = _cryptography()
+    return agreements(private, [public])[0]
+
+
+def agreements(private: bytes, publics: Sequence[bytes]) -> list[bytes]:
+    """Return the secrets that the owner of a private key shares with each of these; reading that key costs as much as
+    one of them."""
+    (_, x25519), own = _cryptography(), _private(private)
     try:
-        return _private(private).exchange(x25519.X25519PublicKey.from_public_bytes(public))
+        return [own.exchange(x25519.X25519PublicKey.from_public_bytes(public)) for public in publics]
     except ValueError:
         raise UnalikeError("A public key of another client is none.") from None
 

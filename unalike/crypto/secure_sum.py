@@ -29,7 +29,7 @@ import numpy as np
 
 from unalike.crypto import shamir
 from unalike.crypto.graph import Lattice
-from unalike.crypto.masks import add_masks, agreement, derived, public_of
+from unalike.crypto.masks import add_masks, agreement, agreements, derived, public_of
 from unalike.errors import UnalikeError
 
 KEY = 32  # bytes of a key, a seed, a digest
@@ -167,7 +167,8 @@ class Member:
         if self._masked or not self._context:
             raise UnalikeError("A client masks one answer in a sum, after the shares have come.")
         self._masked = True
-        shared = [(agreement(self._masking, key), other < self.client) for other, (_, _, key) in self._theirs.items()]
+        secrets = agreements(self._masking, [key for _, _, key in self._theirs.values()])
+        shared = [(secret, other < self.client) for secret, other in zip(secrets, self._theirs, strict=True)]
         _add(vectors, [(self._seed, False), *shared], self._context)
 
     def statement(self, came: Iterable[int]) -> bytes:

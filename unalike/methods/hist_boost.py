@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Server
-from unalike.trees import client
+from unalike.trees import client, stack
 from unalike.trees.fit import allowed_columns
 from unalike.trees.forest import as_tensors, instruction, stacked
 from unalike.trees.grow import Growth
@@ -45,7 +45,7 @@ class HistBoost(Growing):
     @property
     def keeps(self) -> dict[str, Field]:  # type: ignore[override]
         return {
-            "codes": Field(("samples", "input"), life="round", numbers="whole"),
+            "codes": Field(("samples", "input"), life="round", numbers="byte"),
             "pair": Field(("samples", "trees_a_round", 2), life="round", numbers="whole"),
             "place": Field(("samples", "trees_a_round"), life="round", numbers="whole"),
         }
@@ -63,13 +63,13 @@ class HistBoost(Growing):
 
     def root(self, me: Me, s: Fields, m: Fields, rows: Tensor) -> Answer:
         codes, pair = self.derived(me, m, rows)
-        sums = client.root_histograms(codes, pair, self.bins)
+        sums = stack.root_sums(codes, pair, me.n, self.bins)
         kept: dict[str, Tensor | float] = {"codes": codes, "pair": pair, "place": torch.ones_like(pair[..., 0])}
         return kept, {"level0": self.out(me, sums)}
 
     def level(self, me: Me, s: Fields, m: Fields) -> Answer:
         splits = client.Forest(m.column, m.bin, m.missing_left, m.column)
-        place, sums = client.next_level(s.codes, s.pair, s.place, splits, m.asked, self.bins)
+        place, sums = stack.next_level(s.codes, s.pair, s.place, me.n, splits, m.asked, self.bins)
         level = m.asked.shape[-1].bit_length()
         return {"place": place}, {f"level{level}": self.out(me, sums)}
 

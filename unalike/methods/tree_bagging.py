@@ -46,7 +46,7 @@ class TreeBagging(Growing):
 
     def alone(self, me: Me, s: Fields, m: Fields, rows: Tensor) -> Answer:
         codes, pair = self.derived(me, m, rows)
-        trees = [client.own_tree(codes, own, self) for own in pair.unbind(1)]
+        trees = [client.own_tree(codes.to(torch.int64), own, self) for own in pair.unbind(1)]
         parts = {name: torch.stack([getattr(tree, name) for tree in trees]) for name in PARTS}
         return {}, {**parts, "value": parts["value"].to(me.n.dtype)}
 

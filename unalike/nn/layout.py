@@ -36,6 +36,7 @@ class Layout:
             offset += -(-size // align) * align
         self.size = offset
         self._chosen: dict[str, list[bool]] = {}
+        self._absent: set[str] = set()  # names that no part has: every reply's shape asks for them again
         self._head = [self._in_head(name) for name, *_ in self.places]
         self.head_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if h)
         self.body_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if not h)
@@ -116,10 +117,11 @@ class Layout:
     def has(self, part: str) -> bool:
         """Return whether there is a part of this name."""
         try:
-            self.chosen(part)
+            if part not in self._absent:
+                self.chosen(part)
         except UnalikeError:
-            return False
-        return True
+            self._absent.add(part)
+        return part not in self._absent
 
     def part_size(self, part: str) -> int:
         """Return how many numbers a part has."""

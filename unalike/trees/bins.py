@@ -20,6 +20,7 @@ from unalike.errors import UnalikeError
 STEPS = 8  # exchanges in which a cut is found
 WAYS = 16  # parts into which each of them divides what is left
 LOWEST = -(1 << 31)
+MISSING = 1 << 31  # the key of a value that is not there: above all others
 FARTHEST = float(np.finfo(np.float32).max)  # stands for a cut that is not there
 
 
@@ -28,7 +29,7 @@ def keys(x: Tensor) -> Tensor:
     x = x.to(torch.float32) + 0.0  # minus zero is zero
     order = x.contiguous().view(torch.int32).to(torch.int64)
     order = torch.where(order < 0, order ^ 0x7FFFFFFF, order)
-    return torch.where(torch.isnan(x), 1 << 31, order)
+    return torch.where(torch.isnan(x), MISSING, order)
 
 
 def numbers(keys: Tensor) -> Tensor:
@@ -71,20 +72,15 @@ def distinct(cuts: Tensor) -> Tensor:
     return torch.where(again, torch.tensor(FARTHEST), cuts).sort(1).values
 
 
-def counted(x: Tensor, real: Tensor, low: Tensor, step: Tensor | int) -> Tensor:
-    """Return of each column how many rows have a key of at most each threshold that a search at `low` and `step` asks
-    for, int32 [columns, bins - 1, 15]; real: which rows count."""
-    thresholds = low[..., None] + step * torch.arange(1, WAYS, device=low.device) - 1
-    own = torch.where(real[:, None], keys(x), 1 << 31).T.contiguous().sort(1).values
-    # (a sum of both is a stack where the rows are one: searching in what is expanded is slow)
-    flat = thresholds.reshape(len(own), -1) + torch.zeros_like(own[:, :1])
-    return torch.searchsorted(own, flat, right=True).reshape(thresholds.shape).to(torch.int32)
+def thresholds(low: Tensor, step: Tensor | int) -> Tensor:
+    """Return the keys that a search at `low` and `step` asks for counts of, [columns, bins - 1, 15]."""
+    return low[..., None] + step * torch.arange(1, WAYS, device=low.device) - 1
 
 
 def pooled_cuts(x: Tensor, bins: int) -> Tensor:
     """Return the cuts of a table that is all here: what `Search` finds, by sorting."""
     own = keys(x).T.contiguous().sort(1).values
-    present = (own < 1 << 31).sum(1)
+    present = (own < MISSING).sum(1)
     place = (ranks(present, bins) - 1).clamp(min=0)
     found = numbers(own.gather(1, place).clamp(max=int(keys(torch.tensor(FARTHEST)))))
     return distinct(torch.where(present[:, None] > 0, found, torch.tensor(-FARTHEST)))

@@ -78,37 +78,6 @@ def histograms(codes: Tensor, pair: Tensor, slot: Tensor, slots: int, bins: int)
     return torch.stack(parts, -1).reshape(slots + 1, columns, cells, 2)[:slots]
 
 
-def root_histograms(codes: Tensor, pair: Tensor, bins: int) -> Tensor:
-    """Return the histograms of the roots, [outputs, 1, columns, bins + 1, 2]; pair: [rows, outputs, 2]."""
-    slot = torch.zeros(len(codes), dtype=torch.int64, device=codes.device)
-    return torch.stack([histograms(codes, own, slot, 1, bins) for own in pair.unbind(1)])
-
-
-def next_level(
-    codes: Tensor, pair: Tensor, place: Tensor, splits: Forest, asked: Tensor, bins: int
-) -> tuple[Tensor, Tensor]:
-    """Move rows to the next level and sum the children that are asked for: (places [rows, outputs], histograms
-    [outputs, parents, columns, bins + 1, 2]).
-
-    splits: those of the last level, [outputs, parents], with LEAF where there is none; asked: of each parent the child
-    that is wanted, 0 or 1, or -1.
-    """
-    parents, moved_on, sums = asked.shape[1], [], []
-    for output, own in enumerate(pair.unbind(1)):
-        here = place[:, output]
-        index = (here - parents).clamp(0, parents - 1)
-        inside = (here >= parents) & (here < 2 * parents)
-        column = torch.where(inside, splits.column[output][index].to(torch.int64), LEAF)
-        code = codes.gather(1, column.clamp(min=0)[:, None])[:, 0]
-        plain = torch.zeros_like(inside)
-        left = goes_left(code, splits.bin[output][index], splits.missing_left[output][index], plain, bins)
-        right = (~left).to(torch.int64)
-        slot = torch.where((column != LEAF) & (asked[output][index] == right), index, -1)
-        moved_on.append(torch.where(column == LEAF, here, 2 * here + right))
-        sums.append(histograms(codes, own, slot, parents, bins))
-    return torch.stack(moved_on, 1), torch.stack(sums)
-
-
 def own_tree(codes: Tensor, pair: Tensor, settings: Boosting) -> Forest:
     """Return the tree that one client grows on its own rows, [places] each; pair: [rows, 2]. (`leaves`, `columns` are
     of trees that a server grows.)"""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Answer, Batch, Cohort, Field, Fields, Layout, Me, Message, Method, Replies, Server, knob
-from unalike.trees import bins, client, exact
+from unalike.trees import bins, client, exact, stack
 from unalike.trees.fit import start_margin
 from unalike.trees.forest import PARTS, classes_of, no_trees, written
 from unalike.trees.settings import Boosting
@@ -61,18 +61,19 @@ class Growing(Boosting, Method):
         return {}, {**sizes, "label": self.out(me, label)}
 
     def count(self, me: Me, s: Fields, m: Fields, rows: Tensor) -> Answer:
-        counts = bins.counted(rows[:, :-1], client.real_rows(rows, me.n), m.low, m.step.to(torch.int64))
+        counts = stack.counted(rows[:, :-1], me.n, m.low, m.step.to(torch.int64))
         return {}, {"counts": self.out(me, counts, 1)}
 
     # ---- a client: rows, and where they stand
 
     def derived(self, me: Me, m: Fields, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the codes of rows, and the derivatives at the forest so far, zero for rows that are not drawn."""
-        codes, margin = self.standing(m, rows[:, :-1])
-        pair, counts = exact.derivatives(margin, rows[:, -1], classes_of(me.layout)), client.real_rows(rows, me.n)
+        counts = client.real_rows(rows, me.n)
         if self.rows < 1:
             counts = counts & (me.uniform("rows", (len(rows),)) < self.rows)
-        return codes, torch.where(counts[:, None, None], pair, 0)
+        forest = m.cuts, m.base, *(m[name] for name in PARTS)
+        codes, pair = stack.derived(rows, me.n, counts, *forest, classes_of(me.layout) or 0)
+        return codes, pair
 
     def standing(self, m: Fields, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the codes of rows and their margins at the forest so far."""
