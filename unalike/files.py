@@ -125,6 +125,14 @@ def hold(path: Path, wait: bool = False) -> int | None:
     return handle
 
 
+def hold_alone(file: Path) -> int | None:
+    """Hold the lock of a folder that one process may write to, and return its handle; another's is one line."""
+    try:
+        return hold(file)
+    except BlockingIOError:
+        raise UnalikeError(f"{file.parent} is in use by another process: one folder, one process.") from None
+
+
 def release(handle: int | None) -> None:
     if handle is not None:
         os.close(handle)

@@ -19,12 +19,12 @@ class Door:
         self.ring, self.said, self.threads, self.errors = ring, [], [], []
         self.listener = line.Listener(ring / "keys", (HERE, 0), 60.0, self.said.append)
 
-    def join(self, node, ca=None, then=None):
+    def join(self, node, ca=None, then=None, audit=None):
         place, ca = (HERE, self.listener.port), ca or self.ring / "keys" / "ca.crt"
 
         def attend():
             try:
-                line.attend(node, place, ca, self.ring / node.name, 20.0, self.said.append)
+                line.attend(node, place, ca, self.ring / node.name, 20.0, self.said.append, audit)
             except Killed:
                 self.join(then)
             except Exception as error:  # looked at by the test

@@ -4,8 +4,9 @@
   unalike audit state/ --run ID   of one run
   unalike audit state/ --lines    every field that left
 
-The log is audit.jsonl in the folder that was given to `unalike join --state`. It
-is checked first: a line that was changed, or is gone, ends in exit code 1.
+The log is audit.jsonl in the folder that was given to `unalike join --state`, or
+`unalike vertical join --state`. It is checked first: a line that was changed, or
+is gone, ends in exit code 1.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ KINDS = {
     "evaluate": "scores on its own samples",
     "wrap": "keys of sealed rows",
     "end": "ends acknowledged",
+    "points": "masked ids of its own people, for matching",
+    "mask": "the guest's masked ids, masked once more",
+    "align": "how many people were matched",
+    "setup": "told when a vertical run began",
+    "call": "replies to a vertical run's batches",
+    "adopt": "told when a vertical prediction began",
     "error": "refusals and errors, in words",
 }
 
@@ -43,7 +50,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
     if not (folder / audit.FILE).is_file():
-        raise UnalikeError(f"{folder} has no {audit.FILE}: give the folder of `unalike join --state`.")
+        raise UnalikeError(
+            f"{folder} has no {audit.FILE}: give the folder of `unalike join --state` (or vertical join)."
+        )
     log = audit.read(folder)
     lines = [line for line in log.lines if args.run in (None, line["run"])]
     if args.json:

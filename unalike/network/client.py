@@ -32,7 +32,7 @@ from unalike.data.public import Public
 from unalike.data.remote import alone
 from unalike.draws import Draws, SecretDraws
 from unalike.errors import UnalikeError
-from unalike.files import hold, release, replace
+from unalike.files import hold_alone, release, replace
 from unalike.messages import wire
 from unalike.messages.check import reply_fields
 from unalike.messages.request import Asked, asked
@@ -89,7 +89,7 @@ class Client:
         if self.policy.ask and ask is None:
             raise UnalikeError("This client's policy says to ask, and there is nobody to be asked: start it by hand.")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.close = weakref.finalize(self, release, _locked(folder / "lock"))
+        self.close = weakref.finalize(self, release, hold_alone(folder / "lock"))
         self.runs, self.audit = Runs(folder), Audit(folder)
         self._secures: dict[str, SecureClient] = {}
         replace(folder / "policy.toml", dump_toml(self.policy.plain()).encode(), mode=0o600)
@@ -313,16 +313,6 @@ def _run_id(header: dict[str, Any]) -> str:
     if not isinstance(run, str) or not RUN_ID.fullmatch(run):
         raise UnalikeError(f"The request is of the run {reprlib.repr(run)}, which is no run's name.")
     return run
-
-
-def _locked(file: Path) -> int | None:
-    """Lock a file and return its handle; closing the handle releases the lock."""
-    try:
-        return hold(file)
-    except BlockingIOError:
-        raise UnalikeError(
-            f"{file.parent} is in use by another process: one client, one folder, one process."
-        ) from None
 
 
 # a kind of message and what answers it; whatever an answer holds is in the audit log

@@ -81,6 +81,18 @@ class Keyring:
         secret = self._private.exchange(ec.ECDH(), fresh) + self._private.exchange(ec.ECDH(), other)
         return _decrypt(_derived(secret, point, _point(other), self._own, about), wrapped[POINT:], about)
 
+    @property
+    def public(self) -> str:
+        """This client's public key, as its .pub file has it."""
+        ser, _ = _cryptography()
+        key = self._private.public_key()
+        return key.public_bytes(ser.Encoding.OpenSSH, ser.PublicFormat.OpenSSH).decode()
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether this client was given the others' keys, so that it takes nobody's word for them."""
+        return self._known is not None
+
     def sign(self, data: bytes) -> bytes:
         """Return this client's signature of some bytes: two numbers of 48 bytes."""
         from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature

@@ -103,7 +103,7 @@ def _alone(nodes: Sequence[Node], parties: Parties, method: Vertical, settings: 
     table = Table(nodes[0].name, [str(k) for k in range(len(parts[0]))], torch.cat(parts, 1), y=y)
     one = Node(table)
     one.role, one.positions = "guest", torch.arange(len(table))
-    plain = dc.replace(settings, noise=0.0, clip=0.0)
+    plain = settings.alone
     session = Session(one, [], method.bare, plain, parties.train, parties.test, parties.scale, parties.classes)
     session.set_up()
     for number in range(1, plain.epochs + 1):

@@ -16,6 +16,7 @@ from unalike.vertical.fields import check, numbers_in
 from unalike.vertical.links import Link, answered
 from unalike.vertical.method import Me, Vertical
 from unalike.vertical.noise import Noise
+from unalike.vertical.sums import opened
 
 
 class PerParty:
@@ -34,10 +35,10 @@ class Traffic:
 
 
 class Replies:
-    """What the hosts answered."""
+    """What the hosts answered. hidden: fields of which only the sum can be read."""
 
-    def __init__(self, method: Vertical, replies: list[dict[str, Tensor]]):
-        self._method, self._replies = method, replies
+    def __init__(self, method: Vertical, replies: list[dict[str, Tensor]], hidden: Sequence[str] = ()):
+        self._method, self._replies, self._hidden = method, replies, hidden
 
     def each(self, name: str) -> list[Tensor]:
         """Return every host's value, in their order; only of fields that declare it."""
@@ -47,16 +48,15 @@ class Replies:
 
     def sum(self, name: str) -> Tensor:
         """Return the sum of the hosts' values."""
-        total = torch.zeros_like(self._replies[0][name])
-        for reply in self._replies:
-            total = total + reply[name]
-        return total
+        parts = [reply[name] for reply in self._replies]
+        return opened(parts) if name in self._hidden else torch.stack(parts).sum(0)
 
 
 class Hosts:
     """Some parties that can be asked together.
 
-    away: hosts that do not take part now: their numbers count as zero. own: the guest, where it answers too.
+    away: hosts that do not take part now: their numbers count as zero. hidden: fields of which the guest can read the
+    sum alone. own: the guest, where it answers too.
     """
 
     def __init__(
@@ -70,10 +70,11 @@ class Hosts:
         draws: Callable[[int, int], Any] | None = None,
         coordinator: Hosts | None = None,
         away: Sequence[str] = (),
+        hidden: Sequence[str] = (),
     ):
         self.links, self.method, self.columns, self.outputs = list(links), method, columns, outputs
         self.noise, self.traffic, self.draws = noise or Noise(), traffic or Traffic(), draws
-        self._coordinator, self.away = coordinator, {*away}
+        self._coordinator, self.away, self.hidden = coordinator, {*away}, hidden
         self.epoch = self.step = 0
         self.places = {link.name: k for k, link in enumerate(self.links, 1)}
         self._own: Me | None = None
@@ -107,7 +108,7 @@ class Hosts:
     def _some(self, links: Sequence[Link]) -> Hosts:
         some = Hosts(
             links, self.method, self.columns, self.outputs, self.noise, self.traffic, self.draws, self._coordinator,
-            [*self.away],
+            [*self.away], self.hidden,
         )  # fmt: skip
         some.epoch, some.step, some.places = self.epoch, self.step, self.places
         return some
@@ -131,7 +132,7 @@ class Hosts:
         self.traffic.exchanges += bool(asked)
         self._count([*takes, *gives])
         replies = [self._answer(link, gives, count) for link in self.links]
-        return Replies(self.method, replies)
+        return Replies(self.method, replies, self.hidden)
 
     def _answer(self, link: Link, gives: tuple[str, ...], rows: int) -> dict[str, Tensor]:
         sizes = {"rows": rows, "outputs": self.outputs, "columns": self.columns.get(link.name, 0)}
@@ -143,7 +144,7 @@ class Hosts:
         header, tensors = answered(link)
         if header.get("kind") != "reply":
             raise UnalikeError(f"{link.name} answered with something else than a reply.")
-        check(tensors, gives, self.method, sizes, link.name)
+        check(tensors, gives, self.method, sizes, link.name, [name for name in gives if name in self.hidden])
         self.traffic.up += wire.payload(tensors)
         return tensors
 

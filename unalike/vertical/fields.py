@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class Field(contract.Field):
       attribute of the method. to: who gets it: "guest", "hosts" or "coordinator". read: "sum" if the receiver only
       needs the sum over hosts, "each" else. sealed: it is encrypted, as bytes; the receiver cannot open it unless it
       is the key's owner. masked: what is inside is hidden from the key's owner by a random number of the sender's.
-      tells: what it tells its receiver, in words. kind: "float", "index" or "bytes".
+      tells: what it tells its receiver, in words; sum_tells: where sums are secure. kind: "float", "index" or "bytes".
     """
 
     shape: str | tuple[int | str, ...] = ("rows", "outputs")
@@ -35,6 +35,7 @@ class Field(contract.Field):
     sealed: bool = False
     masked: bool = False
     tells: str = ""
+    sum_tells: str = ""
     kind: str = "float"
 
     def __post_init__(self) -> None:
@@ -74,10 +75,17 @@ def answers(method: Any) -> dict[str, Callable]:
 
 
 def check(
-    tensors: Mapping[str, Tensor], names: tuple[str, ...], method: Any, sizes: Mapping[str, int], who: str
+    tensors: Mapping[str, Tensor],
+    names: tuple[str, ...],
+    method: Any,
+    sizes: Mapping[str, int],
+    who: str,
+    hidden: Collection[str] = (),
 ) -> None:
-    """Check one party's message: these fields and no others, of their kind and shape, every number finite."""
+    """Check one party's message: these fields and no others, of their kind and shape, every number finite. hidden: of
+    those that come as masked whole numbers."""
     declared = {"rows": ROWS, **method.sends}
+    declared |= {name: dc.replace(declared[name], kind="index") for name in hidden}
     if set(tensors) != set(names):
         listed = ", ".join(sorted(tensors)) or "nothing"
         raise UnalikeError(f"{who} sent {listed[:200]}; {', '.join(names) or 'nothing'} was expected.")

@@ -25,6 +25,7 @@ from torch import Tensor
 from unalike.errors import UnalikeError, first_line
 from unalike.messages import wire
 from unalike.network import keys
+from unalike.network.audit import Audit
 from unalike.network.link import MAX_MESSAGE
 from unalike.vertical.links import Gone, ask
 from unalike.vertical.node import Node, Parts
@@ -66,12 +67,17 @@ class Line:
         return b"".join(parts)
 
 
+class Unlogged(UnalikeError):
+    """The audit log could not be written: this party says nothing more."""
+
+
 class SocketLink:
     """A party at another machine, as the guest reaches it."""
 
     def __init__(self, name: str, line: Line, seconds: float):
         self.name, self.line = name, line
-        line.stream.settimeout(seconds)
+        with self._watched():  # it may be closed already
+            line.stream.settimeout(seconds)
 
     def send(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         with self._watched():
@@ -232,30 +238,58 @@ def connect(address: tuple[str, int], ca: Path, key: Path, name: str) -> Line:
 
 
 def attend(
-    node: Node, address: tuple[str, int], ca: Path, key: Path, patience: float, say: Callable[[str], None] = print
+    node: Node,
+    address: tuple[str, int],
+    ca: Path,
+    key: Path,
+    patience: float,
+    say: Callable[[str], None] = print,
+    audit: Audit | None = None,
 ) -> None:
-    """Answer the guest until it says that the run is over; connect again whenever the line breaks."""
+    """Answer the guest until it says that the run is over; connect again whenever the line breaks. audit: the log of
+    all that leaves."""
     while True:
         line = _connected(node.name, address, ca, key, patience)
         say(f"{node.name} is with the guest")
         try:
-            if _answers(node, line):
+            if _answers(node, line, audit):
                 say(f"{node.name} is done")
                 return
+        except Unlogged:
+            raise
         except (OSError, ConnectionError, UnalikeError) as error:
             say(f"the line broke ({first_line(error)}); connecting again")
         finally:
             line.close()
 
 
-def _answers(node: Node, line: Line) -> bool:
+def _answers(node: Node, line: Line, audit: Audit | None) -> bool:
     """Answer requests on a line; true when the run is over."""
     while True:
         data = line.read()
-        line.write(node.answer(data))
-        with contextlib.suppress(UnalikeError):
-            if wire.decode(data)[0].get("kind") == "done":
-                return True
+        answer, request = node.answer(data), _header(data)
+        if audit is not None:
+            _note(audit, answer, request, node.alignment)
+        line.write(answer)
+        if request.get("kind") == "done":
+            return True
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    try:
+        return wire.decode(data)[0]
+    except UnalikeError:
+        return {}
+
+
+def _note(audit: Audit, answer: bytes, request: dict[str, Any], alignment: str) -> None:
+    """Note what leaves, in the words of federations: an epoch is a round, a batch an exchange."""
+    epoch = request.get("epoch")
+    about = {"run": alignment, "round": epoch - 1 if type(epoch) is int and epoch > 0 else None}
+    try:
+        audit.write(answer, {"kind": request.get("kind"), **about, "exchange": request.get("step")})
+    except UnalikeError as error:
+        raise Unlogged(str(error)) from None
 
 
 def _connected(name: str, address: tuple[str, int], ca: Path, key: Path, patience: float) -> Line:

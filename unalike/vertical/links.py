@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -64,6 +65,13 @@ def ask(link: Link, kind: str, tensors: dict[str, Tensor] | None = None, **more:
     """Send one request and return its answer; what the party refuses is one line with its name."""
     link.send({"kind": kind, **more}, tensors or {})
     return answered(link)
+
+
+def introduced(links: Sequence[Link], headers: Sequence[Mapping[str, Any]]) -> None:
+    """Tell all hosts of a secure sum each other's keys, which their answers to `setup` or `adopt` brought."""
+    introductions = [header.get("introduction") for header in headers]
+    for link in links:
+        ask(link, "introductions", introductions=introductions)
 
 
 def answered(link: Link) -> Parts:

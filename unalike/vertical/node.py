@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from unalike.contract import Fields
 from unalike.data.preparation import Preparation
 from unalike.data.schema import Schema
 from unalike.draws import KeyedDraws, SecretDraws, key
-from unalike.errors import UnalikeError, line_of
+from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.messages import wire
 from unalike.text import listed
-from unalike.vertical import psi
+from unalike.vertical import psi, sums
 from unalike.vertical.fields import check, check_rows, function_of
 from unalike.vertical.method import Me, Vertical, built, kept, put_back
 from unalike.vertical.noise import Noise
@@ -43,6 +44,7 @@ ABOUT = (
     "flags",
     "target",
     "task",
+    "secure_sum",
 )  # of a run, kept with a share
 MATCHED = "matched."  # before the name of a host, in the file of an alignment
 KEPT = 2  # checkpoints: the guest may have stopped before it wrote its own
@@ -53,7 +55,8 @@ class Node:
     """One party. table: its rows, None for a coordinator. folder: where it keeps its part of the model. psi_key: of a
     simulation, so that it repeats. methods: what it is willing to take part in; least_bits: with keys of this length.
     secret: noise comes from the operating system, as it must between machines. reader: reads the table again, by
-    another schema. tell: says to this party's owner what the guest asks for."""
+    another schema. tell: says to this party's owner what the guest asks for. sums_only: it takes part only where the
+    guest reads sums over hosts and no single host's numbers; signer: its key, by which other hosts know it."""
 
     def __init__(
         self,
@@ -66,11 +69,15 @@ class Node:
         least_bits: int = 0,
         reader: Callable[[Schema], Table] | None = None,
         tell: Callable[[str], None] = lambda text: None,
+        sums_only: bool = False,
+        signer: sums.Signer | None = None,
     ):
         self.table, self.name, self.folder = table, table.name if table else name, folder
         self.role = "host" if table is not None else "coordinator"
         self.methods, self.secret, self._psi_key = methods, secret, psi_key
         self._least_bits, self._reader, self._tell = least_bits, reader, tell
+        self._sums_only, self._signer = sums_only, signer
+        self._masks: sums.Masks | None = None  # where the guest reads sums over hosts alone
         self._side: psi.Side | None = None
         self.positions: Tensor | None = None  # of each aligned row, its place in the table; -1 where there is none
         self.alignment = ""  # the name of the alignment, which all parties of a run have in common
@@ -89,15 +96,18 @@ class Node:
             return wire.encode(*self.handle(*wire.decode(data)))
         except UnalikeError as error:
             return wire.encode({"kind": "error", "reason": str(error)}, {})
-        except Exception as error:  # a fault of ours must not end the party
-            return wire.encode({"kind": "error", "reason": line_of(error)}, {})
+        except Exception as error:  # a fault of ours must not end the party; for its own eyes: it may quote data
+            self._tell(traceback.format_exc())
+            reason = f"a fault inside {self.name}, {type(error).__name__}: its own log has more."
+            return wire.encode({"kind": "error", "reason": reason}, {})
 
     def handle(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         """Answer a request."""
         kinds = {
             "hello": self._hello, "points": self._points, "mask": self._mask, "align": self._align,
             "setup": self._setup, "call": self._call, "save": self._save, "restore": self._restore,
-            "adopt": self._adopt, "alignment": self._alignment, "done": self._done,
+            "adopt": self._adopt, "alignment": self._alignment, "introductions": self._introductions,
+            "done": self._done,
         }  # fmt: skip
         kind = header.get("kind")
         if not isinstance(kind, str) or kind not in kinds:
@@ -164,9 +174,34 @@ class Node:
             self.me = Me(self.name, self.role, x, outputs, seed, present, index, parties)
             self.me.training[tensors["train"]] = True
         self.method.start(self.me)
-        sent = [f"{n} ({f.form}; tells {f.tells})" for n, f in self.method.sends.items() if f.to == "guest"]
-        self._tell(f"the guest runs {self.method.name}; this party sends {', '.join(sent)}")
-        return {"kind": "ready", "columns": self.me.columns}, {}
+        self._tell(f"the guest runs {self.method.name}; this party sends {', '.join(self._sent())}")
+        return {"kind": "ready", "columns": self.me.columns, **self.ready_for_sums()}, {}
+
+    def _sent(self) -> list[str]:
+        """Say what this party sends, how, and what it tells."""
+        assert self.method is not None
+        secure, own = self.about.get("secure_sum"), [(n, f) for n, f in self.method.sends.items() if f.to == "guest"]
+        forms = {
+            n: ("only in a sum", f.sum_tells) if secure and sums.is_summed(f) else (f.form, f.tells) for n, f in own
+        }
+        return [f"{name} ({form}; tells {tells})" for name, (form, tells) in forms.items()]
+
+    def ready_for_sums(self) -> dict[str, Any]:
+        """Make fresh masks where the guest reads sums alone; refuse a run where it does not and this party wants it."""
+        assert self.method is not None
+        secure, self._masks = self.about.get("secure_sum") is True and self.role == "host", None
+        if self._sums_only and not (secure and sums.summed(self.method)):
+            raise UnalikeError(f"{self.name} takes part only where the guest reads sums over hosts (--secure-sum).")
+        if not secure:
+            return {}
+        self._masks = sums.Masks(self.about["parties"] - 1, self._signer)
+        return {"introduction": self._masks.introduction()}
+
+    def _introductions(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        if self._masks is None:
+            raise UnalikeError(f"{GUEST} named hosts for sums that {self.name} is in none of.")
+        self._masks.meet(header.get("introductions"))
+        return {"kind": "met"}, {}
 
     def _agreed(self, header: dict[str, Any]) -> Vertical:
         name, settings = header.get("method"), header.get("settings")
@@ -207,7 +242,20 @@ class Node:
             check_rows(tensors["rows"], len(self.me.x), GUEST)
         reply = function(self.me, Fields(tensors)) or {}
         at = (_whole(header, "epoch", 1 << 40), _whole(header, "step", 1 << 40))
-        return {"kind": "reply"}, self.noise.over(reply, self.method, self._noise_source(at))
+        left = self.noise.over(reply, self.method, self._noise_source(at))
+        return {"kind": "reply"}, self._hidden(left, header, tensors)
+
+    def _hidden(
+        self, reply: dict[str, Tensor], header: dict[str, Any], tensors: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return a reply with masks over the fields that are read as sums, where this run's sums are secure."""
+        assert self.method is not None and self.me is not None
+        names = sums.summed(self.method)
+        if self._masks is None or not any(name in reply for name in names):
+            return reply
+        if not self.me.present[tensors["rows"]].all():
+            raise UnalikeError(f"{self.name} lacks some of these rows, and a sum would tell another host's own number.")
+        return self._masks.over(reply, names, sums.request_digest(header, tensors))
 
     def _noise_source(self, at: tuple[int, int]) -> Any:
         if self.secret or self.me is None:
@@ -289,7 +337,7 @@ class Node:
         if header["party"] != self.name:
             raise UnalikeError(f"That is the share of {header['party']}, not of {self.name}.")
         self.method = built(header["method"], header["settings"])
-        self.about = {name: header[name] for name in ABOUT}
+        self.about = {name: header.get(name) for name in ABOUT}
         plain = header["preparation"]
         self.preparation = None if plain is None else Preparation.from_plain(plain)
         empty, place = torch.zeros(0, header["columns"]), (header["index"], header["parties"])
@@ -311,7 +359,11 @@ class Node:
         if self._reader is None:
             raise UnalikeError(f"{self.name} has other columns, or other words in them, than its model learned from.")
         ids = self.table.ids
-        self.table = self._reader(Schema.from_plain(plain))
+        try:
+            self.table = self._reader(Schema.from_plain(plain))
+        except UnalikeError as error:  # for its owner's eyes: it may quote cells
+            self._tell(str(error))
+            raise UnalikeError(f"the table of {self.name} is not as its model learned: its own log has more.") from None
         if self.table.ids != ids:
             raise UnalikeError(f"the table of {self.name} has changed since its ids were compared.")
 
@@ -333,7 +385,7 @@ class Node:
             raise UnalikeError(f"{self.name} has not been aligned yet.")
         self.adopt(max(files, key=lambda f: epoch_of(f) or 0).read_bytes())
         assert self.me is not None
-        return {"kind": "ready", "columns": self.me.columns}, {}
+        return {"kind": "ready", "columns": self.me.columns, **self.ready_for_sums()}, {}
 
     def _save(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         self.save(_whole(header, "epoch", 1 << 40))

@@ -22,9 +22,10 @@ from unalike.run.predict import Prediction
 from unalike.text import listed
 from unalike.vertical.exchange import Hosts
 from unalike.vertical.fields import answers
-from unalike.vertical.links import Direct, Link
+from unalike.vertical.links import Direct, Link, introduced
 from unalike.vertical.losses import LOSSES
 from unalike.vertical.node import Node, read_share
+from unalike.vertical.sums import summed
 from unalike.vertical.tables import Table, read_table
 
 
@@ -49,6 +50,8 @@ def predicted(
     links = [Direct(nodes.get(name) or Node(None, name)) for name in host_names]
     for node in nodes.values():
         node.adopt(shares[node.name])
+    if guest.about.get("secure_sum") and not away:
+        introduced(links, [nodes[name].ready_for_sums() for name in host_names])
     columns = {name: read_share(shares[name])[0]["columns"] for name in host_names}
     z = joint(guest, links, columns, matched, away)
     return concluded(guest, z, fallen_back(guest, z, matched, fallback, alone))
@@ -63,8 +66,14 @@ def joint(
     flags = guest.about.get("flags") or []
     if flags:
         me.x = torch.cat([me.x, torch.stack([(~matched[name]).double() for name in flags], 1)], 1)
-    hosts = Hosts(links, method, columns, me.outputs, away=away)
-    return method.scores(me, hosts, torch.arange(len(me.x)))
+    if not guest.about.get("secure_sum"):
+        return method.scores(me, Hosts(links, method, columns, me.outputs, away=away), torch.arange(len(me.x)))
+    # of rows that a host lacks a sum would tell another host's own number: they are not asked for
+    z, rows = torch.zeros(len(me.x), me.outputs, dtype=torch.float64), torch.stack([*matched.values()]).all(0).nonzero()
+    if len(rows):
+        hosts = Hosts(links, method, columns, me.outputs, hidden=summed(method))
+        z[rows[:, 0]] = method.scores(me, hosts, rows[:, 0])
+    return z
 
 
 def fallen_back(guest: Node, z: Tensor, matched: Mapping[str, Tensor], fallback: str, alone: bytes | None) -> Tensor:

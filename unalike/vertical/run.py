@@ -22,7 +22,7 @@ from unalike.settings.knobs import knob
 from unalike.settings.toml import dump_toml
 from unalike.vertical.exchange import Hosts, Traffic
 from unalike.vertical.fields import check_rows
-from unalike.vertical.links import ENGINES, Link, ask
+from unalike.vertical.links import ENGINES, Link, ask, introduced
 from unalike.vertical.losses import Loss
 from unalike.vertical.method import Me, Vertical, kept, settings_of
 from unalike.vertical.node import Node, epoch_of
@@ -30,6 +30,7 @@ from unalike.vertical.noise import Noise
 from unalike.vertical.parties import COORDINATOR, Parties
 from unalike.vertical.predict import predicted
 from unalike.vertical.sees import Sight, who_sees
+from unalike.vertical.sums import FEWEST, summed
 from unalike.vertical.tables import prepared
 
 ALONE = "alone.share"  # in a run's folder: the guest's own model
@@ -48,6 +49,7 @@ class Settings:
     noise: float = knob(0.0, "noise on numbers of single people that cross, in clips", least=0)
     clip: float = knob(0.0, "their greatest length", least=0)
     delta: float = knob(1e-5, "δ of the ε that is stated for the noise", above=0, below=1)
+    secure_sum: bool = knob(False, "the guest reads the sum of the hosts' scores and no single host's")
     fallback: str = knob(
         "refuse", "rows without a party are refused, count its part as zero, or go by the guest's own model",
         choices=("refuse", "zero", "alone"),
@@ -56,6 +58,15 @@ class Settings:
     def __post_init__(self) -> None:
         knobs.check_fields(self, "")
         check_seed(self.seed)
+        if self.secure_sum and self.fallback == "zero":
+            raise UnalikeError(
+                "fallback='zero' would tell single hosts' scores: with secure_sum, take refuse or alone."
+            )
+
+    @property
+    def alone(self) -> Settings:
+        """The same where nothing crosses."""
+        return dc.replace(self, noise=0.0, clip=0.0, secure_sum=False)
 
 
 class Session:
@@ -89,8 +100,20 @@ class Session:
         if self.loss.task not in method.tasks:
             what = {"binary": "one of two classes", "classes": "one of several classes", "number": "a number"}
             raise UnalikeError(f"{type(method).__name__} does not predict {what[self.loss.task]}, which the label is.")
+        self.hidden = summed(method) if settings.secure_sum else ()
+        if settings.secure_sum:
+            self._check_sums()
         if method.coordinated and coordinator is None:
             raise UnalikeError(f"{type(method).__name__} needs a coordinator.")
+
+    def _check_sums(self) -> None:
+        """Refuse secure sums that would hide nothing."""
+        if not self.hidden:
+            raise UnalikeError(f"{self.method.name} needs every host's own numbers: secure_sum is not for it.")
+        if len(self.links) < FEWEST:
+            raise UnalikeError("A sum of one host's scores is that host's: secure_sum needs two hosts or more.")
+        if not all(rows.all() for rows in self.guest.matched.values()):
+            raise UnalikeError("The sum of a row that one host lacks is another's: with secure_sum, unmatched='drop'.")
 
     def set_up(self) -> None:
         """Get every party ready, and check what they agreed on."""
@@ -98,16 +121,20 @@ class Session:
         base: dict[str, Any] = {
             "method": self.method.name, "settings": settings_of(self.method), "outputs": outputs, "scale": self.scale,
             "seed": self.settings.seed, "noise": self.noise.noise, "clip": self.noise.clip, "index": 0,
-            "parties": 1 + len(self.links),
+            "parties": 1 + len(self.links), "secure_sum": self.settings.secure_sum,
         }  # fmt: skip
         columns: dict[str, Any] = {}
+        answers = []
         for place, link in enumerate(self.links, 1):
             base["index"] = place
             uses = {"uses": list(self.uses[link.name])} if link.name in self.uses and self.scale != "none" else {}
             header, _ = ask(link, "setup", {"train": self.train}, **base, **uses)
+            answers.append(header)
             columns[link.name] = header.get("columns")
             if type(columns[link.name]) is not int or not 0 < columns[link.name] < 1 << 31:
                 raise UnalikeError(f"{link.name} does not say how many columns it has.")
+        if self.settings.secure_sum:
+            introduced(self.links, answers)
         third = None
         if self._third is not None and self.method.coordinated:
             ask(self._third, "setup", **base)
@@ -118,8 +145,9 @@ class Session:
         self.guest.about = base | {"index": 0, "flags": self.flags, "target": self.target, "task": self.loss.task}
         self.method.start(self.me)
         self.hosts = Hosts(
-            self.links, self.method, columns, outputs, self.noise, self.traffic, self._noise_source, coordinator=third
-        )
+            self.links, self.method, columns, outputs, self.noise, self.traffic, self._noise_source, coordinator=third,
+            hidden=self.hidden,
+        )  # fmt: skip
         self.method.begin(self.me, self.hosts)
 
     def _guest(self, outputs: int) -> Me:
@@ -208,7 +236,8 @@ class Session:
     @property
     def sees(self) -> list[Sight]:
         """Who sees what."""
-        return who_sees(self.method, self.guest.name, [link.name for link in self.links], self.noise, self.test)
+        hosts = [link.name for link in self.links]
+        return who_sees(self.method, self.guest.name, hosts, self.noise, self.settings.secure_sum)
 
 
 class Run:
@@ -282,7 +311,7 @@ def fit(
 
 def trained_alone(joint: Session, method: Vertical) -> Session:
     """Train the guest's own columns by themselves, without protection: nothing crosses."""
-    plain = dc.replace(joint.settings, noise=0.0, clip=0.0)
+    plain = joint.settings.alone
     rows = (joint.train, joint.test)
     session = Session(copy_of(joint.guest), [], method.bare, plain, *rows, joint.scale, joint.classes)
     session.set_up()

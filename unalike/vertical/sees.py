@@ -6,13 +6,15 @@ from __future__ import annotations
 import dataclasses as dc
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from unalike.text import listed
 from unalike.vertical.fields import ROWS, Field
 from unalike.vertical.fields import answers as answers_of
 from unalike.vertical.method import Vertical
 from unalike.vertical.noise import Noise
+from unalike.vertical.sums import is_summed
+
+SUMMED = "masked: only the sum over hosts can be read"
+KEYS = "public keys, from which hosts make the masks that cancel in sums"
 
 
 @dc.dataclass(frozen=True)
@@ -26,14 +28,18 @@ class Sight:
     tells: str
 
 
-def who_sees(method: Vertical, guest: str, hosts: Sequence[str], noise: Noise, test: Tensor) -> list[Sight]:
+def who_sees(method: Vertical, guest: str, hosts: Sequence[str], noise: Noise, secure_sum: bool) -> list[Sight]:
     """Return the rows for a run."""
     people = {"guest": guest, "hosts": listed(list(hosts)) or "nobody", "coordinator": "the coordinator"}
     rows = [Sight("rows", guest, people["hosts"], "clear", ROWS.tells)]
     for name, field in method.sends.items():
         sender = people["guest"] if field.to != "guest" else people[_sender(method, name)]
         noised = f", noise {noise.noise:g} × {noise.clip:g}" if noise.noise and field.per_row else ""
-        rows.append(Sight(name, sender, people[field.to], field.form + noised, _tells(field)))
+        hidden = secure_sum and is_summed(field)
+        form = SUMMED if hidden else field.form
+        rows.append(Sight(name, sender, people[field.to], form + noised, _tells(field, hidden)))
+    if secure_sum:
+        rows.append(Sight("introductions", people["hosts"], f"each other, by {guest}", "clear", KEYS))
     return rows
 
 
@@ -44,8 +50,8 @@ def _sender(method: Vertical, name: str) -> str:
     return "coordinator" if by_third else "hosts"
 
 
-def _tells(field: Field) -> str:
-    return field.tells or "what its name says"
+def _tells(field: Field, hidden: bool) -> str:
+    return (field.sum_tells if hidden else field.tells) or "what its name says"
 
 
 def sight_text(rows: Sequence[Sight]) -> str:

@@ -13,7 +13,7 @@ import torch
 from unalike.errors import UnalikeError
 from unalike.vertical.align import Report, align, greet, overlapping
 from unalike.vertical.line import Listener
-from unalike.vertical.links import Gone, Link, ask
+from unalike.vertical.links import Gone, Link, ask, introduced
 from unalike.vertical.method import Vertical
 from unalike.vertical.node import Node
 from unalike.vertical.parties import COORDINATOR, held_out
@@ -118,11 +118,11 @@ class Guest:
     def predict(self, share: bytes, fallback: str, alone: bytes | None) -> Any:
         """Predict all rows of the table with the hosts that are there, by the parts that every party has kept."""
         links, _ = self.meet(kept=False)
-        columns = {}
-        for link in links:
-            header, _ = ask(link, "adopt")
-            columns[link.name] = int(header.get("columns") or 0)
+        answers = [ask(link, "adopt")[0] for link in links]
+        columns = {link.name: int(header.get("columns") or 0) for link, header in zip(links, answers, strict=True)}
         self.node.adopt(share)
+        if self.node.about.get("secure_sum"):
+            introduced(links, answers)
         assert self.node.me is not None
         z = joint(self.node, links, columns, self.node.matched, [])
         outputs = fallen_back(self.node, z, self.node.matched, fallback, alone)

@@ -9,7 +9,8 @@ from typing import Any
 
 from unalike.cli import show
 from unalike.cli.vertical import given
-from unalike.errors import UnalikeError
+from unalike.errors import UnalikeError, unknown
+from unalike.files import hold_alone, release
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -37,6 +38,8 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def join(args: argparse.Namespace) -> int:
+    from unalike.network.audit import Audit
+    from unalike.network.seal import Keyring
     from unalike.vertical.line import attend
     from unalike.vertical.node import Node
 
@@ -53,14 +56,32 @@ def join(args: argparse.Namespace) -> int:
         read = given.read(args, name, table, None)
     else:
         name, read, table = "coordinator", None, ""
-    methods = args.methods.split(",") if args.methods else None
     node = Node(
-        read, name, Path(args.state), methods=methods, secret=True, least_bits=args.least_bits,
+        read, name, Path(args.state), methods=_methods(args), secret=True, least_bits=args.least_bits,
         tell=lambda text: given.say(args, text),
         reader=lambda schema: given.read(args, name, table, None, schema),
+        sums_only=args.secure_sum, signer=Keyring(Path(args.key), args.peers and Path(args.peers)),
     )  # fmt: skip
-    attend(node, (host, int(port)), Path(args.ca), Path(args.key), args.wait, lambda text: given.say(args, text))
+    state = Path(args.state)
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = hold_alone(state / "lock")
+    try:
+        place, say = (host, int(port)), lambda text: given.say(args, text)
+        attend(node, place, Path(args.ca), Path(args.key), args.wait, say, Audit(state))
+    finally:
+        release(lock)
     return 0
+
+
+def _methods(args: argparse.Namespace) -> list[str] | None:
+    """Return the methods that a host takes part in; None: all."""
+    from unalike.vertical import METHODS
+
+    names = args.methods.split(",") if args.methods else None
+    for name in names or ():
+        if name not in METHODS:
+            raise unknown("vertical method", name, METHODS)
+    return names
 
 
 def predicted(args: argparse.Namespace, folder: Path) -> Any:

@@ -91,6 +91,8 @@ def join(parser: argparse.ArgumentParser) -> None:
     add("--state", metavar="FOLDER", required=True, help="where this party's part of the model is kept")
     add("--least-bits", metavar="N", type=int, default=2048, help="of a Paillier key that this party takes [2048]")
     add("--methods", metavar="NAMES", help="methods to take part in, as sealed-logistic,hardy [all]")
+    add("--secure-sum", action="store_true", help="take part only where the guest reads sums over hosts alone")
+    add("--peers", metavar="FOLDER", help="the other hosts' .pub files: in secure sums, no other keys are taken")
     add("--wait", metavar="SECONDS", type=float, default=600.0, help="for a guest that is away [600]")
 
 

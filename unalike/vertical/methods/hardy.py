@@ -47,7 +47,11 @@ class HardyLogistic(LogisticRegression):
     protected: ClassVar[bool] = True
     coordinated: ClassVar[bool] = True
     sends: ClassVar[dict[str, Field]] = {
-        "z": dc.replace(SHARE, tells="each host's share of the score of rows to be tested or predicted"),
+        "z": dc.replace(
+            SHARE,
+            tells="each host's share of the score of rows to be tested or predicted",
+            sum_tells="the sum of the hosts' shares of the score of rows to be tested or predicted",
+        ),
         "key": Field((), kind="bytes", tells="the coordinator's public key"),
         "public": Field((), to="hosts", kind="bytes", tells="the coordinator's public key"),
         "sealed_z": Field(sealed=True, tells=SEALED),

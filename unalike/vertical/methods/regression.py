@@ -21,7 +21,11 @@ from unalike.vertical.exchange import Hosts
 from unalike.vertical.fields import Field, answer
 from unalike.vertical.method import Me, Vertical
 
-SHARE = Field(read="sum", tells="each host's share of every row's score")
+SHARE = Field(
+    read="sum",
+    tells="each host's share of every row's score",
+    sum_tells="the sum of the hosts' shares of every row's score, and no host's own",
+)
 RESIDUE = Field(to="hosts", tells="the labels: the sign of a row's number is its label")
 
 
