@@ -1,5 +1,7 @@
-"""`python -m unalike.core run.toml [--resume]`: a run from a file, where only torch, numpy and safetensors exist.
-`python -m unalike.core reproduce ...` is `unalike reproduce` there."""
+"""Run a config file with nothing but torch, numpy and safetensors installed: `python -m unalike.core run.toml
+[--resume]`.
+Likewise `python -m unalike.core reproduce ...` is `unalike reproduce` without the command line's packages.
+"""
 
 from __future__ import annotations
 

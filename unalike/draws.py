@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
-BLOCK = 1 << 14  # of numbers that a CPU draws at once
+BLOCK = 1 << 14  # how many numbers a CPU draws at once
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 _ONE, _STEP64, _LAST64 = np.uint64(1), np.uint64(_STEP), np.uint64(31)
@@ -42,17 +42,17 @@ def _signed(z: int) -> int:
 
 
 def key(seed: int, *parts: int | str) -> int:
-    """One signed 64-bit key for a seed and any names and numbers."""
+    """Return one signed 64-bit key for a seed and any names and numbers."""
     return int.from_bytes(hashlib.blake2b(_named((int(seed), *parts)), digest_size=8).digest(), "little", signed=True)
 
 
 def _named(parts: Sequence[int | str]) -> bytes:
-    """Names and numbers as bytes that no others have."""
+    """Return names and numbers as bytes; different parts give different bytes."""
     return "\0".join(f"str:{p}" if isinstance(p, str) else f"int:{int(p)}" for p in parts).encode()
 
 
 def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndarray:
-    """int64 [c]: one key per client, in one vectorised pass."""
+    """Return one key per client, int64 [c], in one vectorised pass."""
     z = (np.asarray(ids).astype(np.uint64) + _ONE) * _STEP64 + np.uint64(key(seed, round, purpose) & _MASK)
     for by, mix in _ROUNDS64:
         z ^= z >> by
@@ -61,8 +61,8 @@ def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndar
 
 
 def generator(seed: int | bytes, *parts: int | str) -> np.random.Generator:
-    """Return a NumPy generator of its own for (seed, parts): for the server's draws, made once a round. A seed of bytes
-    is a secret of 16 to 64: the generator's key, of 128 bits, is a hash that only who has the secret can compute."""
+    """Return a new NumPy generator for (seed, parts), for the server's draws of one round. A seed may be a secret of 16
+    to 64 bytes: the generator's 128-bit key is then a hash that cannot be computed without the secret."""
     if isinstance(seed, bytes):
         own = hashlib.blake2b(_named(parts), key=seed, digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(own, "little")))
@@ -76,14 +76,15 @@ def new_secret() -> bytes:
 
 @contextlib.contextmanager
 def torch_seed(seed: int, *parts: int | str) -> Iterator[None]:
-    """Start torch's own generator, which layers draw their weights from, at (seed, parts); then put it back."""
+    """Seed torch's global generator, from which layers draw their weights, with (seed, parts); restore its state at the
+    end of the block."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, *parts) & 0xFFFFFFFF)
         yield
 
 
 def bits(key: Tensor, counter: Tensor) -> Tensor:
-    """64 random bits (as int64) for each pair of key and counter."""
+    """Return 64 random bits (as int64) for each pair of key and counter."""
 
     def shift_right(z: Tensor, by: int) -> Tensor:  # logical: int64 >> keeps the sign
         return (z >> by) & ((1 << (64 - by)) - 1)
@@ -103,12 +104,13 @@ def fold(key: Tensor, number: Tensor | int) -> Tensor:
 
 
 def whole(key: Tensor, counter: Tensor) -> Tensor:
-    """Whole numbers from 0 to 2**24 - 1, which float32 and float64 hold exactly."""
+    """Return whole numbers from 0 to 2**24 - 1, which float32 and float64 hold exactly."""
     return (bits(key, counter) >> 40) & 0xFFFFFF
 
 
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniform numbers in [0, 1); 24 random bits each, so that float32 and float64 draw the same numbers."""
+    """Return uniform numbers in [0, 1). They have 24 random bits each, so that float32 and float64 give the same
+    numbers."""
     return _drawn(_uniform, key, shape, dtype)
 
 
@@ -117,7 +119,7 @@ def _uniform(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
-    """Whole numbers from 0 to high - 1, high up to 2**24."""
+    """Return whole numbers from 0 to high - 1; high is at most 2**24."""
     _check_high(high)
     counter = torch.arange(math.prod(shape), device=key.device)
     return (whole(_each(key), counter) * high >> 24).reshape((*key.shape, *shape))
@@ -129,7 +131,7 @@ def _check_high(high: int) -> None:
 
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal numbers (Box-Muller)."""
+    """Return standard normal numbers (Box-Muller)."""
     return _drawn(_normal, key, shape, dtype)
 
 
@@ -141,12 +143,12 @@ def _normal(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _drawn(law: Callable[..., Tensor], key: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return what a law gives for one key, or for each of a stack."""
+    """Return numbers drawn by `law` for one key, or for each key of a stack."""
     count = math.prod(shape)
     if not key.dim() or key.device.type != "cpu" or count <= BLOCK:
         counter = torch.arange(count, device=key.device)
         return law(_each(key), counter, dtype).reshape((*key.shape, *shape))
-    out = torch.empty(len(key), count, dtype=dtype)  # many numbers: so few at a time that they stay in a cache
+    out = torch.empty(len(key), count, dtype=dtype)  # in blocks small enough to stay in the cache
     for start in range(0, count, BLOCK):
         counter = torch.arange(start, min(start + BLOCK, count))
         for row, own in zip(out, key, strict=True):
@@ -155,49 +157,52 @@ def _drawn(law: Callable[..., Tensor], key: Tensor, shape: tuple[int, ...], dtyp
 
 
 def fine_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers, float64, whose tails end at 8.6: those of `normal` end at 5.8, and what is missing there
-    counts where numbers are to hide others."""
+    """Return standard normal numbers, float64, whose tails reach 8.6. The tails of `normal` end at 5.8, too early for
+    noise that must hide other numbers."""
     counter = 2 * torch.arange(math.prod(shape), device=key.device)
     radius, angle = (((bits(key, counter + k) >> 11) & ((1 << 53) - 1)).double() / 2**53 for k in (0, 1))
     return (torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * math.pi * angle)).reshape(shape)
 
 
 def _each(key: Tensor) -> Tensor:
-    """Return the keys of a stack with a dimension for what each of them gives; one key as it is."""
+    """Add a last dimension to a stack of keys, so that each key can draw several numbers; return a single key
+    unchanged."""
     return key[..., None] if key.dim() else key
 
 
-# ---------------------------------------------------------------- what clients draw from
+# ---------------------------------------------------------------- sources of clients' random numbers
 
 
 class Draws(Protocol):
-    """What one client draws from, or a stack of clients: then a dimension for the clients comes before the shape."""
+    """Random numbers of one client, or of a stack of clients; for a stack, a dimension for the clients comes before the
+    shape."""
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Uniform numbers in [0, 1)."""
+        """Return uniform numbers in [0, 1)."""
         ...
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal numbers."""
+        """Return standard normal numbers."""
         ...
 
     def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
-        """Whole numbers from 0 to high - 1, high up to 2**24."""
+        """Return whole numbers from 0 to high - 1; high is at most 2**24."""
         ...
 
     def at(self, number: int) -> Draws:
-        """Return what is drawn from at this number (of a training, of a step)."""
+        """Return the source of the numbers of one training or one step, given its number."""
         ...
 
     def key(self) -> Tensor:
-        """Return a key, for what needs no secret (dropout)."""
+        """Return a key for draws that need not be secret, such as dropout."""
         ...
 
 
 class KeyedDraws:
-    """Draws of simulated clients: value i of a client is a function of its key, the purpose and i alone.
+    """Random numbers of simulated clients: value i of a client is a function of its key, the purpose and i alone.
 
-    keys: int64, a client's key [] or those of a stack [c]; what is drawn is [*shape] or [c, *shape], on their device.
+    keys: int64, one client's key [] or the keys of a stack [c]. Results have shape [*shape] or [c, *shape] and lie on
+    the keys' device.
     """
 
     def __init__(self, keys: Tensor, dtype: torch.dtype = torch.float32):
@@ -223,10 +228,10 @@ class KeyedDraws:
 
 
 class SecretDraws:
-    """Draws of a real client, from the operating system's cryptographic generator: nobody else can know them, and they
-    never come again, whatever the purpose is called.
+    """Random numbers of a real client, from the operating system's cryptographic generator. Nobody else can predict
+    them, and they never repeat, whatever the purpose.
 
-    count: of clients, for [count, *shape]; None: one client's own, [*shape].
+    count: number of clients, for results of shape [count, *shape]; None for one client, [*shape].
     """
 
     def __init__(
@@ -236,23 +241,26 @@ class SecretDraws:
         dtype: torch.dtype = torch.float32,
         key: Tensor | None = None,
     ):
-        """key: of what needs no secret; None: drawn when it is first asked for."""
+        """key: for draws that need not be secret; None draws one from the operating system at first use."""
         self.count, self.device, self.dtype, self._key = count, device, dtype, key
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        digits = 1 - round(math.log2(torch.finfo(self.dtype).eps))  # that the dtype holds: more might be rounded to 1
+        # the dtype's precision; with more bits a number might be rounded to 1
+        digits = 1 - round(math.log2(torch.finfo(self.dtype).eps))
         return self._shaped(_secret_shares(self._numbers(shape), digits), shape)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         count = self._numbers(shape)
         radius, angle = _secret_shares(2 * ((count + 1) // 2)).reshape(2, -1)
-        radius, angle = np.sqrt(-2 * np.log(radius + 2.0**-53)), 2 * np.pi * angle  # never the logarithm of 0
+        # + 2^-53: the logarithm of 0 must not occur
+        radius, angle = np.sqrt(-2 * np.log(radius + 2.0**-53)), 2 * np.pi * angle
         pairs = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
         return self._shaped(pairs[:count], shape)
 
     def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
         _check_high(high)
-        values = _secret_bits(self._numbers(shape)) % np.uint64(high)  # none likelier than another by 2^-40
+        # the remainder favours no value by more than 2^-40
+        values = _secret_bits(self._numbers(shape)) % np.uint64(high)
         return torch.from_numpy(values.astype(np.int64)).reshape(self._shape(shape)).to(self.device)
 
     def at(self, number: int) -> SecretDraws:
@@ -275,8 +283,8 @@ class SecretDraws:
 
 
 def lasting_normal(secret: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers, float64: a function of a secret and a purpose, by a cryptographic hash (SHAKE-256), for
-    the noise that a server must draw again."""
+    """Return standard normal numbers, float64, as a function of a secret and a purpose, by a cryptographic hash
+    (SHAKE-256). For noise that a server must be able to draw again."""
     count = math.prod(shape)
     stream = hashlib.shake_256(secret + _named(["normal", purpose])).digest(16 * count)
     shares = (np.frombuffer(stream, dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -291,5 +299,5 @@ def _secret_bits(count: int) -> np.ndarray:
 
 
 def _secret_shares(count: int, digits: int = 53) -> np.ndarray:
-    """Return float64 [count], uniform in [0, 1), with so many random bits each."""
+    """Return float64 [count], uniform in [0, 1), with `digits` random bits each."""
     return (_secret_bits(count) >> np.uint64(64 - digits)).astype(np.float64) * 2.0**-digits

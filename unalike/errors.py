@@ -1,6 +1,6 @@
-"""Errors that are the user's to mend: one line that says what was given, what must hold and what to do.
+"""Errors that the user can correct: one line that says what was given, what must hold and what to do.
 
-The command line prints the line and exits with code 2; a traceback is for mistakes of ours only.
+The command line prints the line and exits with code 2. A traceback appears only for faults of the program itself.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from collections.abc import Iterable, Sequence
 
 
 class UnalikeError(Exception):
-    """A mistake in what was asked for, or in the data; the message is one line and complete."""
+    """A mistake in the request or in the data; the message is one complete line."""
 
 
 class NoSuchField(UnalikeError, AttributeError):
-    """A message, a state or the server has nothing of this name: `hasattr` says so."""
+    """Raised when a message, a state or the server has no field of this name; an AttributeError too, so that `hasattr`
+    works."""
 
 
 class EngineRefused(UnalikeError):
-    """This engine cannot run this model or method, and says why. For a model, `auto` then takes another."""
+    """Raised when an engine cannot run a model or method, with the reason. If the model is the reason, `auto` takes
+    another engine."""
 
 
 class Diverged(UnalikeError):
-    """The loss or the weights of a client became NaN or infinite. The last checkpoint is still good."""
+    """Raised when a client's loss or weights become NaN or infinite. The last checkpoint is still good."""
 
     def __init__(self, message: str, round: int, clients: list[int]):
         super().__init__(message)
@@ -31,24 +33,25 @@ class Diverged(UnalikeError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of someone else's says first, without its full stop; its kind where it says nothing."""
+    """Return the first line of another library's error without its full stop, or the error's type where it has no
+    message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def line_of(error: BaseException) -> str:
-    """Return an error of someone else's in one line."""
+    """Return another library's error in one line: its type and its first line."""
     kind, said = type(error).__name__, first_line(error)
     return kind if said == kind else f"{kind}: {said}"
 
 
 def did_you_mean(given: str, options: Iterable[str]) -> str:
-    """' Did you mean X?' for a near miss, else the list of what there is."""
-    names = {option: option.lstrip("-") for option in sorted(options)}  # the dashes of flags make nothing alike
+    """Return ' Did you mean X?' for a near miss, else ' There are: ...' with all options."""
+    names = {option: option.lstrip("-") for option in sorted(options)}  # dashes of flags do not count as likeness
     if not names:
         return ""
     bare = given.lstrip("-")
-    # nor does what many names begin with: 'fedsgd' is not near 'feddc'
+    # nor does a beginning that many names share: 'fedsgd' is not near 'feddc'
     head = bare[:3] if sum(name.startswith(bare[:3]) for name in names.values()) >= 3 else ""
 
     def nearness(option: str) -> float:
@@ -64,20 +67,20 @@ def unknown(what: str, given: object, options: Iterable[str]) -> UnalikeError:
 
 
 def either(options: Sequence[str]) -> str:
-    """'a', 'b' or 'c'."""
+    """Return options as text: 'a', 'b' or 'c'."""
     return " or ".join(part for part in (", ".join(map(repr, options[:-1])), repr(options[-1])) if part)
 
 
 def one_of(owner: object, name: str, *options: str) -> None:
-    """Check an option: one of a few words."""
+    """Check that an attribute of `owner` is one of a few words."""
     value = getattr(owner, name)
     if value not in options:
         raise UnalikeError(f"{type(owner).__name__} {name} must be {either(options)}; got {value!r}.")
 
 
 def complain(error: BaseException, again: str = "") -> int:
-    """One line on standard error, and the exit code: 2 for what the user can mend, 3 for a run that diverged, 1 for
-    what is ours."""
+    """Print the error as one line on standard error and return the exit code: 2 for a mistake of the user, 3 for a run
+    that diverged, 1 for a fault of the program."""
     if isinstance(error, KeyboardInterrupt):
         print(f"\nunalike: stopped{again}", file=sys.stderr)
         return 130

@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all, locks that end with the process that holds them, and files that
-are read only where they are plain files.
+"""Write files and folders in one step (whole or not at all), hold locks that end with their process, and read only
+plain files.
 
-What is written never goes through a link: a new file is made under a name that is free.
+Writing never follows a link: a new file is always made under a free name and then renamed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socke
 
 @contextmanager
 def complaining(what: str) -> Iterator[None]:
-    """Turn a failure to write in this block into one line, `what` and the reason."""
+    """Turn a failure to write in this block into an error of one line: `what` and the reason."""
     try:
         yield
     except OSError as error:
@@ -34,14 +34,14 @@ def complaining(what: str) -> Iterator[None]:
 
 
 def replace(path: Path, data: bytes, sync: bool = True, mark: str = "new", mode: int = 0o666) -> None:
-    """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk. mode: who may
-    read it, as `os.open` takes it."""
+    """Write the file in one step: a reader sees the old content or the new. `sync` waits for the disk. mode: the file's
+    permissions, as for `os.open`."""
     with replacing(path, mark) as new:
         write(new, data, sync, mode)
 
 
 def write(path: Path, data: bytes, sync: bool = True, mode: int = 0o666) -> None:
-    """Write a file that is not there yet. `sync` waits for the disk."""
+    """Write a file that does not exist yet. `sync` waits for the disk."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         if sync:
@@ -51,10 +51,11 @@ def write(path: Path, data: bytes, sync: bool = True, mode: int = 0o666) -> None
 
 @contextmanager
 def replacing(path: Path, mark: str = "new") -> Iterator[Path]:
-    """Give a free path beside `path`; the file or folder made there is renamed to `path` at the end of the block, or
-    removed if the block fails. Processes that may write the same path at the same time need marks of their own."""
+    """Give a free path beside `path`. The file or folder made there is renamed to `path` at the end of the block, or
+    removed if the block fails. Processes that may write the same path at the same time need different marks."""
     new = path.with_name(f".{path.name}.{mark}")
-    if os.path.lexists(new):  # of a process that was killed, or a link that somebody has put there
+    # left by a killed process, or a link put there by somebody else
+    if os.path.lexists(new):
         _remove(new)
     try:
         yield new
@@ -72,7 +73,7 @@ def _remove(path: Path) -> None:
 
 
 def open_plain(path: Path) -> io.BufferedReader:
-    """Open a plain file for reading; refuse a link, a pipe or a device in its place, without waiting for it."""
+    """Open a plain file for reading. Refuse a link, a pipe or a device of that name at once, without waiting for it."""
     try:
         handle = os.open(path, os.O_RDONLY | NO_FOLLOW | NO_WAIT | getattr(os, "O_BINARY", 0))
     except OSError as error:
@@ -92,7 +93,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def check_plain(folder: Path) -> None:
-    """Refuse a folder that holds a link, a pipe or a device, at any depth: nothing in it may lead elsewhere."""
+    """Refuse a folder that contains, at any depth, a link, a pipe or a device: nothing in it may lead elsewhere."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -102,14 +103,15 @@ def check_plain(folder: Path) -> None:
 
 
 def not_plain(path: Path) -> UnalikeError:
-    """Return the error of something that is no plain file."""
+    """Return the error for a path that is not a plain file."""
     kind = KINDS.get(stat.S_IFMT(path.lstat().st_mode), "a device")
     return UnalikeError(f"{path} is {kind}, where only a plain file may be: see where it comes from, then remove it.")
 
 
 def hold(path: Path, wait: bool = False) -> int | None:
-    """A handle of this file (made if need be) or folder that locks it until it is closed; None where there are no
-    locks: on Windows, and on some file systems. BlockingIOError: another process has it."""
+    """Lock a file (created if need be) or a folder and return its handle; closing the handle releases the lock. Return
+    None where there are no locks: on Windows, and on some file systems. Raise BlockingIOError if another process has
+    the lock."""
     try:
         import fcntl
     except ImportError:
@@ -139,23 +141,25 @@ def release(handle: int | None) -> None:
 
 
 class Company:
-    """Counts the other processes of a kind on this machine, of any user. Each holds a lock on its own file in the
-    folder for temporary files; a process with another such folder is not counted."""
+    """Count the other processes of one kind on this machine, of any user. Each holds a lock on its own file in the
+    folder for temporary files; processes with another temporary folder are not counted."""
 
     def __init__(self, kind: str):
         self._handle: int | None = None
         self._mine = Path(f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
-        with suppress(OSError):  # nobody is seen, and nobody sees us
+        # without the folder, processes cannot see each other
+        with suppress(OSError):
             self._folder = Path(tempfile.gettempdir()) / f"unalike-{kind}"
             with suppress(FileExistsError):
                 self._folder.mkdir()
                 self._folder.chmod(0o1777)  # for other users too
             new, self._mine = self._folder / f".{self._mine}", self._folder / self._mine
-            self._handle = hold(new)  # under a name that nobody looks at, until it is held
+            # locked under a name that no process looks for, then renamed
+            self._handle = hold(new)
             new.rename(self._mine)
 
     def others(self) -> int | None:
-        """How many; None where that cannot be known."""
+        """Return the number of other processes; None where it cannot be known."""
         if self._handle is None:
             return None
         found = 0
@@ -168,7 +172,8 @@ class Company:
             except BlockingIOError:
                 found += 1
             except OSError:
-                continue  # gone meanwhile, or another user's that has ended
+                # removed meanwhile, or left by another user's process that has ended
+                continue
         return found
 
     def leave(self) -> None:

@@ -22,7 +22,7 @@ PLURALS = {
 
 
 def size(count: float) -> str:
-    """Bytes in words."""
+    """Return a number of bytes in words."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 1000 or unit == "TB":
             break
@@ -31,7 +31,7 @@ def size(count: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Seconds in words."""
+    """Return seconds in words."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes = round(seconds / 60)
@@ -48,30 +48,30 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """a, b and c."""
+    """Return parts as "a, b and c"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
 
 def plural(word: str, things: Sequence[str]) -> str:
-    """Return the word as it goes with one or several things."""
+    """Return the word in the singular or plural, as the number of things requires."""
     return word if len(things) == 1 else PLURALS[word]
 
 
 def printable(said: object, most: int = 300) -> str:
-    """Return what another party says as one line that is safe to print: control characters, also those that turn the
-    direction of writing, as escapes; a long text cut."""
+    """Return another party's text as one line that is safe to print: control characters and marks that reverse the
+    direction of writing become escapes, and a long text is cut."""
     text = str(said)
     cut = text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 def number(value: float, digits: int) -> str:
-    """So many significant digits; infinity as a sign."""
+    """Return a number with this many significant digits, and infinity as ∞."""
     return f"{value:.{digits}g}" if math.isfinite(value) else ("∞" if value > 0 else "-∞")
 
 
 def parse_seeds(text: str, command: str) -> list[int]:
-    """--seeds: "3" is 0, 1, 2; "4,7" is 4 and 7; "5," is 5 alone."""
+    """Return the seeds of --seeds: "3" means 0, 1, 2; "4,7" means 4 and 7; "5," means 5 alone."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdigit() for part in parts):
         raise UnalikeError(f"{command}: --seeds must be how many (3) or which (0,1,2); got {text!r}.")
@@ -84,7 +84,7 @@ def parse_seeds(text: str, command: str) -> list[int]:
 
 
 def decimal(value: float) -> str:
-    """12, or 2.5."""
+    """Return a number without needless zeros: 12, or 2.5."""
     return f"{value:.1f}".removesuffix(".0")
 
 

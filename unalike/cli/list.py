@@ -39,7 +39,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "stages": STAGES,
     "engines": ENGINES,
 }
-FOLLOWED_BY = {"partitions": ("changes",)}  # listed with it: they stand in the same text, after a |
+# kinds that are listed with another one, because they stand in the same text after a |
+FOLLOWED_BY = {"partitions": ("changes",)}
 NOTE = (
     "down, up: vectors of the model's size that a client receives and sends in a round. "
     "What the server reads is what the method needs; it sees every message: this deployment has no secure aggregation. "
@@ -88,12 +89,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def stage_usage(name: str) -> str:
-    """Return a stage as it is written in a channel, with the names of its settings."""
+    """Return how a stage is written in a channel, with the names of its settings."""
     return ":".join([name, *(field.name for field in STAGES[name].arguments())])
 
 
 def stage_settings(name: str) -> str:
-    """Return a stage's settings and their defaults, in a line."""
+    """Return a stage's settings and their defaults in one line."""
     empty = inspect.Parameter.empty
     known = {n: s for n, s in config.stage_settings(STAGES[name]).items() if n != "fields"}
     said = (
@@ -104,13 +105,14 @@ def stage_settings(name: str) -> str:
 
 
 def _lines(texts: dict[str, str]) -> list[list[str]]:
-    """A name and what it is; a file with several methods speaks once."""
+    """Return rows of a name and its text; methods that share a file get the text once."""
     first = {text: name for name, text in reversed(texts.items())}
     return [[name, text if first[text] == name else f"see {first[text]}"] for name, text in texts.items()]
 
 
 def summary(thing: Any) -> str:
-    """Return the first sentences of a thing's documentation: of its file for a method, which carries the paper."""
+    """Return the first sentences of an object's documentation; for a method those of its file, which cites the
+    paper."""
     return _text(thing).split("\n\n")[0].replace("\n", " ")
 
 
@@ -140,7 +142,8 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
         show.document({"name": name, "summary": summary(thing), "settings": settings, **facts, **more})
         return 0
     own = inspect.getdoc(thing) or ""
-    knobs = [own] if kind == "methods" and not own.startswith(f"{thing.__name__}(") else []  # what dataclasses write
+    # skip the docstring that dataclasses generate
+    knobs = [own] if kind == "methods" and not own.startswith(f"{thing.__name__}(") else []
     print(show.prose("\n\n".join([_text(thing), *knobs])))
     if settings:
         texts = {n: ": ".join(filter(None, [s["kind"], s["words"]])) for n, s in settings.items()}
@@ -157,7 +160,8 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
 
 
 def method_facts(name: str) -> dict[str, str]:
-    """What a method reads, what the server sees, and its traffic, counted in the first rounds of a small run."""
+    """Return what a method reads, what the server sees, and its traffic, measured in the first rounds of a small
+    run."""
     from unalike import testing
 
     method = METHODS[name]()
@@ -187,7 +191,7 @@ def method_facts(name: str) -> dict[str, str]:
 
 
 def _needs(method: Method) -> dict[str, str]:
-    """What a run of the method must have, or allow."""
+    """Return what a run of the method must provide or allow."""
     needs = ["a public set ([data] public)"] if method.needs_public else []
     needs += [f"--allow-samples: clients send {method.ships}"] if method.ships else []
     needs += ["one network for all clients"] if method.one_network else []
@@ -195,14 +199,14 @@ def _needs(method: Method) -> dict[str, str]:
 
 
 class _OneStep(LocalTraining):
-    """Trainings of one step, also where a method asks for many: messages are as large after one."""
+    """Local training cut to one step, whatever the method asks for: the messages have the same size."""
 
     def counts(self, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
         return np.ones(len(ids), dtype=np.int64)
 
 
 class _Exchanges(Callback):
-    """How many exchanges the first round has; the server's own trainings are short too."""
+    """Count the exchanges of the first round, and cut the server's own training to one step too."""
 
     first = 0
 
@@ -214,12 +218,12 @@ class _Exchanges(Callback):
 
 
 def _each(line: dict[str, Any], way: str) -> float:
-    """Bytes of a participant in a round."""
+    """Return the bytes per participant in a round, `way` "up", "down" or "peer"."""
     return line[f"bytes_{way}"] / line["clients"]
 
 
 def _vectors(run: Run, line: dict[str, Any], way: str) -> str:
-    """These bytes in vectors of the model's size; a further network that is among them is named."""
+    """Return those bytes in units of the model's size; a further network among them is named separately."""
     numbers, model = _each(line, way) / 4, run.task.layout.size
     named = [name for name, net in run.task.nets.items() if numbers > model + net.size]
     numbers -= sum(run.task.nets[name].size for name in named)

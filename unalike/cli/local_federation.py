@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     data = config.make_data(settings["data"], raw=True)
     one_machine.check_data(data)
     if args.dry_run:
-        return run.dry_run(settings, args, stand_in="loopback")  # the same messages, without a network
+        return run.dry_run(settings, args, stand_in="loopback")  # loopback: the same messages without a network
     if len(data) != args.number:
         raise UnalikeError(f"unalike local-federation: the data are those of {len(data)} clients, not {args.number}.")
     serve.answer_signals()
@@ -59,13 +59,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _clients(tables: dict[str, dict[str, Any]], number: int) -> None:
-    """N is the number of clients where the data are dealt to clients here."""
+    """Set the number of clients to N where the data are split into clients here."""
     if tables["run"].get("engine", "auto") not in ("auto", "flower"):
         raise UnalikeError("unalike local-federation: the engine is flower: leave engine out.")
     tables["run"]["engine"] = "flower"
     data = tables["data"]
     if config.data_parts(data):
-        return  # each says its own
+        return  # each client's data are named by itself
     chosen = "name" in data and data["name"] in config.NAMES["data"]
     if chosen and "clients" in config.data_settings(data) and data.setdefault("clients", number) != number:
         raise UnalikeError(f"unalike local-federation: {number} clients, and [data] has clients = {data['clients']}.")

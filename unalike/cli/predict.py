@@ -71,7 +71,7 @@ def columns(predicted: Any) -> dict[str, list[Any]]:
 
 
 def _rows(path: str) -> Any:
-    """Return what to predict: an array of an .npy file, else the path of a table."""
+    """Return the input to predict from: the array of an .npy file, else the path of a table."""
     if not Path(path).is_file():
         raise UnalikeError(f"unalike predict: there is no file {path}.")
     if Path(path).suffix.lower() != ".npy":

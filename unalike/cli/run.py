@@ -45,7 +45,7 @@ METAVARS = {bool: "", int: "N", float: "X", str: "TEXT"}
 
 
 def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
-    """Declare all settings; own: flags that mean something else to the command."""
+    """Declare a flag for every setting; own: names of flags that the command uses for something else."""
     parser.usage = "unalike run [FILE] [--SETTING VALUE ...] [--seeds N] [--resume [FOLDER]]"
     file = parser.add_argument("file", nargs="?", metavar="FILE", help="a TOML file; flags override it")
     resume = parser.add_argument("--resume", metavar="FOLDER", nargs="?", const=True, help="go on with the run there")
@@ -64,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> Non
                 continue  # --model and --method take files, --resume is above
             flag = flags.flag(table, name)
             others = [t for t in config.TABLES if t != table and name in tables[t]]
-            if others and (table, name) not in flags.SHORT.values():  # a bare name would not say which
+            if others and (table, name) not in flags.SHORT.values():  # the bare name would be ambiguous
                 flag = f"--{table}.{name.replace('_', '-')}"
             if flag in own:
                 continue
@@ -99,7 +99,8 @@ def _one(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int:
     notes += [flags.FEDSGD] if flags.is_fedsgd(args.settings) else []
     if args.dry_run:
         return dry_run(settings, args)
-    here = None if settings["run"].get("engine") == "loopback" else data  # loopback prepares by messages
+    # the loopback engine prepares features by messages
+    here = None if settings["run"].get("engine") == "loopback" else data
 
     def go(live: show.Live, resume: bool) -> Run:
         for note in notes:
@@ -109,13 +110,14 @@ def _one(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int:
 
     names = [name.strip() for name in args.log.split(",") if name.strip()]
     for name in names:
-        log(name, Path())  # a name that is none is said before anything is run
+        # an unknown log name is reported before anything runs
+        log(name, Path())
     return conduct(args, settings, go)
 
 
 def _several(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int:
-    """Run every seed in a folder of its own, then show mean and spread of what the runs ended with. The seed is also
-    the split's, as in `unalike compare`."""
+    """Run every seed in its own folder, then show the mean and spread of the final numbers. The seed also decides the
+    split, as in `unalike compare`."""
     seeds = parse_seeds(args.seeds, "unalike run")
     if args.resume or "seed" in dict(args.settings) or "run.seed" in dict(args.settings):
         raise UnalikeError("unalike run: --seeds makes new runs; leave --seed and --resume out.")
@@ -133,7 +135,7 @@ def _several(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int
 
 
 def _silently(args: argparse.Namespace, tables: dict[str, dict[str, Any]], summaries: list[dict[str, Any]]) -> int:
-    """Run one seed without a word on standard output, and keep what it ended with."""
+    """Run one seed without printing, and append its summary."""
     held = io.StringIO()
     with contextlib.redirect_stdout(held):
         code = _one(argparse.Namespace(**{**vars(args), "json": True}), tables)
@@ -143,7 +145,7 @@ def _silently(args: argparse.Namespace, tables: dict[str, dict[str, Any]], summa
 
 
 def _spread(summaries: list[dict[str, Any]], home: str) -> str:
-    """Return a table: every number of the last round, mean and standard deviation over the runs."""
+    """Return a table of the last round's numbers: mean and standard deviation over the runs."""
     finals = [summary["final"] or {} for summary in summaries]
     names = [k for k, v in finals[0].items() if isinstance(v, float) and of(k).source != "bookkeeping"]
     rows = []
@@ -159,8 +161,9 @@ def _spread(summaries: list[dict[str, Any]], home: str) -> str:
 def with_defaults(
     args: argparse.Namespace, settings: dict[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[str], Federation | None]:
-    """What data of one's own decide: samples to test on, metrics; what is worth knowing of them; and the data, which
-    need not be read again. The folder of a run that goes on says all that already."""
+    """Return the settings completed from a user's own data (held-out samples, metrics), remarks about these data, and
+    the data themselves, so that they are read once. A run that is resumed has all this in its folder: then nothing is
+    changed."""
     if not defaults.own(settings) or isinstance(args.resume, str):
         return settings, [], None
     table, fed, notes = defaults.held_out(settings["data"], "test")
@@ -175,7 +178,8 @@ def with_defaults(
 def conduct(
     args: argparse.Namespace, settings: dict[str, Any], go: Callable[[show.Live, bool], Run], command: str = "run"
 ) -> int:
-    """Run what `go` runs, shown while it lasts and reported at its end; the folder is among the settings."""
+    """Carry out the run that `go` starts: show its progress, report its result, return the exit code. The run's folder
+    is among the settings."""
     screen = show.console(args.quiet or args.json)
     resume = bool(args.resume) or settings["run"].get("resume", False)
     folder = settings["run"].setdefault("folder", _free_folder(settings))
@@ -207,7 +211,7 @@ def _stopped(folder: str, again: str, as_json: bool) -> int:
 
 
 def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """From a file, or from the config of the folder to be continued, overridden by flags."""
+    """Return the settings of a config file, or of the folder to be resumed, overridden by flags."""
     if isinstance(args.resume, str) and args.file is None and Path(args.resume).is_file():
         args.file, args.resume = args.resume, True  # --resume run.toml
     folder = args.resume if isinstance(args.resume, str) else None
@@ -234,7 +238,7 @@ def tables_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _free_folder(settings: dict[str, Any]) -> str:
-    """runs/<method>-<data>-<number>, the first number that is free."""
+    """Return runs/<method>-<data>-<number> with the first free number."""
     data, method = settings["data"], settings["method"]
     source = "-".join(config.data_parts(data)) or data.get("name")
     source = source or (Path(data["table"]).stem if "table" in data else Path(data["folder"]).name)
@@ -246,10 +250,10 @@ def _free_folder(settings: dict[str, Any]) -> str:
 
 
 def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | None = None) -> int:
-    """Do everything but the training: make data and model, choose the engine, or take one that stands in for it."""
+    """Do everything but the training: load data, build the model, choose the engine (or use `stand_in`)."""
     alone = {k: v for k, v in settings["run"].items() if k not in ("folder", "resume")}
     alone |= {"engine": stand_in} if stand_in else {}
-    rounds = alone["rounds"] if "epsilon" in alone else 0  # the noise is found for so many
+    rounds = alone["rounds"] if "epsilon" in alone else 0  # the noise is calibrated for this number of rounds
     run = config.run({**settings, "run": {**alone, "rounds": rounds}}, callbacks=[_NoRound()])
     found, seen = show.facts(run), run.who_sees(real=stand_in is not None)
     if run.spending is not None:
@@ -267,22 +271,23 @@ def dry_run(settings: dict[str, Any], args: argparse.Namespace, stand_in: str | 
 
 
 class _NoRound(Callback):
-    """Ends a run before its first round."""
+    """End a run before its first round."""
 
     def on_start(self, run: Run) -> None:
         run.rounds = 0
 
 
 def report(run: Run, folder: str, as_json: bool) -> None:
-    """The result, on standard output."""
+    """Print the run's result on standard output."""
     summary = run.summary()
     if as_json:
         show.document({"folder": folder, **summary})
         return
     final, chosen = summary["final"] or {}, summary["selected"] or {}
     found = {k: v for k, v in final.items() if isinstance(v, float) and of(k, run.numbers).source != "bookkeeping"}
-    squared = {k for k in found if k.endswith("_pp2") and of(k, run.numbers).unit != "pp²"}  # of no points
-    private = {k for k in found if "epsilon" in k}  # one ε, with all that it means, stands below the table
+    # squared percentage points, of numbers that are not in points
+    squared = {k for k in found if k.endswith("_pp2") and of(k, run.numbers).unit != "pp²"}
+    private = {k for k in found if "epsilon" in k}  # ε is printed below the table, with its meaning
     rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items() if k not in squared | private]
     if score := score_in(chosen, run.numbers):
         name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"

@@ -1,4 +1,4 @@
-"""A comparison while it runs: a live table on a terminal, a line for every finished run elsewhere."""
+"""Show a comparison while it runs: a live table on a terminal, elsewhere one line per finished run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.text import span
 
-MOST = 30  # lines of a live table
+MOST = 30  # most lines of the live table
 
 
 class Scoreboard(Watch):
-    """Progress and scores, a row for every method."""
+    """Show progress and scores, one row per method."""
 
     def __init__(self, where: Console):
         self.console = where
         self.terminal = where.is_terminal and not where.is_dumb_terminal and not where.quiet
         self.live: Live | None = None
         self.jobs: Sequence[Job] = ()
-        self.known = numbers()  # of the runs' metrics
+        self.known = numbers()  # labels and units of the runs' metrics
         self.shown: Number | None = None  # the score in the live table
-        self.by = ""  # what methods are compared by: see metrics/names.scores
+        # the score that methods are compared by: see metrics/names.scores
+        self.by = ""
 
     def __enter__(self) -> Scoreboard:
         return self
@@ -50,17 +51,17 @@ class Scoreboard(Watch):
     def note(self, text: str) -> None:
         self.console.print(f"note: {text}")
 
-    # ---- what is told
+    # ---- events
 
     def begin(self, jobs: Sequence[Job], what: str) -> None:
         self.stop()
         self.jobs, self.what, self.began = jobs, what, time.perf_counter()
-        self.rounds: dict[str, int] = {}  # by label, of all its runs
+        self.rounds: dict[str, int] = {}  # by label, the sum over its runs
         self.now: dict[str, float] = {}
         self.scores: dict[str, list[float | None]] = {}
         self.finished = self.made = 0
-        self.left = sum(job.rounds for job in jobs)  # rounds that are not there yet
-        self.fresh = 0  # of them, those made by this process
+        self.left = sum(job.rounds for job in jobs)  # rounds still to be run
+        self.fresh = 0  # rounds run by this process
         if self.terminal:
             self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._table, transient=True)
             self.live.start()
@@ -80,7 +81,8 @@ class Scoreboard(Watch):
         self.finished += 1
         ended = self.rounds.get(label, 0)
         whole = job.rounds * (len(self.scores.get(label, [])) + 1)
-        self.left -= max(0, whole - ended)  # those of a run that was there, or that diverged
+        # rounds of a run that existed already, or that diverged
+        self.left -= max(0, whole - ended)
         self.rounds[label] = max(ended, whole)
         self.now.pop(label, None)
         end = last(outcome.lines)
@@ -97,7 +99,7 @@ class Scoreboard(Watch):
             self.say(f"{count} {job.folder.name}: {how} {when}{self._to_go() if fresh else ''}")
 
     def _score(self, line: dict[str, Any]) -> Number | None:
-        """Return the score that methods are compared by, else another that the line has."""
+        """Return the score that methods are compared by, or another score if the line lacks it."""
         return score_in(line, self.known, self.by) or score_in(line, self.known)
 
     def stop(self) -> None:
@@ -105,7 +107,7 @@ class Scoreboard(Watch):
             self.live.stop()
             self.live = None
 
-    # ---- what is shown
+    # ---- display
 
     def _to_go(self) -> str:
         if not self.fresh or not self.left:
@@ -116,7 +118,7 @@ class Scoreboard(Watch):
         table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
         for title in ("method", self.what, "", "now", "last round, mean"):
             table.add_column(Text(title, style="bold"), no_wrap=True)
-        mine: dict[str, list[int]] = {}  # rounds of each of its runs
+        mine: dict[str, list[int]] = {}  # rounds of each run of the method
         for job in self.jobs:
             mine.setdefault(job.arm.label, []).append(job.rounds)
         for label, rounds in itertools.islice(mine.items(), MOST):
@@ -138,14 +140,14 @@ class Scoreboard(Watch):
 
 
 class _Rounds(Callback):
-    """Tells the board of every round."""
+    """Report every round to the scoreboard."""
 
     def __init__(self, board: Scoreboard, job: Job):
         self.board, self.job = board, job
 
     def on_start(self, run: Run) -> None:
         self.board.known = run.numbers
-        for line in run.history:  # of a run that is continued
+        for line in run.history:  # lines of a run that is resumed
             self.board.round(self.job, line)
         self.board.fresh -= len(run.history)
 
@@ -154,7 +156,7 @@ class _Rounds(Callback):
 
 
 def _figure(value: float, score: Number | None) -> str:
-    """Return a score as the verdict shows it."""
+    """Return a score in the format of the verdict."""
     return figure("plain" if score is None else score.unit, [value])
 
 

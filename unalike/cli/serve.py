@@ -46,7 +46,8 @@ DEFAULTS: dict[str, Any] = {
 
 
 BOUNDS = ("least", "enough", "tries", "max_samples", "max_norm", "profile")
-OWN = ("test_set", "public", "prepare", "schema")  # what the server has, for all clients or by network
+# the server's own files and ways, for all clients or per network
+OWN = ("test_set", "public", "prepare", "schema")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +74,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def bounds(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for how many clients a server needs, and what it takes of them."""
+    """Add the flags for the number of clients a server needs, and for the limits on what clients may send."""
     parser.add_argument("--least", type=int, metavar="N", help="begin, and go on, with so many clients [all to begin]")
     parser.add_argument(
         "--enough", type=float, metavar="N", help="answers that close an exchange: 10, or 0.8 of all [1]"
@@ -86,7 +87,7 @@ def bounds(parser: argparse.ArgumentParser) -> None:
 
 
 def limits(args: argparse.Namespace) -> Any:
-    """Return the limits that these flags say."""
+    """Return the limits that these flags set."""
     from unalike.network.limits import Bound, Limits
 
     samples, norm = Bound.read(args.max_samples, "--max-samples"), Bound.read(args.max_norm, "--max-norm")
@@ -94,7 +95,7 @@ def limits(args: argparse.Namespace) -> Any:
 
 
 def command(args: argparse.Namespace, words: list[Any], defaults: dict[str, Any]) -> str:
-    """A command with these words and the flags that were given another value than the default."""
+    """Return a command line of these words and of all flags that differ from their defaults."""
     for name, default in defaults.items():
         value = getattr(args, name)
         if value is True:
@@ -106,14 +107,16 @@ def command(args: argparse.Namespace, words: list[Any], defaults: dict[str, Any]
 
 
 def answer_signals() -> None:
-    """SIGTERM too stops what was started, and Ctrl-C is answered at once: the stopping may take seconds."""
+    """Make SIGTERM stop the processes that were started, like Ctrl-C, and answer Ctrl-C at once, since stopping may
+    take seconds."""
 
     def interrupt(*_: Any) -> None:
-        os.write(2, b"\nstopping ...\n")  # a stream may be in the middle of a write
+        # os.write: a Python stream may be in the middle of a write
+        os.write(2, b"\nstopping ...\n")
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored by whoever started us
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # unless the parent process ignores Ctrl-C
         signal.signal(signal.SIGINT, interrupt)
 
 
@@ -143,8 +146,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def own_things(args: argparse.Namespace, networks: list[str]) -> dict[str, Any]:
-    """Return what the flags say of the server's own test set, public set, schema and way of preparing features, as
-    `server.run` takes it: for all clients, or by network (--public pictures=FILE)."""
+    """Return the server's own test set, public set, schema and preparation of features, read from the flags, in the
+    form that `server.run` takes: one for all clients, or one per network (--public pictures=FILE)."""
     given = {flag: _by_network(flag, getattr(args, flag) or [], networks) for flag in OWN}
     named = [flag for flag, values in given.items() if "" not in values and values]
     if not named:
@@ -158,7 +161,7 @@ def own_things(args: argparse.Namespace, networks: list[str]) -> dict[str, Any]:
 
 
 def _by_network(flag: str, texts: list[str], networks: list[str]) -> dict[str, str]:
-    """Return the values of a flag by network, or the only one under no name."""
+    """Return the values of a flag by network; a single value for all networks has the name ""."""
     out: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -176,7 +179,7 @@ def _by_network(flag: str, texts: list[str], networks: list[str]) -> dict[str, s
 
 
 def _own(texts: dict[str, str | None]) -> Any:
-    """Read what the server has for the clients of one kind of samples."""
+    """Read the server's files for clients with one kind of samples."""
     from unalike.network import join, server
 
     file = {flag: Path(text) for flag, text in texts.items() if text}

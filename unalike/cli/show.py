@@ -1,4 +1,5 @@
-"""What a person sees: settings as a tree, a progress bar or plain lines, tables; all readable without colour."""
+"""What a person sees on a terminal: settings as a tree, progress as a bar or as plain lines, tables. All of it is
+readable without colour."""
 
 from __future__ import annotations
 
@@ -31,11 +32,12 @@ from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.text import size, span
 
-WIDEST = 26  # characters of the middle column of a table of three
+# most characters of the middle column in a table of three
+WIDEST = 26
 
 
 def console(quiet: bool = False) -> Console:
-    """Where a person reads: standard error, so that standard output holds results only."""
+    """Return the console for messages: standard error, so that standard output holds results only."""
     return Console(stderr=True, quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
@@ -43,14 +45,14 @@ def console(quiet: bool = False) -> Console:
 
 
 def near(path: str | Path) -> str:
-    """Return a path as one would type it here."""
+    """Return a path as one would type it in the current folder."""
     full = Path(path).resolve()
     here = Path.cwd()
     return shlex.quote(str(full.relative_to(here) if full.is_relative_to(here) else full))
 
 
 def document(content: Any) -> None:
-    """The one JSON document of --json; what JSON has no word for is null."""
+    """Print the JSON document of --json; values that JSON cannot express become null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -72,7 +74,7 @@ def answer(args: argparse.Namespace, content: Any, text: str) -> int:
 
 
 def written(args: argparse.Namespace, kind: str, file: Path) -> int:
-    """Answer that a file was written; `kind` is its key in JSON."""
+    """Report that a file was written; `kind` is its key in the JSON document."""
     bytes = file.stat().st_size
     return answer(args, {kind: str(file), "bytes": bytes}, f"written to {near(file)} ({size(bytes)})")
 
@@ -85,7 +87,7 @@ def width() -> int:
 
 
 def table(columns: list[str], rows: list[list[str]], title: str = "") -> str:
-    """Return a plain table: numbers to the right, the last column wrapped to the terminal."""
+    """Return a plain table: numbers aligned to the right, the last column wrapped to the terminal."""
     columns, rows = columns or [""] * len(rows[0]), [*rows]
     wide = [max(len(r[k]) for r in [columns, *rows]) for k in range(len(columns))]
     numeric = [k > 0 and all(r[k][:1].isdigit() or not r[k] for r in rows) for k in range(len(columns))]
@@ -100,7 +102,7 @@ def table(columns: list[str], rows: list[list[str]], title: str = "") -> str:
 
 
 def prose(text: str) -> str:
-    """Paragraphs filled to the terminal; what is indented keeps its lines."""
+    """Fill paragraphs to the terminal's width; indented lines stay as they are."""
 
     def fill(line: str) -> str:
         return textwrap.fill(line, width() - 1, subsequent_indent=" " * 8 if line.startswith(" ") else "")
@@ -110,16 +112,17 @@ def prose(text: str) -> str:
 
 
 def sights(rows: Sequence[Sight]) -> list[dict[str, str]]:
-    """Who sees what, for JSON."""
+    """Return the rows of "who sees what" for JSON."""
     return [dc.asdict(row) for row in rows]
 
 
 def sight_table(rows: Sequence[Sight]) -> str:
-    """Who sees what, for a person: whoever sees several things is named once."""
+    """Return "who sees what" as a table; a party that sees several things is named once."""
     named = [row.who if k == 0 or rows[k - 1].who != row.who else "" for k, row in enumerate(rows)]
     cells = [[who, row.of, row.words] for who, row in zip(named, rows, strict=True)]
     wide = max(len(row.of) for row in rows)
-    if wide > WIDEST:  # what a method sends takes a sentence: what is seen of it goes below
+    # a method's description is a sentence: the second column goes below it
+    if wide > WIDEST:
         cells = [[who, f"{row.of}: {row.words}"] for who, row in zip(named, rows, strict=True)]
     return table([], cells, "who sees what")
 
@@ -128,14 +131,14 @@ def sight_table(rows: Sequence[Sight]) -> str:
 
 
 def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> Tree:
-    """Everything that was decided: what was asked for line by line, defaults together."""
+    """Return all settings as a tree: those asked for line by line, defaults together in one line."""
     tree = Tree("settings")
     for name, values in tables.items():
         branch = tree.add(name)
         for key, value in values.items():
             branch.add(Text(_pair(key, value)))
         if name == config.MODELS_TABLE or (name == "model" and config.MODELS_TABLE in tables):
-            continue  # which defaults there are depends on the network
+            continue  # the defaults differ between networks
         if name == "data" and config.data_parts(values):
             continue
         defaults = {k: s.default for k, s in config.SETTINGS[name](values).items() if k not in (*values, "resume")}
@@ -149,7 +152,7 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
 
 
 def writable(value: Any) -> bool:
-    """Return whether a default can be shown as it would be written."""
+    """Return whether a default has a readable written form."""
     return isinstance(value, str | int | float | tuple) and not isinstance(value, type) and value != ()
 
 
@@ -159,7 +162,7 @@ def _pair(key: str, value: Any) -> str:
 
 
 def _parameters(run: Run) -> str:
-    """Return the parameters of the model, or of each of several networks."""
+    """Return the number of parameters of the model, or of each of several networks."""
     if run.architectures is None:
         return f"{run.task.layout.size:,} parameters"
     counts = {name: len(run.architectures.clients(name)) for name in run.tasks}
@@ -167,7 +170,7 @@ def _parameters(run: Run) -> str:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What a run found out: data, model, engine, what compiles."""
+    """Return facts that are known once a run is set up: data, model, engine, what is compiled."""
     sizes = run.data.train.sizes
     engine, _, why = run.reason.partition(": ")
     step = "the training step, when first used: 10 to 40 s for each width of a stack"
@@ -183,7 +186,8 @@ def facts(run: Run) -> dict[str, str]:
 
 
 class Live(Callback):
-    """A bar on a terminal, a plain line now and then elsewhere; time and memory after round 1."""
+    """Show progress: a bar on a terminal, elsewhere a plain line from time to time; after round 1 also the time left
+    and the memory."""
 
     def __init__(self, where: Console, tables: dict[str, dict[str, Any]] | None = None, title: str = "round"):
         self.console, self.tables, self.title = where, tables, title
@@ -215,7 +219,8 @@ class Live(Callback):
     def on_round(self, run: Run, line: dict[str, Any]) -> None:
         done, now = line["round"], time.perf_counter()
         if done == self.first + 1:
-            self.warm = now  # the first round compiles and warms up: later ones tell more of what is to come
+            # the first round compiles and warms up, so the time left is estimated from later rounds
+            self.warm = now
         rounds, spent = (done - self.first - 1, now - self.warm) if now > self.warm else (1, now - self.began)
         left = spent / rounds * (run.rounds - done)
         self.bytes += traffic(line)
@@ -249,7 +254,7 @@ class Live(Callback):
 
 
 def _memory(device: torch.device) -> str:
-    """Return the most that was used so far."""
+    """Return the peak memory so far."""
     text = ""
     with contextlib.suppress(ImportError):  # not on Windows
         import resource

@@ -21,7 +21,7 @@ from unalike.network.runs import FILE as RUNS
 from unalike.text import printable, size, span
 
 STATUS, ROUNDS, POLICY = "status.json", "rounds.jsonl", "policy.toml"
-LARGEST = 64 << 20  # bytes of a file that is looked at
+LARGEST = 64 << 20  # largest file that is read, in bytes
 NUMBERS = ("train_loss", "clients_loss", "test_loss", "test_accuracy")
 
 
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def look(folder: Path) -> dict[str, Any]:
-    """Return what a folder says, of a client, a server, or a run without a status file."""
+    """Return the status of a folder: of a client, of a server, or of a run without a status file."""
     if (folder / audit.FILE).is_file() or (folder / RUNS).is_file():
         return {"of": "client", **_client(folder)}
     if (folder / STATUS).is_file():
@@ -91,7 +91,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         try:
             out.append(json.loads(text))
         except ValueError:
-            break  # a line that is being written
+            break  # this line is still being written
     return [line for line in out if isinstance(line, dict)]
 
 

@@ -1,7 +1,7 @@
-"""From the columns of a table to a schema, and by a schema to the x and y of a model.
+"""Turn the columns of a table into a schema, and by a schema into the x and y of a model.
 
-`found_columns` and `found_label` look at columns and say what they are; `coded` and `coded_label` turn columns into
-numbers by a schema, be it of this table or of another.
+`found_columns` and `found_label` look at columns and decide what they are; `coded` and `coded_label` turn columns into
+numbers by a schema, of this table or of another.
 """
 
 from __future__ import annotations
@@ -20,28 +20,32 @@ from unalike.data.table_files import Cells
 from unalike.errors import UnalikeError
 from unalike.settings.typed import short
 
-FEW = 20  # words of a column that is taken as a category without being asked; whole numbers that are taken as classes
-WORTH_ASKING = 5  # whole numbers of a label, fewer than are asked about, that may still be meant as a number
+# up to so many words, a column is taken as a category; up to so many whole numbers, a label is taken as classes
+FEW = 20
+# from so many whole numbers on, a label taken as classes gets a remark
+WORTH_ASKING = 5
 EMPTY = "empty in every row"
-REPEATED = 0.05  # more whole numbers than FEW are classes if they are fewer than this share of the rows
+# more whole numbers than FEW are classes if they are fewer than this share of the rows
+REPEATED = 0.05
 ROLES = {"number": "is a number", "flag": "is yes or no", "date": "is a date"}
 
 
 class Source(Protocol):
-    """Where columns come from, for messages."""
+    """The table that columns come from, as messages name it."""
 
     what: str
 
     def place(self, row: int) -> str: ...
 
 
-# ---- what a column is
+# ---- the kind of a column
 
 
 def found_columns(
     source: Source, cells: Mapping[str, Cells], features: Sequence[str], categorical: Sequence[str]
 ) -> tuple[Column, ...]:
-    """Say what the features are by looking at their cells; raise where that cannot be said, of all of them at once."""
+    """Decide what kind each feature is by looking at its cells; raise one error that names all columns for which this
+    is impossible."""
     found = {name: found_column(source, name, cells[name], name in categorical) for name in features}
     bad = {name: column for name, column in found.items() if isinstance(column, str)}
     if bad:
@@ -55,12 +59,12 @@ def found_columns(
 
 
 def dropped(*names: str) -> str:
-    """The names as one types them after --drop."""
+    """Return column names as one types them after --drop."""
     return shlex.quote(",".join(names))
 
 
 def found_column(source: Source, name: str, cells: Cells, category: bool = False) -> Column | str:
-    """Say what a feature is by looking at its cells, or why it is none."""
+    """Decide what kind a feature is by looking at its cells; return the reason as text if it cannot be a feature."""
     if not isinstance(cells, Words):
         kind: Kind = {"b": "flag", "M": "date"}.get(cells.dtype.kind, "number")  # type: ignore[assignment]
         if kind != "flag" and (np.isnat(cells) if kind == "date" else np.isnan(cells)).all():
@@ -83,14 +87,13 @@ def found_column(source: Source, name: str, cells: Cells, category: bool = False
 
 
 def _mostly_numbers(words: Words) -> bool:
-    """Return whether half of the cells or more are numbers; "none" among numbers is a missing cell."""
+    """Return whether at least half of the cells are numbers; "none" among numbers is then a missing cell."""
     found = words.share([text for text in words.filled if meaning.looks_like_number(text)])
     return found > 0 and found >= (1 - words.share([text for text in words.filled if text.lower() == "none"])) / 2
 
 
 def _order(source: Source, name: str, words: Words) -> tuple[str, ...]:
-    """Return whether the day or the month comes first in dates such as 31/12/2024; nothing where no date has
-    slashes."""
+    """Return whether the day or the month comes first in dates such as 31/12/2024; empty if no date has slashes."""
     slashed = [text for text in words.filled if "/" in text and meaning.looks_like_date(text)]
     fitting = [o for o in (DAY_FIRST, MONTH_FIRST) if all(meaning.day(text, o) is not None for text in slashed)]
     if not slashed:
@@ -106,7 +109,8 @@ def _order(source: Source, name: str, words: Words) -> tuple[str, ...]:
 def found_label(
     source: Source, name: str, words: Words, regression: bool | None
 ) -> tuple[tuple[str, ...] | None, str | None]:
-    """Return the classes in sorted order, None where the label is a number to predict; and a remark, if any."""
+    """Return the classes in sorted order, or None if the label is a number to predict; and a remark, if there is
+    one."""
     values, rows = meaning.ordered(words.filled), int((~words.missing).sum())
     if regression:
         return None, None
@@ -137,15 +141,15 @@ def found_label(
     return tuple(values), None
 
 
-# ---- a column in numbers
+# ---- from a column to numbers
 
 
 def coded(
     source: Source, schema: Schema, cells: Mapping[str, Cells], unseen: str = "ignore"
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Return x float64 [n, features], NaN where a cell is missing, and how many cells have words that the schema does
-    not know, by column: all features of such a cell are zero, or it is an error with unseen="refuse". A single column
-    of windows or pictures keeps its shape and is float32."""
+    """Return x float64 [n, features] with NaN for missing cells, and the number of cells by column whose word is not in
+    the schema. All features of such a cell are zero; with unseen="refuse" it is an error. A single column of windows or
+    pictures keeps its shape and is float32."""
     first = cells[schema.columns[0].name]
     if not isinstance(first, Words) and first.ndim > 1:
         return _windows(source, schema.columns[0].name, first), {}
@@ -168,7 +172,7 @@ def coded(
 
 
 def coded_label(source: Source, schema: Schema, cells: Cells) -> np.ndarray:
-    """Return y: int64 places among the label's names (-1 where missing), or float64 (NaN where missing)."""
+    """Return y: int64 class numbers (-1 where missing), or float64 (NaN where missing)."""
     words = _as_words(cells)
     if schema.label_names is None:
         return numbers(source, schema.label, words, "is the target of a regression")
@@ -179,7 +183,7 @@ UNSEEN, MISSING = -1, -2
 
 
 def _codes(source: Source, name: str, words: Words, known: Sequence[str], refuse: bool) -> np.ndarray:
-    """Return each row's place among the known values; UNSEEN or MISSING where it has none."""
+    """Return each row's index among the known values; UNSEEN or MISSING where it has none."""
     place = {"": MISSING} | {value: k for k, value in enumerate(known)}
     strange = next((value for value in words.values if value not in place), None)
     if refuse and strange is not None:
@@ -207,7 +211,7 @@ def _windows(source: Source, name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _numbers(source: Source, column: Column, cells: Cells) -> np.ndarray:
-    """Return a number, flag or date of each row, NaN where it is missing."""
+    """Return each row's number, flag or date as a number, NaN where it is missing."""
     if not isinstance(cells, Words):
         if column.kind == "date" and cells.dtype.kind == "M":
             days = cells.astype("datetime64[us]").astype(np.int64) / 86_400_000_000
@@ -223,13 +227,13 @@ def _numbers(source: Source, column: Column, cells: Cells) -> np.ndarray:
 
 
 def numbers(source: Source, name: str, words: Words, role: str) -> np.ndarray:
-    """Return the numbers of a column of texts, with points or with commas for decimals, but not with both."""
+    """Return a column of texts as numbers. Decimals may have points or commas, but not both in one column."""
     filled = words.filled
     decimal = [text for text in filled if "," in text and meaning.COMMA.fullmatch(text)]
     pointed = any("." in text and meaning.number(text) is not None for text in filled)
     unclear = [text for text in filled if meaning.GROUPED.fullmatch(text) and meaning.number(text) is None]
     comma = len(decimal) > 0 and not pointed
-    sure = comma and not {*decimal} <= {*unclear}  # 3,5 beside 1,234: then a comma is for decimals
+    sure = comma and not {*decimal} <= {*unclear}  # 3,5 beside 1,234 shows that commas mark decimals
     if unclear and not (sure and {*unclear} <= {*decimal}):
         place = source.place(words.row(unclear[0]))
         raise UnalikeError(

@@ -13,8 +13,10 @@ import torch
 
 from unalike.errors import UnalikeError
 
-FORMAT = "unalike-columns-1"  # of a folder of mapped columns, and of a fingerprint
-CHUNK_BYTES = 16 << 20  # how much of a column is looked at in one go
+# written into folders of mapped columns and into fingerprints
+FORMAT = "unalike-columns-1"
+# bytes of a column that are looked at in one go
+CHUNK_BYTES = 16 << 20
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -62,7 +64,7 @@ def as_pair(x: Any, y: Any, what: str) -> Pair:
 
 
 def agree(got: Pair, must: Pair, what: str, other: str) -> None:
-    """Raise where the samples or labels of two pairs differ in kind or shape; `what` and `other` name their owners."""
+    """Raise if the samples or labels of two pairs differ in kind or shape; `what` and `other` name their owners."""
     for letter, pair in zip("xy", zip(got, must, strict=True), strict=True):
         one, two = (f"{'float' if t.is_floating_point() else 'integer'} {list(t.shape[1:])}" for t in pair)
         if one != two:
@@ -73,7 +75,7 @@ def agree(got: Pair, must: Pair, what: str, other: str) -> None:
 
 
 def offsets_of(sizes: Any) -> np.ndarray:
-    """Return the offsets of clients that have so many rows each, int64 [N + 1]."""
+    """Return the offsets of clients with these numbers of rows, int64 [N + 1]."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -120,7 +122,7 @@ class Columns:
         return self.x[start:stop], self.y[start:stop]
 
     def renew(self) -> None:
-        """Hear that the samples were changed in place."""
+        """Called after samples were changed in place; caches are cleared here."""
 
     def owner(self, row: int) -> int:
         """Return the client that owns this row."""
@@ -137,16 +139,17 @@ class Columns:
 
 
 def placed(values: np.ndarray, places: np.ndarray, clients: int) -> np.ndarray:
-    """Return one value per client for more clients, these at their places; of the others -1, of levels NaN."""
+    """Spread values of some clients over all clients: these at their `places`; the other clients get -1, or NaN if
+    values are floats."""
     out = np.full(clients, -1 if values.dtype.kind in "iu" else np.nan, values.dtype)
     out[places] = values
     return out
 
 
 def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> Columns:
-    """Join one pair (x, y) per client into columns; `like` gives shape and dtype where every part is empty.
+    """Join one pair (x, y) per client into columns; `like` gives shape and dtype if every part is empty.
 
-    `called` names the clients in messages; None, with `like`, is a client without rows.
+    `called` names the clients in messages; a part that is None (allowed with `like`) is a client without rows.
     """
     xs, ys, sizes = [], [], np.zeros(len(parts), np.int64)
     expected = None if like is None else (like.x, like.y)
@@ -174,7 +177,7 @@ def stack(parts: Sequence[Any], called: Sequence[str], like: Columns | None) -> 
 
 
 def chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the rows, a few megabytes at a time."""
+    """Yield the rows in chunks of a few megabytes."""
     if not tensor.numel():
         return iter(())
     row_bytes = tensor.numel() // len(tensor) * tensor.element_size()
@@ -188,7 +191,7 @@ def digest(sha: Any, tensor: torch.Tensor) -> None:
 
 
 def first_bad_row(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) -> int | None:
-    """Return the first row with an element for which `bad` is true, None where there is none."""
+    """Return the first row with an element for which `bad` is true; None if there is none."""
     start = 0
     for chunk in chunks(tensor):
         wrong = bad(chunk)
@@ -199,6 +202,6 @@ def first_bad_row(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tens
 
 
 def first_infinite_row(tensor: torch.Tensor, gaps: bool = False) -> int | None:
-    """Return the first row with a NaN or infinite element, None where there is none; with `gaps` NaN is allowed."""
+    """Return the first row with a NaN or infinite element, None if there is none; with `gaps` NaN is allowed."""
     bad = torch.isinf if gaps else lambda t: ~torch.isfinite(t)
     return first_bad_row(tensor, bad) if tensor.dtype.is_floating_point else None

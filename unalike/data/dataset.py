@@ -1,4 +1,4 @@
-"""One pooled data set, before it is dealt to clients."""
+"""One pooled data set, before it is divided among clients."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings.knobs import Knob
 
-CLIENTS = 10  # where neither the caller nor the data say how many
+# number of clients if neither the caller nor the data say
+CLIENTS = 10
 
 
 class Dataset:
-    """Samples and labels, optionally a test set (x, y) that becomes the federation's global test set.
+    """Samples and labels, optionally with a test set (x, y) that becomes the federation's global test set.
 
-    `columns` has values of the training rows by name (the writer, the hospital), `test_columns` those of the test
-    rows; `natural` names the column that is the client in real life, `time` the one that is the time ('periods');
-    `label_names` are the classes' names; `schema` says what the features are, where they come from a table; `scale` how
-    they are prepared after the split (`Federation.prepared`), if they are; `notes` are remarks of whoever read it.
+    `columns` has further values of the training rows by name (the writer, the hospital), `test_columns` those of the
+    test rows. `natural` names the column that is the client in real life, `time` the column with the time (for
+    'periods'). `label_names` are the classes' names. For data from a table, `schema` describes the features, `scale`
+    says how they are prepared after the split (`Federation.prepared`), and `notes` are remarks made while reading it.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Dataset:
         return with_extras(fed, public, public_labels, splits, seed, shipped, ready)
 
     def _set_aside(self, rows: int, seed: int) -> tuple[Dataset, Pair]:
-        """Return the data set without so many rows that the seed draws, and these."""
+        """Draw `rows` rows by the seed; return the data set without them, and the rows."""
         draws.check_seed(seed)
         aside = np.zeros(len(self), bool)
         aside[draws.generator(seed, "public").choice(len(self), rows, replace=False)] = True
@@ -207,14 +208,14 @@ class Dataset:
         return rest, (self.x[drawn], self.y[drawn])
 
     def _recipe_of(self, partition: Any) -> partitions.Composed:
-        """Return what is asked for as pieces in a row, the first of which deals the samples."""
+        """Return the partition as a sequence of pieces, the first of which deals the samples."""
         given = partitions.parse(partition) if isinstance(partition, str) else partition
         recipe = partitions.Composed(()) if given is None else partitions.composed(given)
         own = "iid" if self.natural is None else "natural"
         return recipe if recipe.dealer is not None else partitions.Composed((partitions.parse(own), *recipe.pieces))
 
     def _dealt_to(self, recipe: partitions.Composed, clients: int) -> int:
-        """Return to how many the samples are dealt, where changes make several clients of one."""
+        """Return the number of clients that samples are dealt to, if later changes make several clients of one."""
         copies = recipe.copies
         if isinstance(clients, (int, np.integer)) and clients % copies:
             least = clients // copies * copies
@@ -225,7 +226,7 @@ class Dataset:
         return clients // copies if copies > 1 else clients
 
     def _times(self, partition: Any) -> np.ndarray:
-        """Return the time of every training row: a column, else the order in which rows are stored."""
+        """Return the time of every training row: the time column, else the order in which rows are stored."""
         column = self.time
         if isinstance(partition, partitions.Periods) and partition.column is not None:
             column = partition.column
@@ -276,7 +277,7 @@ class Dataset:
         return parts, test_parts
 
     def _checked(self, partition: Any, parts: Any, clients: int) -> list[np.ndarray]:
-        """Return one array of row numbers per client; raise where the partition gave something else."""
+        """Return one array of row numbers per client; raise if the partition returned anything else."""
         who = partitions.called(partition)
         try:
             parts = [np.asarray(part) for part in parts]
@@ -297,7 +298,8 @@ class Dataset:
 
 
 def _by_time(parts: list[np.ndarray], times: np.ndarray | None) -> list[np.ndarray]:
-    """Return every client's rows in the order of time, those of the same time as they are stored; None: all are."""
+    """Return every client's rows in order of time; rows of the same time, and all rows if `times` is None, in the order
+    in which they are stored."""
     ordered = [np.sort(part) for part in parts]
     return ordered if times is None else [part[np.argsort(times[part], kind="stable")] for part in ordered]
 

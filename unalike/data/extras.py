@@ -1,5 +1,5 @@
-"""What a federation may have beside its clients' splits: a public set from a file, as arrays or of noise, and further
-splits of the training samples."""
+"""Extra parts of a federation, beside its clients' splits: a public set (from a file, as arrays or of noise), and
+further splits of the training samples."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from unalike.data.public import Public
 from unalike.data.remote import RemoteFederation
 from unalike.errors import UnalikeError
 
-NOISE = "noise"  # "noise:1000": a public set of so many samples of noise
-MOST = 1 << 40  # rows: beyond this the number is a mistake
+# "noise:1000" is a public set of 1000 samples of noise
+NOISE = "noise"
+MOST = 1 << 40  # a larger number of rows is a mistake
 
 
 def noise_like(fed: Federation, n: int, seed: int = 0) -> torch.Tensor:
-    """Return n samples of noise, each number uniform in its range over all clients' training samples (whole numbers
-    between the least and the largest); a public set that takes nobody's samples."""
+    """Return n samples of noise as a public set that uses nobody's samples. Each number is uniform in its range over
+    all clients' training samples; whole numbers stay whole."""
     draws.check_seed(seed)
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n < MOST:
         raise UnalikeError(f"{n!r} samples of noise were asked for: it must be a whole number of at least 1.")
@@ -38,7 +39,7 @@ def noise_like(fed: Federation, n: int, seed: int = 0) -> torch.Tensor:
 
 
 def _range(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the least and the largest of every number of a sample; missing cells do not count."""
+    """Return the minimum and maximum of every number of a sample; missing cells do not count."""
     lows, highs = [], []
     for chunk in chunks(x):
         chunk = chunk.cpu()
@@ -47,12 +48,12 @@ def _range(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         lows.append(chunk.masked_fill(gap, float("inf")).amin(0) if gap.any() else chunk.amin(0))
         highs.append(chunk.masked_fill(gap, float("-inf")).amax(0) if gap.any() else chunk.amax(0))
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
-    empty = torch.isinf(low)  # a column that nobody has filled
+    empty = torch.isinf(low)  # a column that is empty in all rows
     return low.masked_fill(empty, 0), high.masked_fill(empty, 0)
 
 
 def read_public(file: Path) -> Public:
-    """Read a public set: an .npz or .safetensors file with x and, where it is labelled, y."""
+    """Read a public set: an .npz or .safetensors file with x and, if it is labelled, y."""
     if file.suffix not in SUFFIXES or not file.is_file():
         raise UnalikeError(f"The public set {file} must be an .npz or .safetensors file with x, and y or none.")
     content = load_arrays(file)
@@ -64,7 +65,7 @@ def read_public(file: Path) -> Public:
 
 
 def parse_public(text: str) -> int | Path:
-    """Return how many samples of noise "noise:1000" asks for, or the path of a file."""
+    """Return the number of samples in "noise:1000", or the path of a file."""
     name, colon, number = text.partition(":")
     if name == NOISE and colon:
         if not number.isdecimal() or not 1 <= int(number[:18]) < MOST:
@@ -79,7 +80,7 @@ def parse_public(text: str) -> int | Path:
 
 
 def rows_aside(public: Any, total: int) -> int:
-    """Return how many of so many rows a number asks to set aside: a share in [0, 1), or a whole number."""
+    """Return how many of `total` rows to set aside: `public` is a share in [0, 1) or a whole number."""
     whole = isinstance(public, int) and not isinstance(public, bool)
     if not (whole and public >= 0) and not (isinstance(public, float) and 0 <= public < 1):
         raise UnalikeError(f"public={public!r} must be a share in [0, 1) or a whole number of samples.")
@@ -98,10 +99,10 @@ def with_extras(
     shipped: bool = False,
     ready: Callable[[Federation], Federation] = lambda fed: fed,
 ) -> Federation:
-    """Return the federation with a public set (a file, 'noise:1000', a pair (x, y or None) or a data set; None or 0:
-    none) and with further splits by their shares; without `labels` the public set's labels are left out; `shipped`: the
-    server sends it to every client once. `ready` prepares and changes the clients' samples: after the public set, which
-    no change of clients concerns, and before further splits are made of their samples."""
+    """Return the federation with a public set and with further splits by their shares. public: a file, 'noise:1000', a
+    pair (x, y or None) or a data set; None or 0 for no public set. Without `labels` the public set's labels are left
+    out; `shipped`: the server sends the set to every client once. `ready` prepares and changes the clients' samples; it
+    is called after the public set is made, which it does not concern, and before the further splits."""
     if isinstance(public, (int, float)):
         public = public or None
     if isinstance(public, (int, float)):

@@ -25,25 +25,27 @@ from unalike.data.schema import Schema
 from unalike.errors import UnalikeError
 
 SPLITS = ("train", "validation", "test")
-MOST_CLASSES = 1 << 20  # found in labels: beyond this they are numbers of something else
+# more classes than this mean that labels are not class numbers
+MOST_CLASSES = 1 << 20
 
 
 class Federation:
     """N clients with a training split each; optionally validation and test splits, and a global test set.
 
     `splits` has the splits by name ("train", "validation", "test", then further ones, `further`), in this order;
-    `train`, `validation` and `test` are the same columns, None where there are none. `public` is a pair (x, y or None)
-    that the server and all clients have, or None; `shipped`: the server sends it to every client once.
+    `train`, `validation` and `test` are the same columns, or None. `public` is a pair (x, y or None) that the server
+    and all clients have, or None; `shipped`: the server sends it to every client once.
 
-    `classes` is the number of labels (found from the labels where not given), None for regression. `names` are the
-    clients', `label_names` the classes'. Data that come from a table have its `schema`, and `notes`: what was worth a
-    remark when they were read. Features that are to be prepared yet have a `recipe`, those that were, their
-    `preparation`. `planted` has what a skew made to order did to every client, by the skew's name: groups as whole
-    numbers, or how far each is changed. `drift` says how samples change as rounds pass, where they do: the splits are
-    then the samples before any drift, and `at(round)` those of a round.
+    `classes` is the number of classes (found from the labels if not given), None for regression. `names` are the
+    clients' names, `label_names` the classes'. Data from a table have its `schema`, and `notes`: remarks made while
+    reading it. Features that are still to be prepared have a `recipe`; prepared ones have their `preparation`.
+    `planted` records what a made-to-order skew did to every client, by the skew's name: groups as whole numbers, or how
+    far each client is changed. `drift` says how samples change with the round, if they do: the splits are then the
+    samples before any drift, and `at(round)` those of a round.
     """
 
-    remote = False  # whether the samples are on other machines
+    # whether the samples are on other machines
+    remote = False
 
     def __init__(
         self,
@@ -126,33 +128,34 @@ class Federation:
 
     @property
     def train(self) -> Columns:
-        """The training split."""
+        """Return the training split."""
         return self.splits["train"]
 
     @property
     def validation(self) -> Columns | None:
-        """The clients' validation split, None where there is none."""
+        """Return the clients' validation split, None if there is none."""
         return self.splits.get("validation")
 
     @property
     def test(self) -> Columns | None:
-        """The clients' test split, None where there is none."""
+        """Return the clients' test split, None if there is none."""
         return self.splits.get("test")
 
     @property
     def further(self) -> dict[str, Columns]:
-        """The splits beside train, validation and test, by name."""
+        """Return the splits beside train, validation and test, by name."""
         return {name: columns for name, columns in self.splits.items() if name not in SPLITS}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything but the samples, as the constructor takes it: classes, names, what the features are, notes."""
+        """Return everything but the samples, as keywords for the constructor: classes, names, schema, notes and so
+        on."""
         names = ("classes", "names", "label_names", "schema", "recipe", "preparation", "notes", "shipped", "planted")
         return {name: getattr(self, name) for name in (*names, "drift")}
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
         """Yield every labelled set of samples as (description, x, y, columns); the global test set has no columns. The
-        public set, which may have no labels, is none of them."""
+        public set is left out, because it may have no labels."""
         for name, columns in self.splits.items():
             yield f"{'training' if name == 'train' else name} split", columns.x, columns.y, columns
         if self.global_test is not None:
@@ -169,14 +172,15 @@ class Federation:
         return self.replace(**{**as_arguments(splits), **parts})
 
     def only(self, clients: Any) -> Self:
-        """Return the federation of these clients alone, numbered in the order given; the sets that all share stay."""
+        """Return the federation of these clients alone, numbered in the given order; sets that all clients share
+        stay."""
         ids = np.asarray(clients, dtype=np.int64)
         if self.drift is not None:
             raise UnalikeError("Data that drift are declared for all clients: some of them cannot be taken out.")
 
         def cut(columns: Columns) -> Columns:
             sizes = columns.sizes[ids]
-            begin = np.cumsum(sizes) - sizes  # where each client's rows begin here
+            begin = np.cumsum(sizes) - sizes  # first row of each client
             rows = np.arange(sizes.sum()) + np.repeat(columns.offsets[ids] - begin, sizes)
             return columns.take(rows, sizes)
 
@@ -184,12 +188,12 @@ class Federation:
         return self.map(cut, names=names, planted={name: values[ids] for name, values in self.planted.items()})
 
     def each_part(self, fn: Callable[[Federation], Federation]) -> Federation:
-        """Return `fn` of this federation, or of joined ones, those joined whose parts are `fn` of theirs."""
+        """Apply `fn` to this federation; for a joined federation, to each of its parts, and join the results."""
         return fn(self)
 
     def at(self, round: int) -> Federation:
-        """Return the federation as it is in this round (from 1): its clients' samples of all splits drift, its sizes,
-        its global test set and its public set do not. One that does not drift is itself."""
+        """Return the federation as it is in this round (from 1): the samples of its clients drift in all splits; its
+        sizes, global test set and public set do not. A federation without drift returns itself."""
         return self if self.drift is None else self.drift.present(self, round)
 
     def with_public(self, x: Any, y: Any = None, shipped: bool = False) -> Self:
@@ -202,15 +206,15 @@ class Federation:
 
     @property
     def public_rows(self) -> int:
-        """How many samples the public set has, 0 where there is none."""
+        """Return the number of samples in the public set, 0 if there is none."""
         return 0 if self.public is None else len(self.public[0])
 
     def public_fingerprint(self) -> str | None:
-        """Return 16 hex digits that stand for the public set, None where there is none."""
+        """Return 16 hex digits that identify the public set, None if there is none."""
         return None if self.public is None else public_hash(self.public)
 
     def shipped_bytes(self) -> int:
-        """Return the bytes of sending the public set to every client once; 0 where it is not shipped."""
+        """Return the bytes of sending the public set to every client once; 0 if it is not shipped."""
         tensors = self.public if self.shipped and self.public is not None else ()
         return len(self) * sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
@@ -229,24 +233,24 @@ class Federation:
         return f"Federation({len(self)} clients, {len(self.train.x)} training samples{rest}, {shape}, {kind}{drift})"
 
     def client_name(self, k: int) -> str:
-        """Return client k's name in messages."""
+        """Return client k's name for messages."""
         return f"client {k}" if self.names is None else f"client {k} ({self.names[k]!r})"
 
     def part_of(self, client: int) -> Federation:
-        """Return the federation that has a client's samples: this one, or of joined ones the client's part."""
+        """Return the federation that holds a client's samples: this one or, if it is joined, the client's part."""
         return self
 
     def some_names(self, clients: np.ndarray) -> str:
-        """Return the first three of these clients' names in messages, and whether there are more."""
+        """Return up to three of these clients' names for messages, and a mark if there are more."""
         return ", ".join(self.client_name(int(k)) for k in clients[:3]) + (", …" if len(clients) > 3 else "")
 
     # ---- building
 
     @staticmethod
     def joined(parts: Mapping[str, Federation]) -> Federation:
-        """Return federations by name as one, whose samples may have different shapes: pictures at some clients,
-        signals at others. Clients are numbered part after part, and each has the architecture of its part's name."""
-        from unalike.data.joined import JoinedFederation  # here: it is a kind of federation
+        """Join federations, given by name, whose samples may have different shapes: pictures at some clients, signals
+        at others. Clients are numbered part after part; each has the architecture with its part's name."""
+        from unalike.data.joined import JoinedFederation  # imported here, because it is a subclass of Federation
 
         return JoinedFederation(parts)
 
@@ -386,7 +390,7 @@ class Federation:
 
     def skewed(self, changes: Any, seed: int = 0) -> Self:
         """Return the federation with its clients made unlike: 'rotate:4|permute:2', or changes of unalike.skew."""
-        from unalike.data.partition import composed, parse  # here: changes are made of federations
+        from unalike.data.partition import composed, parse  # imported here, because changes import federations
 
         recipe = composed(parse(changes) if isinstance(changes, str) else changes)
         if not recipe.natural:
@@ -397,8 +401,8 @@ class Federation:
         """Return the federation as models should see it: features in comparable units, missing cells filled, a number
         to predict standardised, all by sums over the clients' training samples (unalike/data/preparation.py).
 
-        recipe: what to do; "standard", "client" (each client by its own numbers) or "none" (fill only); by default
-        the federation's own, else "standard". A federation that was prepared already is returned as it is.
+        recipe: "standard", "client" (each client by its own numbers), "none" (fill only), or a `Recipe`; by default the
+        federation's own, else "standard". A federation that is already prepared is returned unchanged.
         """
         if self.preparation is not None and recipe is None:
             return self
@@ -411,7 +415,7 @@ class Federation:
         return self.prepared_by(prepare(self.train, recipe))
 
     def prepared_by(self, preparation: Preparation) -> Self:
-        """Return the federation with every sample prepared like this."""
+        """Return the federation with every sample prepared in this way."""
         return self._prepared(preparation, lambda columns: preparation.apply_columns(columns, self.train))
 
     def _prepared(self, preparation: Preparation, columns: Callable[[Columns], Columns]) -> Self:
@@ -425,12 +429,13 @@ class Federation:
         return self.map(columns, global_test=test, public=public, recipe=None, preparation=preparation)
 
     def pooled(self) -> Federation:
-        """Return one client that holds all clients' data, split by split; the tensors are shared, not copied."""
+        """Return a federation of one client that holds all clients' data, split by split; the tensors are shared, not
+        copied."""
         if self.drift is not None:
             raise UnalikeError("These data drift, each client's in its own way: pool those of a round, fed.at(round).")
         return self.map(lambda columns: Columns(columns.x, columns.y, [0, len(columns.y)]), names=None, planted={})
 
-    # ---- where it lies
+    # ---- memory and devices
 
     def mapped(self, folder: str | os.PathLike) -> Federation:
         """Write every column as .npy into a new folder; return this federation with its tensors memory-mapped.
@@ -461,7 +466,7 @@ class Federation:
             raise UnalikeError(f"The device {str(device)!r} was asked for but torch sees no GPU here: use 'cpu'.")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise UnalikeError(f"dtype={dtype!r} must be a floating-point torch dtype, such as torch.float32.")
-        # a tensor used twice (a test set that is the training set) moves once
+        # a tensor that is used twice (a test set that is the training set) is moved once
         moved: dict[int, torch.Tensor] = {}
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -477,7 +482,8 @@ class Federation:
         return self.moved(move, lambda columns: Columns(move(columns.x), move(columns.y), columns.offsets))
 
     def moved(self, move: Callable[[torch.Tensor], torch.Tensor], fn: Callable[[Columns], Columns]) -> Self:
-        """Return a copy with `fn` applied to every split, and `move` to each tensor of the sets that are nobody's."""
+        """Return a copy with `fn` applied to every split, and `move` to each tensor of the sets without an owner
+        (global test, public)."""
         test, public = self.global_test, self.public
         if test is not None:
             test = move(test[0]), move(test[1])
@@ -486,7 +492,7 @@ class Federation:
         return self.map(fn, global_test=test, public=public)
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield every tensor of samples or labels, and the set that it is of."""
+        """Yield every tensor of samples or labels, with the name of its set."""
         for what, x, y, _ in self.sets():
             yield what, x
             yield what, y
@@ -494,7 +500,7 @@ class Federation:
             if tensor is not None:
                 yield "public set", tensor
 
-    # ---- looking at it
+    # ---- inspection
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of a sha256 over shapes, dtypes, offsets and content, equal on every device.
@@ -515,8 +521,8 @@ class Federation:
         return sha.hexdigest()[:16]
 
     def check(self, gaps: bool = False) -> None:
-        """Raise for the first fault that would break training: see the messages. `gaps`: x may have missing cells
-        (NaN), which will be filled before."""
+        """Raise for the first fault in the data that would break training. `gaps`: x may have missing cells (NaN), to
+        be filled later."""
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
             raise UnalikeError(
@@ -568,19 +574,19 @@ class Federation:
             )
         y = self.train.y.cpu().numpy()
         if len(y) and (y.min() < 0 or y.max() >= self.classes):
-            self.check()  # says which client
+            self.check()  # its message names the client
         cells = self.train.owners() * self.classes + y
         return np.bincount(cells, minlength=len(self) * self.classes).reshape(len(self), self.classes)
 
 
 def as_arguments(splits: Mapping[str, Columns | None]) -> dict[str, Any]:
-    """Return splits by name as the constructor takes them: train, validation and test, the others as `splits`."""
+    """Return splits by name as keywords for the constructor: train, validation and test, the others as `splits`."""
     own = {name: columns for name, columns in splits.items() if name in SPLITS}
     return {**own, "splits": {name: c for name, c in splits.items() if name not in SPLITS and c is not None}}
 
 
 def check_name(name: Any) -> None:
-    """Raise where this is no name for a further split, or taken."""
+    """Raise unless `name` is a valid, free name for a further split."""
     if not isinstance(name, str) or not name.isidentifier() or name in (*SPLITS, "public"):
         raise UnalikeError(
             f"A further split is named {name!r}: it needs a name of letters, digits and _ that is none of "
@@ -589,7 +595,7 @@ def check_name(name: Any) -> None:
 
 
 def check_shares(shares: Mapping[str, Any]) -> None:
-    """Raise where these are no names and shares of further splits."""
+    """Raise unless these are valid names and shares of further splits."""
     for name, share in shares.items():
         check_name(name)
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
@@ -602,7 +608,7 @@ def check_shares(shares: Mapping[str, Any]) -> None:
 
 
 def _named(splits: Mapping[str, Columns]) -> dict[str, Columns]:
-    """Return further splits; raise where a name is none, or taken."""
+    """Return further splits; raise if a name is invalid or already used."""
     for name, columns in splits.items():
         check_name(name)
         if not isinstance(columns, Columns):
@@ -611,7 +617,8 @@ def _named(splits: Mapping[str, Columns]) -> dict[str, Columns]:
 
 
 def _shared_out(sizes: np.ndarray, shares: Sequence[float]) -> list[np.ndarray]:
-    """Return how many of so many samples each share gets, int64 [N] each: at least one where there are enough."""
+    """Return how many of each client's samples each share gets, int64 [N] per share: at least one each, if there are
+    enough."""
     counts, before = [], np.zeros(len(sizes), np.int64)
     for i, total in enumerate(np.cumsum(shares)):
         least = np.minimum(before + 1, sizes)
@@ -623,13 +630,13 @@ def _shared_out(sizes: np.ndarray, shares: Sequence[float]) -> list[np.ndarray]:
 
 
 def _parts(train: Columns, counts: Sequence[np.ndarray], seed: int, purpose: str) -> np.ndarray:
-    """Draw a part for every row: 1 for so many as the first counts say, 2 for the second's, 0 for what is left; int8
-    [total]."""
+    """Draw a part for every row, int8 [total]: part 1 for as many rows of each client as counts[0] says, 2 for
+    counts[1], and so on; 0 for the remaining rows."""
     owners, sizes = train.owners(), train.sizes
     position = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes)
     keys = draws.client_keys(seed, 0, purpose, np.arange(len(train)))
     drawn = draws.bits(torch.from_numpy(np.repeat(keys, sizes)), torch.from_numpy(position)).numpy()
-    order = np.lexsort((drawn, owners))  # grouped by client, shuffled within
+    order = np.lexsort((drawn, owners))  # grouped by client, shuffled within each
     part = np.zeros(len(owners), np.int8)
     edges = np.cumsum(counts, axis=0)
     for i in reversed(range(len(counts))):
@@ -638,7 +645,7 @@ def _parts(train: Columns, counts: Sequence[np.ndarray], seed: int, purpose: str
 
 
 def _fits(device: torch.device, tensors: Iterable[torch.Tensor], dtype: torch.dtype | None) -> None:
-    """Raise where the tensors need more memory than the GPU has free; CUDA itself would fail half-way."""
+    """Raise if the tensors need more memory than the GPU has free; CUDA itself would fail half-way."""
     width = lambda t: dtype.itemsize if dtype is not None and t.dtype.is_floating_point else t.element_size()  # noqa: E731
     need, free = sum(t.numel() * width(t) for t in tensors), torch.cuda.mem_get_info(device)[0]
     if need > free:

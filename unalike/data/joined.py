@@ -1,7 +1,7 @@
-"""Federations whose samples have different shapes, as one: pictures at some clients, signals at others.
+"""Join federations whose samples have different shapes: pictures at some clients, signals at others.
 
-Clients are numbered part after part, or as a list of their parts says. Labels mean the same everywhere; samples are
-only to be had from a part.
+Clients are numbered part after part, or as a list of their parts says. Labels mean the same everywhere; samples can
+only be read from a part.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from unalike.errors import UnalikeError
 
 
 class JoinedColumns(Columns):
-    """One split of all parts: sizes, labels, and the rows of one client; there is no one array of samples."""
+    """One split of all parts: sizes, labels, and the rows of one client. There is no single array of samples."""
 
     __slots__ = ("_y", "parts")
 
     def __init__(self, parts: Mapping[str, Columns]):
-        """parts: the columns of each part that has this split, all with N clients, those of others empty."""
+        """parts: the columns of each part that has this split, all with N clients; a part is empty at other parts'
+        clients."""
         self.parts = dict(parts)
         self._sizes = np.sum([columns.sizes for columns in parts.values()], axis=0)
         self.offsets = offsets_of(self._sizes)
@@ -37,10 +38,10 @@ class JoinedColumns(Columns):
 
     @property
     def y(self) -> torch.Tensor:  # type: ignore[override]
-        """Return everybody's labels, in the order of the clients."""
+        """Return all clients' labels, in the order of the clients."""
         if self._y is None:
             labels = [columns.y for columns in self.parts.values()]
-            if all(y.stride(0) == 0 for y in labels):  # stand-ins of remote clients, which take no room
+            if all(y.stride(0) == 0 for y in labels):  # stand-ins for remote clients: they take no memory
                 self._y = labels[0][:1].expand(int(self._sizes.sum()), *labels[0].shape[1:])
             else:
                 owners = np.concatenate([columns.owners() for columns in self.parts.values()])
@@ -64,7 +65,7 @@ class JoinedColumns(Columns):
         return (own or next(iter(self.parts.values()))).of(k)
 
     def renew(self) -> None:
-        """Hear that the parts' samples were changed in place: labels are gathered anew."""
+        """Called after the parts' samples were changed in place; labels are collected again."""
         self._y = None
 
     def take(self, rows: np.ndarray, sizes: np.ndarray) -> NoReturn:
@@ -80,7 +81,7 @@ class JoinedFederation(Federation):
     """
 
     def __init__(self, parts: Mapping[str, Federation], architecture: Sequence[str] | None = None):
-        """architecture: the name of every client's part, where clients are not numbered part after part; clients of the
+        """architecture: the name of every client's part, if clients are not numbered part after part; clients of the
         same part keep their order."""
         self.own = _checked(parts)
         first = next(iter(self.own.values()))
@@ -106,21 +107,21 @@ class JoinedFederation(Federation):
 
     @property
     def remote(self) -> bool:  # type: ignore[override]
-        """Whether the clients' samples are on other machines."""
+        """Return whether the clients' samples are on other machines."""
         return any(part.remote for part in self.own.values())
 
     @property
     def drift(self) -> Drifting | None:  # type: ignore[override]
-        """How the parts' samples change as rounds pass, of all that do; None where none does."""
+        """Return how the parts' samples change with the round, for all parts that drift; None if none does."""
         changes = [change for part in self.own.values() if part.drift is not None for change in part.drift.changes]
         return Drifting(tuple(changes)) if changes else None
 
     def each_part(self, fn: Callable[[Federation], Federation]) -> Federation:
-        """Return the federations joined that are `fn` of these parts."""
+        """Apply `fn` to each part and join the results."""
         return JoinedFederation({name: fn(part) for name, part in self.own.items()}, self.architecture)
 
     def at(self, round: int) -> Federation:
-        """Return the parts as they are in this round, joined; where none drifts, itself."""
+        """Return the parts as they are in this round, joined; a federation without drift returns itself."""
         return self if self.drift is None else self.each_part(lambda part: part.at(round))
 
     def part_of(self, client: int) -> Federation:
@@ -129,25 +130,26 @@ class JoinedFederation(Federation):
 
     @property
     def public(self) -> Public | None:  # type: ignore[override]
-        """None, or refuse: every part has its own form of the public samples."""
+        """Return None if no part has a public set; otherwise refuse, because every part has its own form of the public
+        samples."""
         if self.public_rows:
             raise UnalikeError("Joined federations have a public set each: ask one of the `parts` for its own.")
         return None
 
     @property
     def public_rows(self) -> int:
-        """How many samples the parts' public sets have, 0 where there are none."""
+        """Return the number of public samples, 0 if there are none."""
         return next(iter(self.own.values())).public_rows
 
     def public_fingerprint(self) -> str | None:
-        """Return 16 hex digits that stand for the parts' public sets, None where there are none."""
+        """Return 16 hex digits that identify the parts' public sets, None if there are none."""
         if not self.public_rows:
             return None
         facts = [f"{name} {part.public_fingerprint()}" for name, part in self.own.items()]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
     def shipped_bytes(self) -> int:
-        """Return the bytes of sending every client its part's public set once; 0 where none is shipped."""
+        """Return the bytes of sending every client its part's public set once; 0 if none is shipped."""
         return sum(part.shipped_bytes() for part in self.own.values())
 
     def sets(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, Columns | None]]:
@@ -159,7 +161,7 @@ class JoinedFederation(Federation):
         return f"Federation.joined({', '.join(f'{name}: {part!r}' for name, part in self.own.items())})"
 
     def check(self, gaps: bool = False) -> None:
-        """Raise for the first fault of a part."""
+        """Raise for the first fault in any part."""
         for name, part in self.own.items():
             try:
                 part.check(gaps)
@@ -178,31 +180,31 @@ class JoinedFederation(Federation):
         return self if same else JoinedFederation(moved, self.architecture)
 
     def replace(self, **parts: Any) -> Self:
-        """Refuse: what is changed is changed in the parts."""
+        """Refuse: change the parts instead."""
         _refuse()
 
     def map(self, fn: Any, **parts: Any) -> Self:
-        """Refuse: what is changed is changed in the parts."""
+        """Refuse: change the parts instead."""
         _refuse()
 
     def split_clients(self, **shares: Any) -> NoReturn:
-        """Refuse: what is changed is changed in the parts."""
+        """Refuse: change the parts instead."""
         _refuse()
 
     def named_splits(self, seed: int = 0, **shares: float) -> NoReturn:
-        """Refuse: what is changed is changed in the parts."""
+        """Refuse: change the parts instead."""
         _refuse()
 
     def skewed(self, changes: Any, seed: int = 0) -> NoReturn:
-        """Refuse: what is changed is changed in the parts."""
+        """Refuse: change the parts instead."""
         _refuse()
 
     def prepared(self, recipe: Any = None) -> NoReturn:
-        """Refuse: what is changed is changed in the parts."""
+        """Refuse: change the parts instead."""
         _refuse()
 
     def mapped(self, folder: str | Path) -> NoReturn:  # type: ignore[override]
-        """Refuse: the parts are written one by one."""
+        """Refuse: write the parts one by one."""
         _refuse()
 
     def pooled(self) -> NoReturn:
@@ -215,7 +217,7 @@ def _refuse() -> NoReturn:
 
 
 def _checked(parts: Mapping[str, Federation]) -> dict[str, Federation]:
-    """Return the parts; raise where they cannot be one federation."""
+    """Return the parts; raise if they cannot be joined."""
     if not isinstance(parts, Mapping) or not parts:
         raise UnalikeError('Give federations by name to join them: Federation.joined({"pictures": a, "signals": b}).')
     for name, part in parts.items():
@@ -248,7 +250,7 @@ def _same_labels(one: Public, other: Public) -> bool:
 
 
 def _numbered(parts: Mapping[str, Federation], architecture: Sequence[str] | None) -> list[str]:
-    """Return the name of every client's part; raise where a list of them does not fit the parts."""
+    """Return the name of every client's part; raise if the given list does not fit the parts."""
     sizes = {name: len(part) for name, part in parts.items()}
     if architecture is None:
         return [name for name, n in sizes.items() for _ in range(n)]
@@ -259,7 +261,7 @@ def _numbered(parts: Mapping[str, Federation], architecture: Sequence[str] | Non
 
 
 def _names(parts: Mapping[str, Federation], places: Mapping[str, np.ndarray]) -> list[str] | None:
-    """Return the clients' names, with their part's where two would have the same; None where no part has names."""
+    """Return the clients' names, prefixed with the part's where two would be equal; None if no part has names."""
     if all(part.names is None for part in parts.values()):
         return None
     names = [n for name, part in parts.items() for n in part.names or [f"{name} {k}" for k in range(len(part))]]
@@ -269,7 +271,7 @@ def _names(parts: Mapping[str, Federation], places: Mapping[str, np.ndarray]) ->
 
 
 def _padded(part: Federation, places: np.ndarray, clients: int, names: list[str] | None) -> Federation:
-    """Return a part with all clients, its own at these places; those of other parts are empty."""
+    """Return a part extended to all clients: its own at these places, the others empty."""
 
     def place(columns: Columns) -> Columns:
         sizes = np.zeros(clients, np.int64)
@@ -277,12 +279,12 @@ def _padded(part: Federation, places: np.ndarray, clients: int, names: list[str]
         return Columns(columns.x, columns.y, offsets_of(sizes))
 
     planted = {name: placed(values, places, clients) for name, values in part.planted.items()}
-    return part.map(place, names=names, planted=planted, drift=None)  # the part as it was given has its drift
+    return part.map(place, names=names, planted=planted, drift=None)  # the drift stays with the part as it was given
 
 
 def _planted(parts: Mapping[str, Federation], places: Mapping[str, np.ndarray], clients: int) -> dict[str, np.ndarray]:
-    """Return every client's part as a group, "network", and what is planted in the parts; clients of parts without it
-    have -1, of a level NaN."""
+    """Return every client's part as the group "network", and everything planted in the parts; clients of parts without
+    it have -1, or NaN for levels."""
     out = {"network": np.zeros(clients, np.int64)}
     for group, (part, where) in enumerate(zip(parts.values(), places.values(), strict=True)):
         out["network"][where] = group

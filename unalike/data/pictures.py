@@ -1,4 +1,4 @@
-"""Your own pictures: pics/CLIENT/CLASS/*.png, or pics/CLASS/*.png for a partition to deal out.
+"""A user's own pictures: pics/CLIENT/CLASS/*.png, or pics/CLASS/*.png for a partition to divide.
 
 With train/ and test/ above them, the pictures in test/ are the global test set.
 """
@@ -20,11 +20,12 @@ from unalike.settings.knobs import Knob
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 GREY = {"1", "L", "LA"}
-DEEP = {"I", "F"}  # and all that begin with I; : more than 8 bits, which Pillow would cut off
+# with modes that begin with "I;": more than 8 bits, which Pillow would cut off
+DEEP = {"I", "F"}
 
 
 class Picture(NamedTuple):
-    """A file, what it shows and whose it is; "" where there are no clients."""
+    """A picture's file, class and client ("" if there are no clients)."""
 
     file: Path
     label: str
@@ -51,8 +52,8 @@ def from_pictures(
 def picture_dataset(
     folder: str | os.PathLike, size: Annotated[int | None, Knob("pixels along a side", least=1)] = None
 ) -> Dataset:
-    """Return the same pictures as one pooled Dataset, for a partition to deal out; the client, if any, is its
-    column."""
+    """Return the same pictures as one pooled Dataset, for a partition to divide; clients, if any, are a column of
+    it."""
     top = Path(folder)
     with reading(top, "folder of pictures"):
         if not top.is_dir():
@@ -80,8 +81,8 @@ def picture_dataset(
 
 
 def layout(folder: Any) -> str:
-    """'clients', 'classes' or '': how deep the first picture lies. Only names are looked at; a file a client comes
-    first."""
+    """Return how deep the first picture lies: 'clients', 'classes' or ''. Only names are looked at; a folder with one
+    data file per client gives ''."""
     try:
         if not folder or any(file.suffix in (".npz", ".safetensors") for file in Path(folder).iterdir()):
             return ""
@@ -90,7 +91,8 @@ def layout(folder: Any) -> str:
                 return "classes"
             if any(_is_picture(file) for inner in _folders(place) for file in inner.iterdir()):
                 return "clients"
-    except (OSError, TypeError, ValueError):  # not there, not to be read, or no path: said when it is read
+    # missing or unreadable, or not a path: reported when it is read
+    except (OSError, TypeError, ValueError):
         pass
     return ""
 
@@ -112,7 +114,7 @@ def _found(root: Path) -> list[Picture]:
     found: list[Picture] = []
     for file in sorted(file for file in root.rglob("*") if _is_picture(file)):
         above = file.relative_to(root).parts[:-1]
-        if any(part.startswith(".") for part in above):  # thumbnails and the like
+        if any(part.startswith(".") for part in above):  # thumbnails and other hidden files
             continue
         *clients, label = above or ("", "", "")
         if len(clients) > 1 or (found and bool(clients) != bool(found[0].client)):
@@ -124,14 +126,14 @@ def _found(root: Path) -> list[Picture]:
 
 
 def _pixels(files: list[Path], size: int | None) -> np.ndarray:
-    """Pictures as float32 [n, channels, height, width] in 0..1."""
+    """Return pictures as float32 [n, channels, height, width] in 0..1."""
     try:
         pillow: Any = importlib.import_module("PIL.Image")
         fit = importlib.import_module("PIL.ImageOps").fit
     except ImportError:
         raise UnalikeError("Reading pictures needs Pillow, which is missing: pip install pillow.") from None
     shapes, modes = set[tuple[int, int]](), set[str]()
-    for file in files:  # the heads only
+    for file in files:  # reads the headers only
         with reading(file, "picture"), pillow.open(file) as image:
             if image.mode in DEEP or image.mode.startswith("I;"):
                 raise UnalikeError(f"{file} has more than 8 bits a colour: save it with 8.")

@@ -32,9 +32,11 @@ from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, one_of
 
 SCALES = ("standard", "client", "none")
-COIN = 0.5  # the deviation of a fair coin, by which 0/1 features are divided
-FARTHEST = 5.0  # deviations from the mean
-CONSTANT = 1e-12  # a deviation of less than this share of the mean is rounding: the feature is the same everywhere
+# the deviation of a fair coin, by which 0/1 features are divided
+COIN = 0.5
+FARTHEST = 5.0  # limit, in deviations from the mean
+# a deviation below this share of the mean is rounding: the feature is constant
+CONSTANT = 1e-12
 Sums = dict[str, Tensor]
 
 
@@ -42,9 +44,9 @@ Sums = dict[str, Tensor]
 class Recipe:
     """How features are to be prepared.
 
-    scale: "standard" (by all clients' means and deviations), "client" (each client by its own) or "none".
-    scaled: of each feature, whether it has a unit, or is 0 or 1. sources: which column it comes from: a column has one
-    "missing" feature. target: whether y is a number to be standardised. names: of the features, if they have any.
+    scale: "standard" (by all clients' means and deviations), "client" (each client by its own) or "none". scaled: for
+    each feature, whether it has a unit, or is 0 or 1. sources: the column each feature comes from; a column has at most
+    one "missing" feature. target: whether y is a number to be standardised. names: of the features, if they have any.
     """
 
     scale: str
@@ -58,27 +60,27 @@ class Recipe:
 
     @classmethod
     def of(cls, schema: Schema | None, features: int, scale: str = "standard", target: bool = False) -> Recipe:
-        """Return the recipe for a table's features, or for so many plain numbers."""
+        """Return the recipe for a table's features, or for this many plain numbers."""
         target = target and scale != "none"
         if schema is None:
             return cls(scale, (True,) * features, tuple(range(features)), target)
         return cls(scale, tuple(schema.scaled), tuple(schema.sources), target, tuple(schema.features))
 
     def fits(self, x: Tensor) -> bool:
-        """Return whether this is a recipe for such samples: one row of as many floats each."""
+        """Return whether the recipe fits these samples: each a row of that many floats."""
         return x.dim() == 2 and x.is_floating_point() and x.shape[1] == len(self.scaled)
 
     def scaled_by(self, scale: str) -> Recipe:
-        """Return the same with another scale; without any, a number to predict stays in its unit too."""
+        """Return the recipe with another scale; with "none", a number to predict keeps its unit too."""
         return dc.replace(self, scale=scale, target=self.target and scale != "none")
 
     def plain(self) -> dict[str, Any]:
-        """Return the recipe as JSON holds it."""
+        """Return the recipe as plain values for JSON."""
         return dc.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the recipe that `plain` gave; what is no recipe is refused."""
+        """Return the recipe that `plain` wrote; refuse anything else."""
         try:
             scaled, sources, names = tuple(plain["scaled"]), tuple(plain["sources"]), plain["names"]
             scale, target = plain["scale"], plain["target"]
@@ -92,12 +94,12 @@ class Recipe:
         return cls(scale, scaled, sources, target, None if names is None else tuple(names))
 
 
-# ---------------------------------------------------------------- what clients send: sums
+# ---------------------------------------------------------------- clients' sums
 
 
 def first_sums(columns: Columns, recipe: Recipe) -> Sums:
-    """Return of each client how many of its rows have a feature, and their sum; the same of y, where it is a number.
-    One row per client."""
+    """Return for each client and feature the number of its rows that have it and their sum; the same for y if it is a
+    number. One row per client."""
     present = ~torch.isnan(columns.x)
     out = {"present": _added(present.to(torch.int64), columns), "sum": _added(_filled(columns.x, present), columns)}
     if recipe.target:
@@ -106,7 +108,7 @@ def first_sums(columns: Columns, recipe: Recipe) -> Sums:
 
 
 def second_sums(columns: Columns, center: Tensor, y_center: Tensor | None) -> Sums:
-    """Return of each client the squared distances from the means over all clients, summed over its rows."""
+    """Return for each client the squared distances from the overall means, summed over its rows."""
     present = ~torch.isnan(columns.x)
     out = {"squares": _added(_filled(columns.x.double() - center.to(present.device), present).square(), columns)}
     if y_center is not None:
@@ -115,18 +117,18 @@ def second_sums(columns: Columns, center: Tensor, y_center: Tensor | None) -> Su
 
 
 def totals(rows: Tensor) -> Tensor:
-    """Return the sum of the clients' rows: correctly rounded, so that it does not depend on their order."""
+    """Return the sum of the clients' rows, correctly rounded, so that it does not depend on their order."""
     if not rows.is_floating_point():
         return rows.sum(0)
     return torch.tensor([math.fsum(column) for column in rows.T.tolist()], dtype=torch.float64)
 
 
 def _added(values: Tensor, columns: Columns) -> Tensor:
-    """Sum every client's rows. A client's sum is the same here and where it is alone."""
+    """Sum every client's rows; a client's sum is the same whether it is computed here or at the client."""
     values = values.cpu()
     if not len(values):
         return torch.zeros(len(columns), *values.shape[1:], dtype=values.dtype)
-    filled = np.flatnonzero(columns.sizes)  # reduceat has no empty part
+    filled = np.flatnonzero(columns.sizes)  # reduceat cannot sum an empty part
     out = np.zeros((len(columns), *values.shape[1:]), values.numpy().dtype)
     out[filled] = np.add.reduceat(values.numpy(), columns.offsets[:-1][filled], axis=0)
     return torch.from_numpy(out)
@@ -140,17 +142,17 @@ def _flat(y: Tensor) -> Tensor:
     return y.double().reshape(len(y), math.prod(y.shape[1:]))
 
 
-# ---------------------------------------------------------------- what comes of them
+# ---------------------------------------------------------------- from sums to a preparation
 
 
 @dc.dataclass(frozen=True)
 class Preparation:
-    """What is done to every row, in training and when a model is used.
+    """The transformation of every row, in training and when a model is used.
 
-    center, scale, fill: of each feature, z = (x − center) / scale, and what a missing cell becomes. limit: what z is at
-    most, if there is a limit. indicators: the features whose absence has a feature of its own, one of a column. target:
-    mean and deviation of what is predicted, one number or several. own: each client by the mean and deviation of its
-    own training rows (a row that is nobody's by all clients'). What comes out is float32.
+    center, scale, fill: for each feature, z = (x − center) / scale, and the value for a missing cell. limit: the
+    largest |z|, if there is a limit. indicators: the features with an extra "missing" feature, one per column. target:
+    mean and deviation of the predicted number or numbers. own: scale each client by the mean and deviation of its own
+    training rows (a row without a client by those of all clients). The result is float32.
     """
 
     center: tuple[float, ...]
@@ -165,7 +167,7 @@ class Preparation:
 
     @property
     def width(self) -> int:
-        """How many features the model sees."""
+        """Return the number of features that the model sees."""
         return len(self.center) + len(self.indicators)
 
     def apply(self, x: Tensor) -> Tensor:
@@ -176,7 +178,7 @@ class Preparation:
         return self._finish(x, (x.double() - center) / scale)
 
     def apply_columns(self, columns: Columns, train: Columns) -> Columns:
-        """Return a split as models see it; `train` has the raw training rows of the same clients."""
+        """Return a split with prepared features; `train` has the raw training rows of the same clients."""
         x = self._own(columns, train) if self.own else self.apply(columns.x)
         return Columns(x, self.apply_target(columns.y), columns.offsets)
 
@@ -201,7 +203,7 @@ class Preparation:
         return torch.cat([z, missing[:, list(self.indicators)].double()], 1).float()
 
     def apply_target(self, y: Tensor) -> Tensor:
-        """Return labels as they are, numbers to predict standardised."""
+        """Return labels unchanged, and numbers to predict standardised."""
         if self.target is None:
             return y
         mean, scale = (torch.tensor(v, dtype=torch.float64, device=y.device) for v in self.target)
@@ -211,19 +213,19 @@ class Preparation:
 
     @property
     def features(self) -> list[str] | None:
-        """The names of the features that the model sees."""
+        """Return the names of the features that the model sees."""
         if self.names is None:
             return None
         column = lambda k: self.names[k].partition("=")[0]  # type: ignore[index]  # noqa: E731
         return [*self.names, *(f"{column(k)} missing" for k in self.indicators)]
 
     def plain(self) -> dict[str, Any]:
-        """Return the preparation as JSON holds it, every number exactly."""
+        """Return the preparation as plain values for JSON; every number is kept exactly."""
         return dc.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """Return the preparation that `plain` gave; what is none is refused."""
+        """Return the preparation that `plain` wrote; refuse anything else."""
         bad = UnalikeError("That is no preparation of features: use one version of unalike everywhere.")
         if not isinstance(plain, Mapping) or {f.name for f in dc.fields(cls)} != set(plain):
             raise bad
@@ -262,7 +264,7 @@ def means(sums: Mapping[str, Tensor], samples: int) -> tuple[Tensor, Tensor | No
 
 
 def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, Tensor], samples: int) -> Preparation:
-    """Return the preparation that a recipe and the totals of both sums make."""
+    """Return the preparation that follows from a recipe and the totals of both sums."""
     mean, y_mean = means(first, samples)
     deviation = _deviation(second["squares"], first["present"].clamp(min=1), mean)
     if recipe.scale == "none":
@@ -290,13 +292,13 @@ def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, 
 
 
 def _deviation(squares: Tensor, count: Tensor, mean: Tensor) -> Tensor:
-    """Return √(squares / count), and 1 where all values are the same."""
+    """Return √(squares / count), and 1 for a feature that is constant."""
     found = (squares / count).sqrt()
     return torch.where(found > CONSTANT * mean.abs(), found, 1.0)
 
 
 def prepare(columns: Columns, recipe: Recipe) -> Preparation:
-    """Return the preparation for clients whose training rows are all here."""
+    """Return the preparation for clients whose training rows are all in this process."""
     if not recipe.fits(columns.x):
         shape = f"{list(columns.x.shape[1:])} {columns.x.dtype}"
         raise UnalikeError(f"A sample is {shape}: features to be scaled must be one row of floats a sample.")

@@ -1,7 +1,7 @@
-"""A public set: samples that are nobody's, which the server and every client have.
+"""A public set: samples that belong to no client, which the server and every client have.
 
-Methods that compare or distil predictions use them. They have the kind and shape of the clients' samples, and labels
-or none.
+Methods that compare or distil predictions use them. They have the kind and shape of the clients' samples, with or
+without labels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from unalike.errors import UnalikeError
 
 Public = tuple[torch.Tensor, torch.Tensor | None]
 
-WHOLE_BYTES = 64 << 20  # a column above this is fingerprinted by a sample of its rows
+# above this size, a column's fingerprint uses a sample of its rows
+WHOLE_BYTES = 64 << 20
 
 
 def as_public(given: Any, train: Columns) -> Public:
@@ -39,7 +40,7 @@ def as_public(given: Any, train: Columns) -> Public:
 
 
 def hash_tensor(sha: Any, tensor: torch.Tensor) -> None:
-    """Feed a column's type, shape and content to a hash; above 64 MB rows at a fixed stride, and the last one."""
+    """Feed a column's type, shape and content to a hash; above 64 MB only rows at a fixed stride, and the last one."""
     sha.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
     size = tensor.numel() * tensor.element_size()
     if size > WHOLE_BYTES:
@@ -49,7 +50,7 @@ def hash_tensor(sha: Any, tensor: torch.Tensor) -> None:
 
 
 def public_hash(public: Public) -> str:
-    """Return 16 hex digits that stand for a public set: server and clients must have the same."""
+    """Return 16 hex digits that identify a public set: server and clients must have the same."""
     sha = hashlib.sha256()
     for tensor in public:
         sha.update(b"none") if tensor is None else hash_tensor(sha, tensor)

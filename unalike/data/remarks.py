@@ -1,4 +1,4 @@
-"""What is worth knowing of a table before anything is learned from it, in one line each."""
+"""Remarks about a table, one line each, that a user should read before learning from it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 
 from unalike.data.schema import Schema
 
-ROWS_OF_NUMBERS = 10  # from so many rows on, another whole number in each looks like the row's own
-MANY = 100  # values of a category that are worth a remark
+# from so many rows on, a different whole number in each looks like a row number
+ROWS_OF_NUMBERS = 10
+# from so many values on, a category gets a remark
+MANY = 100
 
 
 def missing_by_column(schema: Schema, x: np.ndarray) -> tuple[dict[str, int], np.ndarray]:
-    """Return how many cells are missing, by the columns that miss any; and of each row, how many it misses."""
+    """Return the number of missing cells of each column that has any, and of each row."""
     of_column, first = np.unique(schema.sources, return_index=True)
     gone = np.isnan(x[:, first])
     counts = {schema.columns[k].name: int(gone[:, k].sum()) for k in of_column}
@@ -22,7 +24,8 @@ def missing_by_column(schema: Schema, x: np.ndarray) -> tuple[dict[str, int], np
 
 
 def missing_remark(schema: Schema, x: np.ndarray, clients: np.ndarray | None) -> list[str]:
-    """Return how many cells are missing, in which columns and at which client most; nothing where none is."""
+    """Return a remark on the number of missing cells, their columns, and the client with most; empty if none is
+    missing."""
     counts, by_row = missing_by_column(schema, x)
     if not counts:
         return []
@@ -36,23 +39,23 @@ def missing_remark(schema: Schema, x: np.ndarray, clients: np.ndarray | None) ->
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """'19 cells are missing: sex 11, …'."""
+    """Return counts as text: '19 cells are missing: sex 11, …'."""
     total = sum(counts.values())
     return f"{total:,} {'cell is' if total == 1 else 'cells are'} missing: {each(counts)}"
 
 
 def each(counts: Mapping[str, int]) -> str:
-    """Columns and how many cells of theirs, most first."""
+    """Return columns with their counts as text, largest first."""
     return some([f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1])])
 
 
 def some(parts: Sequence[str]) -> str:
-    """Return the first five, and whether there are more."""
+    """Return the first five parts as text, with a mark if there are more."""
     return ", ".join(parts[:5]) + (f" and {len(parts) - 5} more" if len(parts) > 5 else "")
 
 
 def feature_remarks(schema: Schema, x: np.ndarray) -> Iterator[str]:
-    """Columns that look like a row's own number, have very many categories, or never change."""
+    """Yield remarks on columns that look like a row number, have very many categories, or are constant."""
     at, same = 0, []
     for column in schema.columns:
         width = len(column.features)
@@ -65,7 +68,8 @@ def feature_remarks(schema: Schema, x: np.ndarray) -> Iterator[str]:
             elif width > MANY:
                 yield f"{column.name} has {width} categories, a feature each: is it more than a code?"
         else:
-            constant = values.min() == values.max()  # not where cells are missing: that tells something
+            # a column with missing cells is not constant: a missing cell tells something too
+            constant = values.min() == values.max()
             if column.kind == "number" and _numbers_rows(values):
                 yield _own_number(column.name)
         if constant and values_known.all():
@@ -79,7 +83,7 @@ def _own_number(name: str) -> str:
 
 
 def _numbers_rows(values: np.ndarray) -> bool:
-    """Return whether these are whole numbers, another one in every row; measurements repeat, or have fractions."""
+    """Return whether values are whole numbers, different in every row; measurements repeat, or have fractions."""
     if len(values) < ROWS_OF_NUMBERS or not (values == np.floor(values)).all():
         return False
     return bool((np.diff(np.sort(values)) > 0).all())

@@ -20,9 +20,9 @@ from unalike.errors import UnalikeError
 class RemoteFederation(Federation):
     """The clients' data as the server of a real federation knows them: sizes, shapes and classes, no samples.
 
-    The columns are stand-ins of the right shape, one sample repeated without taking room: models are tried on them,
-    nothing is trained or evaluated on them. The public set, if there is one, is the server's own copy. `keys` identify
-    the clients.
+    The columns are stand-ins of the right shape, one sample repeated without taking memory: models are tried on them,
+    but nothing is trained or evaluated on them. The public set, if there is one, is the server's own copy. `keys`
+    identify the clients.
     """
 
     remote = True
@@ -33,7 +33,8 @@ class RemoteFederation(Federation):
 
     @classmethod
     def from_sizes(cls, sizes: Mapping[str, np.ndarray], like: Pair, **parts: Any) -> RemoteFederation:
-        """Build it from each split's samples per client and one sample `like` theirs; `parts` as in the constructor."""
+        """Build a remote federation from each split's samples per client and one sample `like` theirs; `parts` as in
+        the constructor."""
         splits = {name: _stand_ins(like, np.asarray(n)) for name, n in sizes.items() if np.any(n)}
         return cls(**as_arguments(splits), **parts)
 
@@ -42,8 +43,8 @@ class RemoteFederation(Federation):
         return {**super().facts, "keys": self.keys}
 
     def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> RemoteFederation:
-        """Move the stand-ins, the global test set and the public set, floats to `dtype` where given; the stand-ins
-        stay one sample."""
+        """Move the stand-ins, the global test set and the public set to a device, floats to `dtype` if given; the
+        stand-ins stay one repeated sample."""
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
@@ -51,7 +52,7 @@ class RemoteFederation(Federation):
         return self.moved(move, lambda c: _stand_ins((move(c.x[:1]), move(c.y[:1])), c.sizes))
 
     def prepared_by(self, preparation: Preparation) -> RemoteFederation:
-        """Return it as its clients' samples will be, each client having prepared its own."""
+        """Return the federation with the shapes that samples have after each client prepared its own."""
 
         def columns(split: Columns) -> Columns:
             like = preparation.apply(split.x[:1]), preparation.apply_target(split.y[:1])
@@ -60,7 +61,7 @@ class RemoteFederation(Federation):
         return self._prepared(preparation, columns)
 
     def learn(self, client: int, sizes: Mapping[str, int]) -> None:
-        """Take in how many samples a client has that came after the start: in place, for all who hold these columns."""
+        """Record the sizes of a client that joined after the start; in place, for all holders of these columns."""
         for name, columns in self.splits.items():
             counts = columns.sizes.copy()
             counts[client] = sizes.get(name, 0)
@@ -69,15 +70,15 @@ class RemoteFederation(Federation):
                 setattr(columns, part, getattr(made, part))
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits of a sha256 over the clients' keys, and over the public set where there is one: the
-        server does not know their data."""
+        """Return 16 hex digits of a SHA-256 over the clients' keys and the public set, if any; the server does not know
+        the clients' data."""
         sha = hashlib.sha256(json.dumps(self.keys).encode())
         if self.public is not None:
             sha.update(public_hash(self.public).encode())
         return sha.hexdigest()[:16]
 
     def check(self, gaps: bool = False) -> None:
-        """Raise where a client has no training samples."""
+        """Raise if a client has no training samples."""
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
             raise UnalikeError(f"{self.client_name(int(empty[0]))} has no training samples: leave it out.")
@@ -92,7 +93,7 @@ class RemoteFederation(Federation):
 
 
 def alone(data: Federation, client: int, clients: int) -> Federation:
-    """Return one client's federation as number `client` of so many, the others empty."""
+    """Return one client's data as client number `client` of a federation of `clients`, the others empty."""
     if len(data) != 1:
         raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
     if not 0 <= client < clients:

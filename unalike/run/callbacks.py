@@ -1,4 +1,5 @@
-"""What happens around rounds. A callback overrides what it needs; `on_round` may return True to end the run there."""
+"""Callbacks: code of yours that runs before, between and after rounds. Override the methods you need; `on_round` may
+return True to end the run."""
 
 from __future__ import annotations
 
@@ -20,19 +21,20 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Nothing at any moment."""
+    """The base class: each method is called at its moment and does nothing."""
 
     def on_start(self, run: Run) -> None:
-        """Before the first round of this process."""
+        """Called before the first round of this process."""
 
     def on_round(self, run: Run, line: dict[str, Any]) -> bool | None:
-        """After each round, with its line of rounds.jsonl."""
+        """Called after each round with its line of rounds.jsonl; return True to end the run."""
 
     def on_reply(self, run: Run, outcome: Outcome) -> None:
-        """For every stack of replies on its way to the server's sums: what a simulation measures of clients."""
+        """Called with every stack of clients' replies before the server adds them up. For measurements in a
+        simulation."""
 
     def on_end(self, run: Run) -> None:
-        """After the last round, also when stopped early."""
+        """Called after the last round, also when the run was stopped early."""
 
 
 class StopAt(Callback):
@@ -51,7 +53,7 @@ class StopAt(Callback):
 
 
 class Progress(Callback):
-    """A line a round on standard error, rewritten in place on a terminal."""
+    """Print one line per round on standard error; on a terminal the line is rewritten in place."""
 
     def __init__(self, stream: Any = None):
         self.stream = stream or sys.stderr
@@ -82,7 +84,7 @@ class Progress(Callback):
 
 
 class JSONL(Callback):
-    """Each round's line appended to a file of yours (a run folder has its own rounds.jsonl)."""
+    """Append each round's line to a file of yours (a run folder has its own rounds.jsonl)."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -96,19 +98,20 @@ class JSONL(Callback):
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a round's line, without the round."""
+    """Return the numbers in a round's line, without the round's own number."""
     return {name: value for name, value in line.items() if is_number(value) and name != "round"}
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """Return what a log of another program shows of a run: the method with its settings, seed, rounds, clients."""
+    """Return the facts about a run that are sent to a logging program: the method with its settings, seed, rounds,
+    clients."""
     own = {f"method.{field.name}": str(getattr(run.method, field.name)) for field in dc.fields(run.method)}  # type: ignore[arg-type]
     known = {"method": type(run.method).__name__, "seed": run.settings.seed, "rounds": run.rounds}
     return {**known, "clients": run.population, **own}
 
 
 class TensorBoard(Callback):
-    """Every number of a round as a TensorBoard scalar (pip install unalike[tensorboard])."""
+    """Write every number of a round as a TensorBoard scalar (pip install unalike[tensorboard])."""
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -131,7 +134,8 @@ class TensorBoard(Callback):
 class WandB(Callback):
     """Log every number of a round with Weights & Biases (pip install wandb).
 
-    Nothing is sent unless you say mode="online": the log is written into `folder`, and `wandb sync` sends it later."""
+    Nothing is sent unless you set mode="online": the log is written into `folder`, and `wandb sync` sends it later.
+    """
 
     def __init__(self, folder: str | Path = ".", project: str = "unalike", mode: str = "offline", **options: Any):
         self.folder, self.options = Path(folder), {"project": project, "mode": mode, **options}
@@ -154,7 +158,8 @@ class WandB(Callback):
 class MLflow(Callback):
     """Log every number of a round with MLflow, into a folder of files (pip install mlflow).
 
-    `tracking` is the address of a server of your own, if the numbers shall go there instead."""
+    tracking: the address of an MLflow server, to send the numbers there instead.
+    """
 
     def __init__(self, folder: str | Path = "mlruns", experiment: str = "unalike", tracking: str | None = None):
         self.folder, self.experiment, self.tracking = Path(folder), experiment, tracking
@@ -177,11 +182,11 @@ class MLflow(Callback):
         self.mlflow.end_run()
 
 
-LOGS = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}  # by their name on the command line
+LOGS = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}  # by name on the command line
 
 
 def log(name: str, folder: Path) -> Callback:
-    """Return the callback that logs into a folder of this name in the run's folder."""
+    """Return the callback of this name; it logs into a folder of that name inside the run's folder."""
     if name not in LOGS:
         raise unknown("log", name, LOGS)
     return LOGS[name](str(folder / name))  # type: ignore[abstract]

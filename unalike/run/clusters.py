@@ -1,7 +1,8 @@
-"""Which cluster each client is in, where a method has clusters, and how well they agree with groups that were planted.
+"""Which cluster each client is in, for methods with clusters, and how well the clusters agree with groups planted in
+the data.
 
-A method shows its clusters as `server.cluster`, a number for each client (-1: not known yet), or, where the server is
-not to know, as a number `cluster` that each client keeps.
+A method shows its clusters as `server.cluster`, one number per client (-1: not known yet). Where the server must not
+know them, each client keeps its own number `cluster`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NAME = "cluster"
 
 
 def clusters(run: Run) -> np.ndarray | None:
-    """Return the cluster of every evaluated client, -1 where it has none yet; None where there are no clusters."""
+    """Return the cluster of every evaluated client, -1 where it has none yet; None if the method has no clusters."""
     ids, held = run.evaluated_clients, run.server.values.get(NAME)
     if isinstance(held, torch.Tensor) and held.shape == (run.population,):
         return held.cpu().numpy()[ids].astype(np.int64)
@@ -32,8 +33,8 @@ def clusters(run: Run) -> np.ndarray | None:
 
 
 def cluster_line(run: Run, found: np.ndarray | None) -> dict[str, Any]:
-    """Return how many clusters are in use, and the adjusted Rand index against the planted groups, where there are
-    any; of clients that have a cluster."""
+    """Return the number of clusters in use and, where groups were planted, the adjusted Rand index between clusters and
+    groups. Clients without a cluster are left out."""
     if found is None:
         return {}
     known = found >= 0
@@ -45,5 +46,5 @@ def cluster_line(run: Run, found: np.ndarray | None) -> dict[str, Any]:
 
 
 def planted(run: Run) -> np.ndarray | None:
-    """Return the group of every client that a skew made to order put it in; None where none did."""
+    """Return the group that a made-to-order skew assigned to every client; None if there are no such groups."""
     return next((values for values in run.data.planted.values() if values.dtype.kind in "iu"), None)

@@ -1,7 +1,7 @@
-"""A trained model as one file: weights, how the model is built, how rows are prepared, and the names of classes.
+"""Write a trained model as one file: weights, how the model is built, how rows are prepared, and the names of classes.
 
-It is a safetensors file; all but the weights is JSON in its metadata. Reading it runs no code that is in it: a model
-of `ua.models` is built by its name, and one of your own by a function that you give.
+It is a safetensors file; everything but the weights is JSON in its metadata. Reading it runs no code from the file: a
+model of `ua.models` is built by its name, a model of your own by a function that you pass.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ from unalike.nn.output import Output
 from unalike.run.predict import SEVERAL, Predictor
 
 KEY, FORMAT = "unalike", 1
-DEPLOYABLE = "model.unalike"  # in the folder of a real federation's run
-FILES = ("weights", "vectors")  # options of models that are files to start from: the weights are here
+# the file's name in the run folder of a real federation
+DEPLOYABLE = "model.unalike"
+# options of models that name files of start weights; not needed here
+FILES = ("weights", "vectors")
 Build = Callable[[], nn.Module] | nn.Module
 
 
 def save(predictor: Predictor, path: str | os.PathLike, source: str | None = None) -> Path:
-    """Write a predictor as one file and return its path; source: where a model of one's own is built, for people."""
+    """Write a predictor as one file and return its path. source: where a model of your own is built, as a note for
+    readers."""
     file, module = Path(path), predictor.module
     if isinstance(module, SEVERAL):
         raise UnalikeError(
             "This client's model is more than one network, and cannot be written as one file: predict with the run."
         )
     tensors = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    # copies: safetensors refuses weights that are tied, and what is not contiguous
+    # copies, because safetensors refuses tied weights and tensors that are not contiguous
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     about = json.dumps(_description(predictor, source), default=_plain)
     with complaining(f"{file} cannot be written"):
@@ -55,7 +58,7 @@ def load_model(path: str | os.PathLike, build: Build | None = None, output: Outp
     """Read a model that `run.save` or `unalike export --deploy` wrote.
 
     build: for a model of your own, a function or class that builds it, or the module itself. output: the function that
-    picks its outputs, where one was given to `simulate`.
+    picks its outputs, if one was given to `simulate`.
     """
     tensors, about = _read(Path(path))
     if about.get("format") != FORMAT:
@@ -67,7 +70,7 @@ def load_model(path: str | os.PathLike, build: Build | None = None, output: Outp
         raise UnalikeError(f"{path} is damaged: {line_of(error)}.") from error
 
 
-# ---------------------------------------------------------------- what is written
+# ---------------------------------------------------------------- writing
 
 
 def _description(predictor: Predictor, source: str | None) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _description(predictor: Predictor, source: str | None) -> dict[str, Any]:
 
 
 def _definition(module: nn.Module, source: str | None) -> dict[str, Any]:
-    """Return how the module is built: by name, if a model of `ua.models` is still as its builder makes it."""
+    """Return how the module is built: by name and options, if it is an unchanged model of `ua.models`."""
     built = built_as(module)
     if built:
         options = {name: value for name, value in built.options.items() if name not in FILES}
@@ -99,7 +102,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else str(value)
 
 
-# ---------------------------------------------------------------- what is read
+# ---------------------------------------------------------------- reading
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -126,9 +129,11 @@ def _module(model: Mapping[str, Any], tensors: dict[str, Tensor], build: Build |
             f"{path} holds a model of one's own ({model['class']}{where}): give what builds it, "
             f"ua.load_model(path, build={model['class'].rpartition('.')[2]})."
         )
-    if build is None:  # first without memory for its weights: a file must not ask for any amount
+    # built without memory first, so that a file cannot make us allocate any amount
+    if build is None:
         _fits(_blank(model["name"], model["options"]), tensors, path)
-    with draws.torch_seed(0, "model"):  # the weights are replaced; torch's generator stays as it is
+    # the drawn weights are replaced below; torch's generator is left unchanged
+    with draws.torch_seed(0, "model"):
         if isinstance(build, nn.Module):
             module = build
         else:
@@ -143,7 +148,7 @@ def _module(model: Mapping[str, Any], tensors: dict[str, Tensor], build: Build |
 
 
 def _blank(name: str, options: Mapping[str, Any]) -> nn.Module:
-    """Return a model of `ua.models` whose weights have shapes and no values."""
+    """Return a model of `ua.models` whose weights have shapes but no values."""
     with torch.device("meta"):
         return build_model(name, **options)
 

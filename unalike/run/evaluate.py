@@ -1,4 +1,4 @@
-"""Evaluation of a run: the global models on the global test set, each client's own model on its own data."""
+"""Evaluate a run: the global models on the global test set, each client's own model on its own data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from unalike.nn.task import Task
 if TYPE_CHECKING:
     from unalike.run.run import Run
 
-SAME = 1e-5  # a difference between two numbers of a client that rounding makes
-EVALUATE_ALL = 2000  # populations up to which every client is evaluated unless asked otherwise
+# a difference this small between a client's two numbers is rounding
+SAME = 1e-5
+# the largest population of which every client is evaluated by default
+EVALUATE_ALL = 2000
 
 
 def choose_clients(asked: str | int, population: int, seed: int, secretive: bool = False) -> np.ndarray:
-    """Return the clients whose own data the model is evaluated on: the same ones each time. secretive: noise protects
-    real clients, whose exact scores would go past it: nobody, unless it is asked for."""
+    """Return the clients on whose own data the model is evaluated; they are the same in every round. secretive: noise
+    protects real clients, and exact scores would bypass it; then no client is evaluated unless the user asks for it."""
     if asked == "auto" and secretive:
         asked = "none"
     if asked == "auto":
@@ -45,14 +47,14 @@ def choose_clients(asked: str | int, population: int, seed: int, secretive: bool
 
 
 def shares_one_model(method: Method) -> bool:
-    """Return whether every client's own model is the global one."""
+    """Return whether every client's own model is the global model."""
     kind = type(method)
     one = kind.personal is Method.personal and kind.published is Method.published
     return one and not method.serverless and not predicts(method)
 
 
 def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor | Vectors], dict[str, float]]:
-    """Return the method's global models, and the share of each in the reported numbers where it weighs them."""
+    """Return the method's global models, and the weight of each in the reported numbers if the method weighs them."""
     models = method.models(server)
     if not isinstance(models, dict):
         raise UnalikeError(
@@ -73,7 +75,7 @@ def global_models(method: Method, server: Server) -> tuple[dict[str, Tensor | Ve
 
 
 def evaluated(run: Run, t: int) -> dict[str, Any]:
-    """Return the numbers of round t's evaluation; the clients' own go to `run.client_values` too."""
+    """Return the numbers of round t's evaluation; write the single clients' numbers to `run.client_values`."""
     line: dict[str, Any] = _test(run)
     for split in ("test", "validation"):
         columns = run.data.splits.get(split)
@@ -94,8 +96,9 @@ def evaluated(run: Run, t: int) -> dict[str, Any]:
 
 
 def _gains(run: Run, columns: Columns, ids: np.ndarray) -> dict[str, float]:
-    """Return the shares of clients that their own model serves better, and worse, than the run's global model, by the
-    headline (without metrics, the loss), where there are both models; of clients for which it is defined."""
+    """Return the shares of clients for which their own model is better, and worse, than the global model. Compared is
+    the headline metric (without metrics, the loss), over the clients for which it is defined; empty unless there are
+    both models."""
     alone = run.architectures is not None or run.data.remote or run.task.buffer_policy == "local"
     if alone or shares_one_model(run.method):
         return {}
@@ -161,7 +164,8 @@ def _mean(run: Run, found: dict[str, dict[str, float | None]]) -> dict[str, floa
 
 
 def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.ndarray, Scores]:
-    """Return the loss and metrics of each client's own model on its own data; over a network, of those that answer."""
+    """Return the loss and metrics of each client's own model on its own data; over a network, of the clients that
+    answer."""
     task = run.task
     if _one_model_here(run):
         return ids, _shared_scores(run, split, ids)
@@ -170,12 +174,13 @@ def _client_scores(run: Run, split: str, ids: np.ndarray, t: int) -> tuple[np.nd
     found = Answers(task, run.data.splits[split])
     for outcome in run.engine.call(Call(Evaluate(split), shared, rows, t, EVALUATION), ids):
         found.add(outcome)
-    run.clients.discard()  # a personal model that is trained here leaves nothing behind
+    # training a personal model for evaluation must leave no state behind
+    run.clients.discard()
     return found.scores()
 
 
 def rows_of(run: Run, rows: dict[str, Any], ids: np.ndarray) -> dict[str, Any]:
-    """Return the rows of these clients, of rows for all; those of several architectures stay apart."""
+    """Select these clients' rows from rows for all clients; rows of several architectures stay apart."""
     where = torch.from_numpy(ids).to(run.task.device)
     out = {}
     for name, values in rows.items():
@@ -189,7 +194,7 @@ def rows_of(run: Run, rows: dict[str, Any], ids: np.ndarray) -> dict[str, Any]:
 
 
 def _shared_scores(run: Run, split: str, ids: np.ndarray) -> Scores:
-    """Return the scores of the model that these clients share, or those with the same network."""
+    """Return the scores of the model that all these clients share; where networks differ, one model per network."""
     if run.architectures is None:
         return evaluate_columns(run.task, run.bound(run.server.w), run.data.splits[split], ids)
     parts = []
@@ -200,7 +205,7 @@ def _shared_scores(run: Run, split: str, ids: np.ndarray) -> Scores:
 
 
 def published(run: Run) -> Message:
-    """Return the message with which clients find their own models; a serverless method has no tensors in it."""
+    """Return the message from which clients find their own models; for a serverless method it has no tensors."""
     message = run.method.published(run.server)
     if run.method.serverless:
         check_message(type(run.method).__name__, message)
@@ -232,24 +237,25 @@ def _test_samples(run: Run) -> int:
 
 
 def _test_means(run: Run, vector: Tensor | Vectors) -> Tensor:
-    """Return the means of every class on the test set; of several networks, weighted by their clients."""
+    """Return the mean statistics of every class on the test set; several networks are weighted by their numbers of
+    clients."""
     parts = vector.items() if isinstance(vector, Vectors) else [(next(iter(run.tasks)), vector)]
     shares = {name: 1.0 for name, _ in parts} if run.architectures is None else run.architectures.shares
     found = [
         (shares[name], class_means(run.tasks[name], run.bound(part, name), *test))
         for name, part in parts
-        if (test := run.parts[name].global_test) is not None  # a part of a joined federation may have none
+        if (test := run.parts[name].global_test) is not None  # some networks' data may have no test set
     ]
     return torch.stack([share * means for share, means in found]).sum(0) / sum(share for share, _ in found)
 
 
 def _one_model_here(run: Run) -> bool:
-    """Return whether all clients (with the same network) share the global model, and their data are here."""
+    """Return whether all clients of a network share the global model and their data are in this process."""
     return shares_one_model(run.method) and run.task.buffer_policy != "local" and not run.data.remote
 
 
 class Answers:
-    """Gathers the clients' answers to an evaluation; of long statistics only the sum is kept."""
+    """Collect the clients' answers to an evaluation; of long statistics only the sum is kept."""
 
     def __init__(self, task: Task, columns: Columns):
         self.metrics, self.sizes = task.metrics_for(columns.y), columns.sizes
@@ -267,7 +273,7 @@ class Answers:
         for name, rows in self.rows.items():
             rows.append(weight * outcome.up[MEANS + name].cpu())
         for name in statistics(self.metrics, of_all=True):
-            # these are counts: whole numbers, whose sum is the same in any order
+            # counts are whole numbers: their sum does not depend on the order
             some = (weight * outcome.up[MEANS + name].cpu()).round().sum(0)
             self.counts[name] = self.counts[name] + some if name in self.counts else some
 
@@ -275,7 +281,7 @@ class Answers:
         if not self.ids:
             return np.empty(0, dtype=np.int64), Scores({}, {}, np.empty(0))
         answered = np.concatenate(self.ids)
-        order = np.argsort(answered, kind="stable")  # a network's answers come as they come
+        order = np.argsort(answered, kind="stable")  # answers come over a network in any order
         ids = answered[order]
         sizes = self.sizes[ids]
         sums = {name: torch.cat(rows)[torch.from_numpy(order)].sum(0) for name, rows in self.rows.items()} | self.counts

@@ -1,4 +1,4 @@
-"""The facts of a run: all that decides what it computes, as its config.toml holds them."""
+"""The facts of a run: every setting that decides its result, as written to config.toml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts by table; fingerprint: of the data."""
+    """Return the facts by table; fingerprint: a hash of the data."""
     task = run.task
     asked = {name: getattr(run.settings, name) for name, knob in knobs(run.settings).items() if knob.fact}
     sampled = {name: value for name, value in dc.asdict(run.sampling).items() if value is not False}
@@ -58,40 +58,41 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
 
 
 def usual_settings(method: Method) -> dict[str, Any]:
-    """Return the options of a method at their defaults, as a config holds them, but those that may be None: a config
-    without such a one is of a run that had said so."""
+    """Return a method's options at their defaults, without those that may be None. A config that lacks one of these was
+    written before the option existed, by a run that had the default."""
     known: Known = hints(type(method)) if dc.is_dataclass(method) else {}
     own = {n: _plain(s.default) for n, s in known.items() if type(None) not in typing.get_args(s.hint)}
     return {"method": own, "run": {"delta": 1e-5}}
 
 
 def _local(local: LocalTraining) -> dict[str, Any]:
-    """Return the settings of training; what hides samples only where it does, for runs of before knew nothing of it."""
+    """Return the settings of local training. DP-SGD's settings appear only where it is used: configs of earlier
+    versions lack them."""
     left_out = () if local.sample_clip is not None else ("sample_clip", "sample_noise")
     return {f.name: _plain(getattr(local, f.name)) for f in dc.fields(local) if f.name not in left_out}
 
 
 def _newcomers(run: Run) -> dict[str, Any]:
-    """Return the settings of clients that take no part, where there are any."""
+    """Return the settings of newcomers (clients that take no part in training), if there are any."""
     chosen = run.settings
     return {"new_clients": chosen.new_clients, "new_steps": chosen.new_steps} if chosen.new_clients else {}
 
 
 def _privacy(run: Run) -> dict[str, Any]:
-    """δ, where there is noise: the ε of a log are all at the same."""
+    """Return δ if there is noise: every ε in a log is at the same δ."""
     noised = run.spending is not None or run.sample_spending is not None
     return {"delta": run.settings.delta} if noised else {}
 
 
 def _taken(run: Run) -> dict[str, Any]:
-    """Return the engine of each network's clients, where there are several."""
+    """Return the engine chosen for each network's clients, if there are several networks."""
     parts = run.engine.parts if isinstance(run.engine, Families) else {}
     took = {n: {"took": e.name, "compiled": bool(getattr(e, "compile", False))} for n, e in parts.items()}
     return {"parts": took} if took else {}
 
 
 def _models(run: Run) -> dict[str, Any]:
-    """Return the table of the model; of several networks what they have in common, and a table each."""
+    """Return the facts about the model; for several networks, the common facts and one table per network."""
     task, several = run.task, run.architectures
     common = {
         "buffers": task.buffer_policy,
@@ -119,7 +120,7 @@ def _network(task: Task) -> dict[str, Any]:
 
 
 def start_fingerprint(task: Task) -> str:
-    """Return 16 hex digits of a sha256 over the weights and statistics that a network starts with."""
+    """Return 16 hex digits of a SHA-256 over the weights and statistics with which a network starts."""
     start = hashlib.sha256(task.start.cpu().numpy().tobytes() + task.start_buffers.cpu().numpy().tobytes())
     return start.hexdigest()[:16]
 
@@ -131,7 +132,7 @@ def _public(data: Federation) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as a config holds it: a function by its name, an array as a list."""
+    """Return a setting in the form a config holds: a function as its name, an array as a list."""
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

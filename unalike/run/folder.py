@@ -1,12 +1,12 @@
 """A run is a folder: config.toml, rounds.jsonl, checkpoint/. Killing the process loses at most the round in progress.
 
 A checkpoint is a manifest that names its files and their hashes; files are written under new names and the manifest is
-renamed into place last. Client state is written as segments, only the rows that changed since the last checkpoint, so
-that a round costs what its cohort costs; segments are merged when they hold more than twice the live rows, and the
-smallest ones when there are many. The last few checkpoints are kept and share their segments; one that is not as it was
-written is passed over for the one before it, and said.
+renamed into place last. Client state is written in segments that hold only the rows changed since the last checkpoint,
+so a round costs in proportion to its cohort. Segments are merged when they hold more than twice the live rows, and the
+smallest ones when there are many. The last few checkpoints are kept and share segments. A damaged checkpoint is skipped
+in favour of the one before it, and the user is told.
 
-Nothing in the folder may be a link, a pipe or a device, and only files with names of our own are ever removed.
+Nothing in the folder may be a link, a pipe or a device, and only files whose names this program gives are ever removed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ from unalike.run.settings import RunSettings
 from unalike.settings.knobs import knobs
 from unalike.settings.toml import dump_toml, flatten
 
-# What may differ between a run and its continuation without making it another run.
+# Facts that may differ between a run and its continuation without making it another run.
 FREE = (*(f"run.{name}" for name, knob in knobs(RunSettings).items() if knob.free), "unalike.version")
-FREE_TABLES = ("engine.",)  # an engine's options: how it is computed, not what
+# an engine's options change how a run is computed, not its result
+FREE_TABLES = ("engine.",)
 CURES = {
     "model.fingerprint": "The model's start differs: pass a function that builds the model (ua.simulate(lambda: Net(), "
     "...)), or call torch.manual_seed before building it, so that it repeats; or choose another folder."
 }
-SEGMENT_BYTES = 256 << 20  # what a merged segment holds at most
-SEGMENTS = 64  # when there are more, the smaller half becomes one
+SEGMENT_BYTES = 256 << 20  # largest merged segment
+# beyond this number, the smaller half is merged
+SEGMENTS = 64
 
 
 class RunFolder:
-    """One run on disk; notes: lines about its checkpoints that a user should see."""
+    """One run on disk; notes: messages about its checkpoints for the user."""
 
     def __init__(
         self,
@@ -59,12 +61,12 @@ class RunFolder:
         keep: int = 1,
         from_round: int | None = None,
     ):
-        """usual: values of settings that an earlier version's config may lack; keep: how many checkpoints; from_round:
-        that of the checkpoint to go on from, where it is not the last."""
+        """usual: values of settings that the config of an earlier version may lack; keep: number of checkpoints to
+        keep; from_round: continue from the checkpoint of this round instead of the last."""
         self.path, self._usual, self._keep, self._from = Path(path), flatten(usual or {}), keep, from_round
         self.notes: list[str] = []
-        self._older: list[dict[str, Any]] = []  # manifests that are kept beside the last one
-        written = {**recipe, "facts": config} if recipe else config  # a recipe can be run again from the file
+        self._older: list[dict[str, Any]] = []  # manifests kept beside the last one
+        written = {**recipe, "facts": config} if recipe else config  # with a recipe, config.toml can be run again
         self.checkpoints = self.path / "checkpoint"
         self.manifest: dict[str, Any] | None = None
         if self.path.exists() and not self.path.is_dir():
@@ -93,13 +95,15 @@ class RunFolder:
         elif any(f.name != ".config.toml.new" for f in self.path.iterdir()):
             raise UnalikeError(f"{self.path} is not empty and holds no run: choose another folder.")
         with self.writing():
-            replace(self.path / "config.toml", dump_toml(written).encode())  # first: it makes the folder a run's
+            # first: this file marks the folder as a run's
+            replace(self.path / "config.toml", dump_toml(written).encode())
             self.checkpoints.mkdir(exist_ok=True)
             self._trim_rounds()
             self._log = open(self.path / "rounds.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # a line that a full disk refused was reported when it was written
+        # a full disk was reported when the line was written
+        with contextlib.suppress(OSError):
             self._log.close()
         self._unlock()
 
@@ -116,7 +120,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """A full disk is the user's to mend: one line, and the last checkpoint stands."""
+        """Turn a full disk into an error of one line; the last checkpoint stays valid."""
         try:
             yield
         except OSError as error:
@@ -140,7 +144,7 @@ class RunFolder:
         if before != now:
             self.notes.append(f"{self.path} was written by version {reprlib.repr(before)}; this is {now}.")
         same_method = old.get("method.name") == new.get("method.name")
-        # what was asked for goes first, what nobody can read last
+        # report a setting that the user chose first, a hash last
         for key in sorted(set(old) | set(new), key=lambda k: ("fingerprint" in k, not k.startswith("run."), k)):
             there, here = old.get(key), new.get(key)
             if key == "model.metrics" and not there:
@@ -154,7 +158,7 @@ class RunFolder:
                 )
 
     def keep(self, name: str, content: dict[str, Any]) -> None:
-        """Write what goes with the run as a JSON file; a run that goes on must have the same."""
+        """Write `content` as a JSON file of the run; a continued run must have the same content."""
         file, plain = self.path / name, json.loads(json.dumps(content))
         if self.manifest is not None and file.exists() and _json(file) != plain:
             raise UnalikeError(f"{self.path} holds another run: its {name} differs. Choose another folder.")
@@ -171,11 +175,11 @@ class RunFolder:
         self._logged.update(text.encode())
 
     def history(self) -> list[dict[str, Any]]:
-        """The rounds so far."""
+        """Return the lines of the rounds so far."""
         return read_rounds(self.path / "rounds.jsonl")
 
     def _trim_rounds(self) -> None:
-        """Drop lines after the checkpoint (and a half-written one): those rounds are run again."""
+        """Drop lines after the checkpoint, and a half-written one: those rounds are run again."""
         last = self.manifest["round"] if self.manifest else 0
         file, lines = self.path / "rounds.jsonl", [line for line in self.history() if line["round"] <= last]
         if len(lines) != last:
@@ -192,7 +196,7 @@ class RunFolder:
         replace(file, _lines(lines))
 
     def trim(self, name: str, last: int) -> None:
-        """Cut a file of a line a round to the lines up to this one."""
+        """Cut a file that has one line per round after the line of round `last`."""
         kept = [line for line in read_rounds(self.path / name) if line["round"] <= last]
         with self.writing():
             replace(self.path / name, _lines(kept))
@@ -205,8 +209,8 @@ class RunFolder:
     # ---- checkpoints
 
     def _find_manifest(self, resume: bool) -> dict[str, Any] | None:
-        """Return the checkpoint to go on from; where a newer one is spoilt, or an older one is asked for, that one
-        takes the place of the last."""
+        """Return the manifest to continue from. If the newest is damaged, or `from_round` asks for an older one, that
+        older one becomes the last."""
         found, faults = manifests.last(self.checkpoints, whole=resume)
         if found is None or not resume:
             return found
@@ -221,7 +225,7 @@ class RunFolder:
         return found
 
     def _read_older(self, last: int) -> list[dict[str, Any]]:
-        """Return the kept checkpoints before this round, the last of them first."""
+        """Return the manifests of kept checkpoints before round `last`, newest first."""
         out = []
         for file in manifests.kept(self.checkpoints):
             with contextlib.suppress(manifests.Spoilt):
@@ -230,7 +234,7 @@ class RunFolder:
         return out
 
     def _chosen(self, newest: dict[str, Any]) -> dict[str, Any]:
-        """Return the kept checkpoint of the round that is asked for."""
+        """Return the manifest of the checkpoint that `from_round` asks for."""
         for one in [newest, *self._older]:
             if one["round"] == self._from:
                 manifests.verify(self.checkpoints, one)
@@ -260,7 +264,8 @@ class RunFolder:
             elif len(parts) > SEGMENTS:
                 parts = self._fewer(name, round, store, parts)
             segments[name] = parts
-        os.fsync(self._log.fileno())  # the lines of the rounds that the checkpoint covers
+        # so that the log has all rounds that the checkpoint covers
+        os.fsync(self._log.fileno())
         manifest = {
             "round": round, "server": file, "server_sha256": digest, "numbers": numbers, "segments": segments,
             "log": self._logged.hexdigest(),
@@ -269,13 +274,14 @@ class RunFolder:
             self._older = [self.manifest, *self._older][: self._keep - 1]
         for older in self._older[:1]:
             name = f"manifest-{older['round']:06d}.json"
-            replace(self.checkpoints / name, manifests.sealed(older), sync=False)  # torn, its hash tells
+            # no sync: a torn file is found by its hash
+            replace(self.checkpoints / name, manifests.sealed(older), sync=False)
         replace(self.checkpoints / manifests.NAME, manifests.sealed(manifest))
         self.manifest = manifest
         self._clear()
 
     def _clear(self) -> None:
-        """Remove the files of checkpoints that are no longer kept; nothing that has not a name of ours."""
+        """Remove files of checkpoints that are no longer kept; files with other names than ours stay."""
         named = {f"manifest-{one['round']:06d}.json" for one in self._older}
         named = named.union(*map(manifests.files, [self.manifest or {}, *self._older]))
         for name in os.listdir(self.checkpoints):
@@ -283,7 +289,7 @@ class RunFolder:
                 (self.checkpoints / name).unlink(missing_ok=True)
 
     def _free_name(self, stem: str, part: int | None) -> str:
-        """Return a file's name that no kept checkpoint has: a round may be written twice."""
+        """Return a file name that no kept checkpoint uses: a round may be written twice."""
         taken = set[str]().union(*map(manifests.files, [*([self.manifest] if self.manifest else []), *self._older]))
         while (name := stem + ("" if part is None else f"-{part:03d}") + ".safetensors") in taken:
             part = 1 if part is None else part + 1
@@ -300,8 +306,8 @@ class RunFolder:
         return [self._segment(name, round, k, ids, store.rows_of(ids)) for k, ids in enumerate(parts, 1)]
 
     def _fewer(self, name: str, round: int, store: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The smallest segments as one, as far as memory allows. It holds these clients' rows as they are now, so it
-        may go last, where it wins over every other."""
+        """Merge the smallest segments into one, as far as memory allows. It holds these clients' current rows, so it
+        can stand last, where it overrides all earlier segments."""
         smallest = sorted(parts, key=lambda p: p["rows"])[: SEGMENTS // 2]
         bytes_ = np.cumsum([p["rows"] for p in smallest]) * _row_bytes(store)
         chosen = smallest[: int((bytes_ <= SEGMENT_BYTES).sum())]
@@ -320,7 +326,8 @@ class RunFolder:
         return hashlib.sha256(data).hexdigest()
 
     def load(self, server: Server, stores: dict[str, Any], device: torch.device) -> int:
-        """Put the last checkpoint back; the number of rounds done (0: none)."""
+        """Load the last checkpoint into the server and the stores; return the number of rounds done, 0 if there is no
+        checkpoint."""
         if self.manifest is None:
             return 0
         server.values.update(server_values(self.checkpoints, self.manifest, server, device))
@@ -330,7 +337,7 @@ class RunFolder:
         return int(self.manifest["round"])
 
     def _restore(self, store: Any, name: str, file: str) -> None:
-        """Put the rows of a segment back into their store."""
+        """Read the rows of a segment back into their store."""
         rows = self._read(file)
         try:
             if store is None:
@@ -345,7 +352,7 @@ class RunFolder:
 
 
 def read_tensors(file: Path, *names: str) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint's file: those named, or all."""
+    """Return the tensors in a checkpoint's file: the named ones, or all."""
     try:
         with safetensors.safe_open(file, framework="pt") as tensors:
             return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
@@ -356,7 +363,8 @@ def read_tensors(file: Path, *names: str) -> dict[str, Tensor]:
 def server_values(
     folder: Path, manifest: dict[str, Any], server: Server, device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
-    """Return what a checkpoint holds of the server's state: what this server has as tensors must be tensors there."""
+    """Return the server's state as a checkpoint holds it; raise if a value that is a tensor in this server is not one
+    in the file."""
     file = folder / manifest["server"]
     tensors = {name: tensor.to(device) for name, tensor in read_tensors(file).items()}
     try:
@@ -372,7 +380,7 @@ def server_values(
 
 
 def _check_finite(tensors: dict[str, Tensor], round: int) -> None:
-    """Refuse to write a state that nobody could go on from."""
+    """Raise if a state that is about to be written is not finite: no run could continue from it."""
     for name, value in tensors.items():
         if value.is_floating_point() and not torch.isfinite(value).all():
             raise Diverged(
@@ -384,7 +392,7 @@ def _check_finite(tensors: dict[str, Tensor], round: int) -> None:
 
 
 def _json(file: Path) -> Any:
-    """Return what a JSON file says; None where it is none."""
+    """Return the content of a JSON file; None if it is missing or not JSON."""
     try:
         return json.loads(read_plain(file))
     except (ValueError, RecursionError):
@@ -396,18 +404,18 @@ def _lines(lines: list[dict[str, Any]]) -> bytes:
 
 
 def _timed(line: dict[str, Any]) -> bool:
-    """Return whether a round's line says how long it took, as all do."""
+    """Return whether a round's line has its duration, as every complete line does."""
     return all(type(line.get(name)) in (int, float) for name in ("seconds", "seconds_evaluation"))
 
 
 def _kind(key: str) -> str:
-    """What a fact is: models.small.fingerprint is a model's."""
+    """Return the kind of a fact: models.small.fingerprint is a model's fingerprint."""
     table, _, last = key.rpartition(".")
     return f"model.{last}" if table.startswith("models.") else key
 
 
 def read_rounds(file: Path) -> list[dict[str, Any]]:
-    """The lines of a rounds.jsonl, up to a half-written one."""
+    """Return the lines of a rounds.jsonl up to a half-written one."""
     lines: list[dict[str, Any]] = []
     for text in read_plain(file).decode(errors="replace").split("\n") if os.path.lexists(file) else ():
         try:
@@ -421,8 +429,8 @@ def read_rounds(file: Path) -> list[dict[str, Any]]:
 
 
 def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The server's state: tensors (also in lists, as name.0, name.1, and those of several architectures, as name@small)
-    and everything JSON can hold."""
+    """Divide the server's state into tensors and values for JSON. Tensors in a list are named name.0, name.1; those of
+    several architectures name@small, name@large."""
     tensors: dict[str, Tensor] = {}
     numbers = {}
     for name, value in values.items():
@@ -442,7 +450,7 @@ def _divide(values: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _misfit(value: Any) -> str | None:
-    """What JSON would not give back as it was: a tuple becomes a list, a key becomes text."""
+    """Return what in a value JSON would change, if anything: a tuple becomes a list, a number as a key becomes text."""
     if isinstance(value, list):
         return next(filter(None, map(_misfit, value)), None)
     if isinstance(value, dict):
@@ -452,20 +460,20 @@ def _misfit(value: Any) -> str | None:
 
 
 def _row_bytes(store: Any) -> int:
-    """The bytes of one client's kept state."""
+    """Return the bytes of one client's kept state."""
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype, life in store.shapes.values() if life == "run")
 
 
 def _parts(name: str, value: Tensor | Vectors) -> dict[str, Tensor]:
-    """A tensor, or those of several architectures, under the names of a checkpoint."""
+    """Return a tensor, or the tensors of several architectures, by their names in a checkpoint."""
     if isinstance(value, Tensor):
         return {name: value}
     return {f"{name}@{architecture}": part for architecture, part in value.items()}
 
 
 def join_values(tensors: dict[str, Tensor], architectures: Iterable[str] = ()) -> dict[str, Any]:
-    """What `_divide` took apart: name.0, name.1, ... are a list again, name@small, name@large are `Vectors` in the
-    order of the architectures (a file has them in any order)."""
+    """Undo `_divide`: name.0, name.1, ... become a list again, name@small, name@large become `Vectors` in the order of
+    the architectures (a file has them in any order)."""
     whole: dict[str, Any] = {name: value for name, value in tensors.items() if "@" not in name}
     for name in dict.fromkeys(name.partition("@")[0] for name in tensors if "@" in name):
         whole[name] = Vectors({a: tensors[key] for a in architectures if (key := f"{name}@{a}") in tensors})
@@ -476,26 +484,28 @@ def join_values(tensors: dict[str, Tensor], architectures: Iterable[str] = ()) -
 
 
 def architectures_of(server: Server) -> list[str]:
-    """The networks of a server's state, where there are several."""
+    """Return the names of the networks in a server's state, if there are several."""
     w = server.values.get("w")  # a serverless method has none
     return w.names if isinstance(w, Vectors) else []
 
 
 def taken_engine(path: Path, device: str, architecture: str | None = None) -> dict[str, Any] | None:
-    """What `engine="auto"` took when this run began on such a device (for the clients of one architecture, where there
-    are several); None for a new run, for one that was given its engine, and for one that began elsewhere."""
+    """Return the engine that `engine="auto"` chose when this run began on this kind of device (for one architecture,
+    where there are several). None for a new run, a run whose engine was given, and a run that began on another
+    device."""
     facts = written_facts(path)
     try:
         if (facts["run"]["engine"], facts["run"]["device"]) != ("auto", device):
             return None
         engine = facts["engine"] if architecture is None else facts["engine"]["parts"][architecture]
         return {name: engine[name] for name in ("took", "compiled")}
-    except (KeyError, TypeError):  # none yet, or from before this was written down
+    # no run yet, or one written before this fact existed
+    except (KeyError, TypeError):
         return None
 
 
 def written_facts(path: Path) -> dict[str, Any]:
-    """The facts of the run in this folder; none where there is no such run."""
+    """Return the facts of the run in this folder; an empty dict if there is no run."""
     import tomllib
 
     try:
@@ -507,7 +517,7 @@ def written_facts(path: Path) -> dict[str, Any]:
 
 
 def _locked(folder: Path) -> int | None:
-    """A handle that keeps other processes from writing to this folder; it goes with its process, whatever happens."""
+    """Lock the folder against other processes and return the handle; the lock ends with this process."""
     try:
         return hold(folder)
     except BlockingIOError:

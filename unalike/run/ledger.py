@@ -1,4 +1,5 @@
-"""What a real federation's noise spends, on disk before it is spent: a crash cannot make the server forget it."""
+"""Record on disk what a real federation's noise spends, before it is spent: a crash cannot make the server forget
+it."""
 
 from __future__ import annotations
 
@@ -16,17 +17,19 @@ LEDGER = "spent.jsonl"
 
 
 class Ledger:
-    """spent.jsonl of a run's folder: a line an exchange under noise, on disk before clients are asked, with all that
-    was spent up to and with it. Lines are never taken back. count: of the lines; last: the account of the last one.
+    """spent.jsonl of a run's folder: one line per exchange under noise, with the total spent up to and including it,
+    written before clients are asked. Lines are never removed. count: number of lines; last: the account of the last
+    line.
 
-    The checkpoint comes after the round. A round that a crash cut off may have been seen by clients already, and is
-    done again with other noise: both were spent.
+    Checkpoints are written after a round. Clients may already have seen a round that a crash interrupted, and it is
+    repeated with other noise: both count as spent.
     """
 
     def __init__(self, folder: RunFolder):
         self._folder, self._path = folder, folder.path / LEDGER
         text = self._path.read_bytes() if self._path.exists() else None
-        whole, _, torn = (text or b"").rpartition(b"\n")  # a torn line was not on disk, so nobody was asked
+        # a torn line had not reached the disk, so no client was asked
+        whole, _, torn = (text or b"").rpartition(b"\n")
         lines = [self._read(line) for line in whole.split(b"\n")] if whole else []
         self.count, self.last = len(lines), lines[-1]["spent"] if lines else []
         if text is None or torn:
@@ -42,11 +45,11 @@ class Ledger:
             raise self.changed() from None
 
     def changed(self) -> UnalikeError:
-        """Return the error of a file that is not as the run left it."""
+        """Return the error for a file that is not as the run left it."""
         return UnalikeError(f"{self._path} was changed, so that what was spent is not known: begin a new run.")
 
     def write(self, round: int, exchange: int, rows: list[list]) -> int:
-        """Put an exchange's line on disk (round: from 0, -1 of the set-up); return how many there are."""
+        """Write an exchange's line to disk (round: from 0, -1 for the set-up); return the number of lines."""
         line = {"round": round + 1, "exchange": exchange + 1, "spent": rows}
         with self._folder.writing(), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -57,7 +60,7 @@ class Ledger:
 
 
 def _sync(folder: Path) -> None:
-    """Wait until the disk has the names of a folder's files, where the system can."""
+    """Wait until a folder's list of files is on disk, where the system allows."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,8 @@
-"""A checkpoint's manifest: the round, the names of its files, and a hash of each, of the log and of itself.
+"""A checkpoint's manifest: the round, the names of its files, and hashes of each file, of the log and of the manifest
+itself.
 
-manifest.json is the last checkpoint, manifest-000012.json one that is kept from before it. A file that is missing or
-has another hash makes its checkpoint `Spoilt`; manifests of earlier versions have no hashes, and are believed.
+manifest.json is the last checkpoint, manifest-000012.json an earlier one that is kept. A file that is missing or has
+another hash makes its checkpoint `Spoilt`; manifests of earlier versions have no hashes, and are trusted.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ NAME = "manifest.json"
 STATE = re.compile(r"(server-\d{6,}(-\d{3,})?|(clients|table|channel)[\w.-]*-\d{6,}-\d{3,})\.safetensors")
 OLDER = re.compile(r"manifest-(\d{6,})\.json")
 HASH = re.compile(r"[0-9a-f]{64}")
-DEEPEST = 100  # of what a manifest's JSON nests
+DEEPEST = 100  # deepest nesting of a manifest's JSON
 
 
 class Spoilt(UnalikeError):
-    """A checkpoint that is not as it was written."""
+    """Raised for a checkpoint that is not as it was written."""
 
 
 def ours(name: str) -> bool:
-    """Return whether a file of the folder checkpoint/ has a name that only a run gives: no other is ever removed."""
+    """Return whether a file in checkpoint/ has a name that this program gives; only such files are ever removed."""
     bare = name[1 : -len(".new")] if name.startswith(".") and name.endswith(".new") else name
     return any(pattern.fullmatch(bare) for pattern in (STATE, OLDER))
 
@@ -56,7 +57,8 @@ def _names(folder: Path) -> list[str]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the manifest in a file, without its own hash; `Spoilt` if it is none, or not as it was written."""
+    """Return the manifest in a file, without its own hash; raise `Spoilt` if it is no manifest, or not as it was
+    written."""
     try:
         found = json.loads(read_plain(file))
     except FileNotFoundError:
@@ -72,7 +74,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def _fault(found: Any) -> str:
-    """Return what is wrong with a manifest; nothing of a right one."""
+    """Return what is wrong with a manifest, "" if nothing."""
     if not isinstance(found, dict):
         return f"it is {short(found)}, no table"
     missing = [key for key in ("round", "server", "numbers", "segments") if key not in found]
@@ -91,7 +93,7 @@ def _fault(found: Any) -> str:
 
 
 def _deep(value: Any, depth: int = 0) -> bool:
-    """Return whether a value nests deeper than any server's state."""
+    """Return whether a value is nested deeper than any server's state can be."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return depth > DEEPEST or any(_deep(part, depth + 1) for part in inner)
 
@@ -105,7 +107,7 @@ def _is_hash(value: Any) -> bool:
 
 
 def _is_parts(parts: Any) -> bool:
-    """Return whether this is a list of segments: a file's name, its rows, and perhaps its hash."""
+    """Return whether `parts` is a list of segments: a file name, its rows, and optionally its hash."""
     return isinstance(parts, list) and all(
         isinstance(part, dict)
         and _is_state(part.get("file"))
@@ -117,14 +119,14 @@ def _is_parts(parts: Any) -> bool:
 
 
 def files(manifest: dict[str, Any]) -> dict[str, str | None]:
-    """Return the hashes of a checkpoint's files by their names; None of one from before there were hashes."""
+    """Return the hashes of a checkpoint's files by name; None for a file written before there were hashes."""
     parts = [part for some in manifest["segments"].values() for part in some]
     return {manifest["server"]: manifest.get("server_sha256")} | {part["file"]: part.get("sha256") for part in parts}
 
 
 def verify(folder: Path, manifest: dict[str, Any], only: str | None = None) -> None:
-    """Check the files of a checkpoint, or only one of them, against their hashes; `Spoilt` names the first that is
-    missing or has changed."""
+    """Check the files of a checkpoint, or only the file `only`, against their hashes; raise `Spoilt` for the first that
+    is missing or has changed."""
     for name, wanted in files(manifest).items():
         if only in (None, name):
             found = _file_digest(folder / name)
@@ -141,8 +143,8 @@ def _file_digest(file: Path) -> str:
 
 
 def last(folder: Path, only: str | None = None, whole: bool = True) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the newest checkpoint that is as it was written (None where there is none), and what is wrong with newer
-    ones. only: the one key ("server") whose file is looked at; whole: look at files, and not at the manifest alone."""
+    """Return the newest checkpoint that is as it was written (None if there is none), and what is wrong with newer
+    ones. only: check only the file under this key ("server"); whole: check files too, not the manifest alone."""
     faults: list[str] = []
     for file in kept(folder):
         try:

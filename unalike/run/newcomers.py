@@ -1,7 +1,7 @@
-"""Clients that take no part in training and are only judged: how well is somebody served who comes later?
+"""Clients that take no part in training and are only evaluated: how well does the model serve clients that come later?
 
-A newcomer begins with what the method has for it (`Method.arrival`, as a rule the common model), makes so many steps
-of ordinary training on its own training samples, and is judged on its own test samples, before and after.
+A newcomer starts with the model that the method has for it (`Method.arrival`, usually the global model), makes some
+steps of ordinary training on its own training samples, and is evaluated on its own test samples before and after.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def divide(federation: Federation, settings: RunSettings) -> tuple[Federation, Federation | None]:
-    """Return the federation of the clients that train, and that of the newcomers, a function of the run's seed."""
+    """Return the federation of the clients that train, and that of the newcomers; the choice depends on the run's seed
+    alone."""
     asked, population = settings.new_clients, len(federation)
     if not asked:
         return federation, None
@@ -54,7 +55,7 @@ def divide(federation: Federation, settings: RunSettings) -> tuple[Federation, F
 
 
 class Newcomers:
-    """The newcomers of a run, each with its data, and an engine of their own."""
+    """The newcomers of a run, with their data and their own engine."""
 
     def __init__(self, run: Run, data: Federation):
         task, local = run.task, run.local
@@ -70,7 +71,7 @@ class Newcomers:
         self.ids = np.flatnonzero((test.sizes > 0) & (self.data.train.sizes > 0))
 
     def line(self, t: int) -> dict[str, Any]:
-        """Return their numbers after round t; none where a method's models are no vectors."""
+        """Return the newcomers' numbers after round t; empty if a method's models are not vectors."""
         run = self.run
         if predicts(run.method) or not len(self.ids):
             return {}
@@ -91,7 +92,7 @@ class Newcomers:
 
 
 def _engine(name: str, job: Job) -> Engine:
-    """Return a stack of clients where the run has one, else one client after another."""
+    """Return an engine for the newcomers: batched if the run's engine is, else sequential."""
     try:
         return choose_engine("batched" if name == "batched" else "sequential", job, len(job.data), {})[0]
     except EngineRefused:

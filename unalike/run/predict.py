@@ -1,4 +1,4 @@
-"""Using a trained model: rows as the user has them in, classes with their names or numbers in their own unit out."""
+"""Use a trained model: rows as the user has them go in; class names, or numbers in their own unit, come out."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from unalike.run.evaluate import global_models, published, rows_of, shares_one_m
 if TYPE_CHECKING:
     from unalike.run.run import Run
 
-SLICE = 1024  # rows that the model sees at once
+SLICE = 1024  # rows per forward pass
 
 
 @dc.dataclass(frozen=True)
 class Prediction:
-    """What a model says of some rows: the class of each by number, and the probability of every class [n, classes]."""
+    """A model's answer for some rows: each row's class by number, and the probability of every class [n, classes]."""
 
     classes: np.ndarray
     probabilities: np.ndarray
@@ -45,7 +45,7 @@ class Prediction:
 
     @property
     def labels(self) -> list[str] | list[int]:
-        """The class of each row by name, where classes have names; else by number."""
+        """Return each row's class by name if classes have names, else by number."""
         return self.classes.tolist() if self.names is None else [self.names[k] for k in self.classes]
 
     def __len__(self) -> int:
@@ -60,11 +60,11 @@ class Prediction:
 
 @dc.dataclass(frozen=True, repr=False)
 class Predictor:
-    """A model with all that it takes to use it.
+    """A model with everything needed to use it.
 
-    shape: of a sample before any preparation; tokens: whether samples are whole numbers. preparation: what is done to
-    features and to the number that is predicted. schema: of the table that the data came from. classes: how many, None
-    for numbers. about: the method and other facts worth keeping.
+    shape: of a sample before preparation; tokens: whether samples are whole numbers. preparation: how features and the
+    predicted number are scaled. schema: of the table that the data came from. classes: number of classes, None for
+    regression. about: the method and other facts worth keeping.
     """
 
     module: nn.Module
@@ -83,8 +83,8 @@ class Predictor:
         return f"Predictor({what} from {source}, {self.about.get('method', {}).get('name', 'a model')})"
 
     def predict(self, rows: Any) -> Prediction | np.ndarray:
-        """Predict rows as the user has them: an array [n, ...] as before any preparation, or, where the data came from
-        a table, a file, a data frame or a list of dicts. Numbers come back in the unit of the table."""
+        """Predict rows as the user has them, without preparation: an array [n, ...] or, if the data came from a table,
+        a file, a data frame or a list of dicts. Numbers are returned in the table's unit."""
         x = self.prepared(rows)
         pick, first = picker(self.output), next(self.module.parameters(), x)
         self.module.eval()
@@ -108,7 +108,7 @@ class Predictor:
         else:
             x = _tensor(rows)
             self._check(x)
-        row = first_infinite_row(x, gaps=self.preparation is not None)  # a gap will be filled
+        row = first_infinite_row(x, gaps=self.preparation is not None)  # missing cells are filled by the preparation
         if row is not None:
             raise UnalikeError(f"x has a value that is NaN or infinite in row {row}: all must be finite.")
         if self.preparation is None:
@@ -135,7 +135,7 @@ class Predictor:
     def _classes(self, output: Tensor) -> Prediction:
         if output.dim() == 1:
             output = output[:, None]
-        if output.shape[1] == 1 and self.classes == 2:  # one logit, as binary cross-entropy has it
+        if output.shape[1] == 1 and self.classes == 2:  # one logit, as with binary cross-entropy
             output = two_sided(output)
         if output.dim() != 2 or output.shape[1] < (self.classes or 0):
             raise UnalikeError(
@@ -147,13 +147,13 @@ class Predictor:
 
 
 def coded(schema: Schema, rows: Any) -> Tensor:
-    """Return rows of a table as features, coded by the schema of the table that the model learned from."""
+    """Return rows of a table as features, coded by the schema of the table from which the model learned."""
     x, _ = tables.encoded(schema, rows, label=False)
     return torch.as_tensor(x, dtype=torch.float64)
 
 
 def _is_table(rows: Any) -> bool:
-    """Return whether rows have columns with names: a file, a data frame, a dict of columns, a list of dicts."""
+    """Return whether rows have named columns: a file, a data frame, a dict of columns, a list of dicts."""
     if isinstance(rows, str | os.PathLike | Mapping) or hasattr(rows, "columns") or hasattr(rows, "column_names"):
         return True
     return isinstance(rows, list | tuple) and len(rows) > 0 and isinstance(rows[0], Mapping)
@@ -171,7 +171,7 @@ def _tensor(rows: Any) -> Tensor:
 
 
 def predictor(run: Run, client: int | str | None = None, architecture: str | None = None) -> Predictor:
-    """Return the run's global model (of this architecture), or a client's own, ready to be used."""
+    """Return the run's global model (of this architecture), or a client's own model, ready for use."""
     number = None if client is None else _client(run, client)
     name = _architecture(run, number, architecture)
     data = run.parts[next(iter(run.tasks)) if name is None else name]
@@ -199,7 +199,8 @@ def predictor(run: Run, client: int | str | None = None, architecture: str | Non
 
 def _global_module(run: Run, architecture: str | None) -> nn.Module:
     models, shares = global_models(run.method, run.server)
-    if len(shares) > 1:  # a model for each kind of client: none of them is for everybody
+    # one model per kind of client: none of them is the global model
+    if len(shares) > 1:
         raise UnalikeError(
             f"{type(run.method).__name__} has {len(models)} models ({', '.join(models)}), each for some clients: say "
             "whose is wanted, client=0."
@@ -208,7 +209,7 @@ def _global_module(run: Run, architecture: str | None) -> nn.Module:
 
 
 def _architecture(run: Run, client: int | None, asked: str | None) -> str | None:
-    """Return the architecture whose model is used: the one asked for, or the client's; None where there is one."""
+    """Return the architecture of the model to use: the one asked for, or the client's; None if there is only one."""
     if run.architectures is None:
         if asked is not None:
             raise UnalikeError(f"architecture={asked!r}: all clients have one network, leave it out.")
@@ -223,7 +224,7 @@ def _architecture(run: Run, client: int | None, asked: str | None) -> str | None
 
 
 def _client(run: Run, client: int | str) -> int:
-    """Return the number of a client that is given by number or name."""
+    """Return a client's number, given its number or name."""
     names = run.data.names or []
     if isinstance(client, str):
         if client not in names:
@@ -238,7 +239,8 @@ def _client(run: Run, client: int | str) -> int:
 
 
 class _OwnModel(Job):
-    """The job of finding a client's own model; of one that is more than a vector, what its outputs are made from."""
+    """The job of finding a client's own model; for a model that is more than one vector, the values its outputs are
+    computed from."""
 
     seen: tuple[Me, Fields, Fields]
 
@@ -251,7 +253,7 @@ class _OwnModel(Job):
 
 
 class MethodOutputs(nn.Module):
-    """A client's own model where it is more than one vector: the method's outputs (`Method.predict`)."""
+    """A client's own model where it is more than one vector: forward gives the method's outputs (`Method.predict`)."""
 
     def __init__(self, one: OneClient, job: _OwnModel):
         super().__init__()
@@ -267,7 +269,7 @@ class MethodOutputs(nn.Module):
 
 
 class MeanOutput(nn.Module):
-    """A client's own model where it is several that are asked together: the mean of their outputs."""
+    """A client's own model where it consists of several models: forward gives the mean of their outputs."""
 
     def __init__(self, models: Sequence[nn.Module], output: Output):
         super().__init__()
@@ -277,11 +279,11 @@ class MeanOutput(nn.Module):
         return torch.stack([self.pick(model(x)) for model in self.models]).mean(0)
 
 
-SEVERAL = (MethodOutputs, MeanOutput)  # models that are more than one network
+SEVERAL = (MethodOutputs, MeanOutput)  # models that consist of more than one network
 
 
 def _own_module(run: Run, client: int, architecture: str | None) -> nn.Module:
-    """Return the module with a client's own model, found as evaluation finds it."""
+    """Return a module with a client's own model, found in the same way as for evaluation."""
     task = run.task
     if shares_one_model(run.method) and task.buffer_policy != "local":
         return _global_module(run, architecture)

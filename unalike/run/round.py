@@ -29,9 +29,9 @@ from unalike.run.spending import Spending
 
 
 class Round:
-    """The exchanges of one round (-1: of the set-up); `listeners` are shown every outcome on its way. channel: what
-    replies go through, and where it keeps what is each client's; expected: the cohort's size on the average; secret:
-    whether the server's noise comes from its operating system; nobody: whether the cohort was drawn empty; spending:
+    """The exchanges of one round (round -1: the set-up). listeners: called with every outcome. channel: the stages that
+    replies pass through, and the store for each client's state in them. expected: the cohort's mean size. secret:
+    whether the server's noise comes from the operating system. nobody: whether the drawn cohort is empty. spending:
     asked before every exchange under noise, and told after it."""
 
     def __init__(
@@ -50,23 +50,26 @@ class Round:
         self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
         self.spending = spending
         self.engine, self.method, self.server = engine, engine.job.method, server
-        self.hidden = engine.job.hidden  # what a reply tells beside its fields counts as not told
+        # then facts beside a reply's fields, such as its loss, are not used
+        self.hidden = engine.job.hidden
         self.population, self.round, self.listeners = len(engine.job.data), round, listeners
         self.exchange = self.trained = 0
         self._silent: set[int] = set()
         self.bytes_down = self.bytes_up = self.bytes_peer = 0
-        self.bytes_saved = 0  # by the channel, of what went up
-        self.batches = 0  # read by all clients in training
-        # how often a client had any one of its samples in a step, where that is counted (DP-SGD)
+        # bytes that the channel saved of those sent up
+        self.bytes_saved = 0
+        # batches that all clients together trained on
+        self.batches = 0
+        # how often a client used any one of its samples in a step, where that is counted (DP-SGD)
         self.passes = None if engine.job.local.sample_clip is None else np.zeros(self.population, dtype=np.int64)
         self.losses: list[np.ndarray] = []
-        # of each exchange, by architecture where there are several: who trained, sum, weight
+        # per exchange, and per architecture where there are several: who trained, sum, weight
         self._buffers: dict[str, list[tuple[np.ndarray, Tensor, float]]] = {}
         parts = engine.parts if isinstance(engine, Families) else {"": engine}
         self.tasks = {name: part.job.task for name, part in parts.items()}
         self.fields = {name: reply_fields(self.method, task) for name, task in self.tasks.items()}
         self.hides = type(self.method).__name__ if channel is not None and channel.central else ""
-        if self.hides:  # a client's samples are no bounded weight
+        if self.hides:  # weights by sample counts have no bound
             equal = {n: dc.replace(field, weight="one") for n, field in self.fields[""].items()}
             self.fields = {"": equal}
         if spending is not None:
@@ -74,7 +77,7 @@ class Round:
         self._serverless = type(self.method).__name__ if self.method.serverless else ""
         self._sealed = {name for name, field in self.method.sends.items() if field.read == "sealed"}
 
-    # ---- what a cohort asks
+    # ---- requests of a cohort
 
     @property
     def populations(self) -> int | Vectors:
@@ -94,12 +97,12 @@ class Round:
 
     @property
     def lost(self) -> int:
-        """How many clients did not answer an exchange that they were asked in."""
+        """Return the number of clients that did not answer an exchange they were asked in."""
         return len(self._silent)
 
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message, of_round: bool = False) -> Replies:
-        """Run a client function of the method on these clients and gather their replies; of_round: they are the round's
-        clients, all of them."""
+        """Run a client function of the method on these clients and collect their replies; of_round: they are all of the
+        round's clients."""
         if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
@@ -134,12 +137,13 @@ class Round:
         sums, trained = self._sums(), 0
         if not len(ids) and isinstance(sums, Sums):
             sums.add(self._no_replies(call, name))
-            sums.expect(1.0)  # so that means are zeros too
+            sums.expect(1.0)  # so that means are zero too
         for outcome in self.engine.call(call, ids) if len(ids) else ():
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             if passage is not None and passage.summing is not None and outcome.summed is None:
-                self._losses(outcome)  # whole codes could not show that a number is not finite
+                # in whole codes a number that is not finite would not show
+                self._losses(outcome)
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
             if outcome.passes and outcome.passes > expected.get(int(outcome.ids[0]), 0):
@@ -149,7 +153,8 @@ class Round:
                 )
             self.batches += 0 if self.hidden else int(np.sum(outcome.batches))
             sums.add(outcome)
-            losses = self._losses(outcome)  # waits for the device: after it was given the sums to do
+            # this waits for the device, so it comes after the sums were queued
+            losses = self._losses(outcome)
             sums.add_losses(np.full(len(losses), np.nan) if self.hidden else losses)
             for listener in self.listeners:
                 listener(outcome)
@@ -173,7 +178,7 @@ class Round:
         return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
 
     def _no_replies(self, call: Call, name: str) -> Outcome:
-        """Return the outcome of a call of nobody: every field that the function sends, without a row."""
+        """Return the outcome of a call with no clients: every field that the function sends, with no rows."""
         sent = self.engine.rehearsal.sent(call)
         for field in sent:
             if self.fields[""][field].read != "sum":
@@ -186,7 +191,7 @@ class Round:
         return Outcome(np.empty(0, dtype=np.int64), up, np.empty(0), np.empty(0))
 
     def _passage(self, ids: np.ndarray, channel: Channel, when: tuple[int, int], of_round: bool) -> Passage:
-        """Return the channel's part in an exchange with these clients."""
+        """Return the channel's `Passage` for an exchange with these clients."""
         job = self.engine.job
         expected = self.expected if self.expected is not None and of_round else float(len(ids))
         draw = lambda ids: job.channel_draws(ids, *when)  # noqa: E731
@@ -198,12 +203,12 @@ class Round:
         )  # fmt: skip
 
     def _summing(self, common: Common, told: Mapping[str, float], clients: int) -> Summing:
-        """Return what is summed in an exchange whose replies are hidden."""
+        """Return the description of the secure sum in an exchange whose single replies are hidden."""
         assert self.channel is not None
         return Summing(self.channel, self.fields[""], self.method, common, told, clients)
 
     def _taken(self, outcome: Outcome, passage: Passage | None) -> int:
-        """Take an outcome through the channel, where there is one; return the bytes of its numbers."""
+        """Pass an outcome through the channel, if there is one; return the bytes of its numbers."""
         through = 0 if passage is None else passage.take(outcome)
         plain = self._to_server(outcome.up)
         if passage is not None:
@@ -213,8 +218,9 @@ class Round:
     def _delivered(
         self, sealed: dict[str, Parcels], ids: np.ndarray, rows: dict[str, Tensor]
     ) -> tuple[np.ndarray, dict[str, Tensor], dict[str, Parcels]]:
-        """Bring rows from clients into the order of their receivers: (clients that have all their rows, the server's
-        own rows for these, the clients' rows for these). Those whose sender did not answer are left out."""
+        """Bring rows sent by clients into the order of their receivers. Return the clients that have all their rows,
+        the server's rows for them and the clients' rows for them. A receiver whose sender did not answer is left
+        out."""
         there = np.ones(len(ids), dtype=bool)
         for part, some in sealed.items():
             if some.round != self.round:
@@ -232,18 +238,18 @@ class Round:
         return ids[there], remaining(rows, ids, there, self.engine.architectures), parcels
 
     def _to_server(self, up: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the fields that the server can read; sealed ones count where they are passed on."""
+        """Return the fields that the server can read; sealed fields are counted where they are passed on."""
         if not self._sealed.intersection(up):
             return up
         return {name: value for name, value in up.items() if name not in self._sealed}
 
     def _architecture(self, outcome: Outcome) -> str:
-        """Return the architecture of the clients of an outcome; "" where there is one."""
+        """Return the architecture of an outcome's clients; "" if there is only one."""
         several = self.engine.architectures
         return "" if several is None else several.name(int(outcome.ids[0]))
 
     def _payload(self, call: Call, ids: np.ndarray) -> int:
-        """Return the bytes of a call's numbers, to all clients together."""
+        """Return the bytes of a call's numbers, summed over all clients."""
         several = self.engine.architectures
         parts = [("", call, ids)] if several is None else divided(several, call, ids)
         numbers = sum(wire.payload(own.shared) * len(some) + wire.payload(own.rows) for _, own, some in parts)
@@ -256,12 +262,14 @@ class Round:
         return SumsByArchitecture(several, self.fields, self.method, ordered, self.engine.job.task.start)
 
     def _take_buffers(self, architecture: str, ids: np.ndarray, total: Tensor, weight: float) -> None:
-        # a client that trained again counts as it is now: its earlier exchange goes, for want of single rows
+        # a client that trained twice counts once, with its later result; single rows are not kept, so its whole earlier
+        # exchange is dropped
         earlier = [part for part in self._buffers.get(architecture, ()) if not np.isin(part[0], ids).any()]
         self._buffers[architecture] = [*earlier, (ids, total, weight)]
 
     def statistics(self) -> Tensor | Vectors | None:
-        """Return BatchNorm's statistics: the server's, and what the clients that trained in this round made of them."""
+        """Return BatchNorm's statistics, averaged over the clients that trained in this round; the server's own if none
+        did."""
         found: Tensor | Vectors | None = self.server.values.get(BUFFERS)
         for architecture, parts in self._buffers.items():
             _, sums, weights = zip(*parts, strict=True)
@@ -274,13 +282,13 @@ class Round:
         return found
 
     def finish(self) -> None:
-        """End the round: buffers averaged over all clients that trained become the server's."""
+        """End the round: the server takes over the buffers averaged over all clients that trained."""
         if self._buffers:
             self.server.values[BUFFERS] = self.statistics()
 
     @property
     def train_loss(self) -> float | None:
-        """The mean training loss of all clients that trained."""
+        """Return the mean training loss of all clients that trained."""
         losses = np.concatenate(self.losses) if self.losses else np.empty(0)
         losses = losses[~np.isnan(losses)]
         return float(losses.mean()) if len(losses) else None
@@ -295,7 +303,7 @@ class Round:
                     finite &= torch.isfinite(value).reshape(len(value), -1).all(1).cpu().numpy()
         bad = np.isinf(outcome.loss) | ~finite
         if bad.any():
-            clients = [] if self.hidden else [int(k) for k in outcome.ids[bad]]  # under noise nobody is named
+            clients = [] if self.hidden else [int(k) for k in outcome.ids[bad]]  # under noise no client is named
             named = f"client {', '.join(map(str, clients[:5]))}" if clients else "a client"
             named += " and others" if len(clients) > 5 else ""
             raise Diverged(

@@ -52,22 +52,25 @@ from unalike.run.settings import RunSettings
 from unalike.run.spending import LASTING, Exhausted, SampleSpending, Spending, chosen_noise, drawing
 from unalike.training.settings import LocalTraining
 
-PREPARATION = "preparation.json"  # in the run's folder: what was done to the features
-SETUP_BYTES = "_setup_bytes"  # among the server's values: what went down, up and between clients before round 1
-SECRET = "_secret"  # among the server's values, in its checkpoint and nowhere else: what cohorts are drawn from
-WAYS = ("down", "up", "peer")  # of bytes
+# file in the run's folder: how features were prepared
+PREPARATION = "preparation.json"
+# key in the server's values: bytes down, up and between clients before round 1
+SETUP_BYTES = "_setup_bytes"
+# key in the server's values, stored only in its checkpoint: the secret from which cohorts are drawn
+SECRET = "_secret"
+WAYS = ("down", "up", "peer")  # directions of traffic
 
 
 class Run:
     """A run in progress or finished.
 
-    model: the module with the global weights; history: one dict per round; numbers: what those dicts hold, by key;
-    higher: whether higher is better, by metric; server, clients: their states; task: the module with loss, metrics and
-    layout; reason: which engine ran and why; seconds_total.
+    model: the module with the global weights; history: one dict per round; numbers: the descriptions of their values,
+    by key; higher: whether higher is better, by metric; server, clients: their states; task: the module with loss,
+    metrics and layout; reason: which engine ran and why; seconds_total.
 
-    Where clients have different networks: tasks and models by architecture; architectures: which client has which;
-    task is the first. parts: the data of each, which may be the same for all. newcomers: the clients that take no part,
-    where there are any.
+    Where clients have different networks: tasks and models by architecture; architectures: which client has which; task
+    is the first. parts: the data of each architecture, which may be the same for all. newcomers: the clients that take
+    no part in training, if any.
     """
 
     def __init__(
@@ -104,7 +107,8 @@ class Run:
             raise UnalikeError(NO_PUBLIC)
         for own in tasks.values():
             if method.serverless and own.buffer_policy == "average":
-                own.buffer_policy = "local"  # there is nobody to average statistics
+                # without a server there is nobody to average statistics
+                own.buffer_policy = "local"
         self.population = len(self._training)
         for name, own in tasks.items():
             self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
@@ -114,14 +118,15 @@ class Run:
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
-        hidden = self.hidden and self.data.remote  # so are clients' scores
+        hidden = self.hidden and self.data.remote  # then clients' scores are hidden too
         self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, hidden)
         self._bound = {name: own.live() for name, own in tasks.items()}
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
         self._assemble(engine_options, where)
         self.newcomers = None if newcomers is None else Newcomers(self, newcomers)
-        if where is not None:  # last: a mistake in the arguments leaves no folder behind
+        # last, so that a mistake in the arguments leaves no folder behind
+        if where is not None:
             config = facts(self, fingerprint, engine_options)
             try:
                 kept = settings.keep_checkpoints, settings.from_round
@@ -137,16 +142,20 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.client_values: dict[str, np.ndarray] = {}
         self.client_means: dict[str, Tensor] = {}
-        self.clusters: np.ndarray | None = None  # of the evaluated clients, where the method has clusters
+        # of the evaluated clients, if the method has clusters
+        self.clusters: np.ndarray | None = None
         self.rounds_done = 0
-        self._last = 0  # the round that ended the run before `rounds`, for more would spend too much privacy
+        # the round at which the run ended early, because a further one would spend too much privacy
+        self._last = 0
         self._notes: list[str] = [] if self.spending is None else self.spending.notes(self.population)
-        self.ended = ""  # why the run ended before its last round, where privacy was spent
+        # why the run ended early, if its privacy was spent
+        self.ended = ""
         self.seconds_total = 0.0
         self._listeners: list[Callable[[Outcome], None]] = []
 
     def _features(self) -> dict[str, Any]:
-        """What was done to the features, and what they are: whoever uses the model must do the same."""
+        """Return how features were prepared and what they are; a user of the model must prepare rows in the same
+        way."""
         data = self.data
         plain = {
             name: value and value.plain() for name, value in data.facts.items() if name in ("schema", "preparation")
@@ -154,7 +163,7 @@ class Run:
         return {**plain, "label_names": data.label_names}
 
     def _pool(self) -> None:
-        """Train on one client that holds everybody's data; evaluation still asks each client's own."""
+        """Train on one client that holds all clients' data; evaluation still uses each client's own data."""
         if len(self.tasks) > 1:
             raise UnalikeError(
                 f"{type(self.method).__name__} trains one network on pooled data: give one network, or leave "
@@ -165,7 +174,8 @@ class Run:
             raise UnalikeError(f"{name} trains on pooled data: there are no personal models, leave out `personal`.")
         self._training, self.sampling = self.data.pooled(), Uniform(fraction=1.0)
         if self.task.buffer_policy == "local":
-            self.task.buffer_policy = "average"  # the one client's own are everybody's
+            # the one client's statistics are the global ones
+            self.task.buffer_policy = "average"
 
     def _check_amounts(self) -> None:
         """Check that per-client lists have one entry per client, and that `drop_last` leaves every client at least one
@@ -182,19 +192,19 @@ class Run:
         """Try the model on two samples of its data, and build the method's further networks."""
         x, y = data.train.x[:2], data.train.y[:2]
         plain = task.loss is cross_entropy and not y.is_floating_point()
-        # a label too large kills a GPU: see `_check_labels`
+        # a label that is too large would crash a GPU: see `_check_labels`
         task.check(x, torch.zeros_like(y) if plain else y, **data_sizes(data))
         task.take_nets(self.method.nets, self.seed)
         _check_labels(task, data)
 
     def _find_architectures(self) -> Architectures | None:
-        """Return which client has which network, checked with the method; None where there is one network."""
+        """Return which client has which network, checked with the method; None if there is only one network."""
         assigned = self.settings.architecture
         heads = {name: task.layout.head_shapes for name, task in self.tasks.items()}
         sizes = {name: task.sizes for name, task in self.tasks.items()}
         if len(self.tasks) == 1:
             if assigned is not None:
-                Architectures(assigned, self.population, sizes, heads)  # only to see that it fits
+                Architectures(assigned, self.population, sizes, heads)  # only for its checks
             return None
         joined = getattr(self.data, "architecture", None)
         if joined is not None and assigned is not None and assigned_names(assigned, self.population) != joined:
@@ -213,7 +223,7 @@ class Run:
         return found
 
     def _find_channel(self) -> Channel | None:
-        """Return what replies go through, checked with the method; None where they go as they are."""
+        """Return the channel that replies pass through, checked with the method; None if there is none."""
         stages = parse(self.settings.channel)
         if stages and self.architectures is not None:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
@@ -226,8 +236,8 @@ class Run:
         return Channel(chosen, self.method, self.task)
 
     def who_sees(self, real: bool | None = None) -> list[Sight]:
-        """Who sees what in this run: rows for the server, other clients, the wire and the final model. real: whether
-        it is between machines, where it only stands in for one that is."""
+        """Return who sees what in this run: rows for the server, other clients, the wire and the final model. real:
+        whether the run is between machines; needed where a simulation stands in for such a run."""
         stages = () if self.channel is None else self.channel.stages
         real = self.data.remote if real is None else real
         judged = choose_clients(self.settings.evaluate_clients, len(self.data), self.seed, self.hidden and real)
@@ -246,7 +256,7 @@ class Run:
         return rows
 
     def _mean_cohort(self) -> int:
-        """How many clients take part in a sum, on the average of all rounds."""
+        """Return the mean number of clients in a sum, over all rounds."""
         least = 0 if self.channel is None else self.channel.hiding.least
         return max(least, round(self.sampling.mean(self.population)))
 
@@ -260,7 +270,8 @@ class Run:
         return whole, whole - self.channel.saved([*self.channel.sizes])
 
     def _summed_bytes(self, channel: Channel) -> int:
-        """Return the bytes that a client of a cohort of the mean size sends for sums of all of the method's fields."""
+        """Return the bytes that one client sends for secure sums of all of the method's fields, in a cohort of mean
+        size."""
         fields = reply_fields(self.method, self.task)
         common, told = shared_draws(self.seed, 0, 0), channel.told({})
         summing = Summing(channel, fields, self.method, common, told, self._mean_cohort())
@@ -268,8 +279,8 @@ class Run:
         return summing.bytes(summing.slots({name: torch.empty(shape) for name, shape in shapes.items()}))
 
     def _settle_sampling(self) -> None:
-        """Let rounds be empty under a channel that protects, whose bounds count them; check that the run can have
-        them."""
+        """Allow empty rounds under a channel that protects clients, because its privacy bounds count them; check that
+        the run can have them."""
         if self.private and isinstance(self.sampling, Bernoulli):
             self.sampling = dc.replace(self.sampling, empty=True)
         if getattr(self.sampling, "empty", False) and self.architectures is not None:
@@ -277,18 +288,18 @@ class Run:
 
     @property
     def private(self) -> bool:
-        """Whether the channel's noise bounds what can be learnt of a client."""
+        """Return whether the channel's noise bounds what can be learnt about a client."""
         return self.channel is not None and self.channel.private
 
     @property
     def hidden(self) -> bool:
-        """Whether the channel hides what single clients send."""
+        """Return whether the channel hides what single clients send."""
         return self.channel is not None and self.channel.hidden
 
     @property
     def secretive(self) -> bool:
-        """Whether cohorts and the server's noise must be unknown to clients, which all have the run's seed: in a real
-        federation whose channel protects."""
+        """Return whether cohorts and the server's noise must be secret. Clients know the run's seed, so this is so in a
+        real federation whose channel protects."""
         return self.private and self.data.remote
 
     def cohort(self, t: int) -> np.ndarray:
@@ -302,7 +313,7 @@ class Run:
         self.clients: ClientStore | FileStates | StatesByArchitecture = next(iter(own.values()))
         self._own_stores = {"clients": self.clients}
         if self.data.remote:
-            own = dict.fromkeys(own, self.clients)  # one for everybody
+            own = dict.fromkeys(own, self.clients)  # one store for all clients
         elif self.architectures is not None:
             self.clients = StatesByArchitecture(own, self.architectures)
             self._own_stores = {f"clients-{name}": store for name, store in own.items()}
@@ -333,13 +344,14 @@ class Run:
             self._reason = _reasons({name: reason for name, (_, reason) in found.items()})
 
     def _store(self, name: str, files: Path | None) -> ClientStore | FileStates:
-        """Return the store of the states of a network's clients."""
+        """Return the store for the states of a network's clients."""
         task, several = self.tasks[name], self.architectures is not None
         shapes = state_shapes(self.method, task, self.local)
         files = files / name if files is not None and several else files
         if self.settings.engine == "loopback":
             return FileStates(shapes, files, task.device, self.channel.shapes if self.channel else None)
-        if self.data.remote:  # the server knows only which of the clients' rounds counted
+        # the server only records which of the clients' rounds counted
+        if self.data.remote:
             return ClientStore(ACKNOWLEDGED, self.population)
         memory = self.settings.state_memory // len(self.tasks)
         return ClientStore(shapes, self.population, task.device, memory, files)
@@ -347,7 +359,8 @@ class Run:
     def _new_server(self) -> Server:
         task, averaged = self.task, any(task.averages_buffers for task in self.tasks.values())
         nets = {name: net.start for name, net in task.nets.items()}
-        public = next(iter(self.parts.values())).public  # of several, row i is the same thing in all
+        # with several networks, row i of each public set is the same sample
+        public = next(iter(self.parts.values())).public
         self.server_draws = ServerDraws(self.seed, task.start, public)
         self.server_work = ServerWork(self.method, self.tasks, self.parts, self.seed)
         alone = type(self.method).__name__ if self.method.serverless else ""
@@ -366,17 +379,18 @@ class Run:
         return Server(*given, **({} if alone else values))
 
     def _engine(self, name: str, states: Any, options: dict[str, Any], where: Path | None) -> tuple[Engine, str]:
-        """Return the engine of a network's clients, and the reason for it."""
+        """Return the engine for a network's clients, and the reason for the choice."""
         task, cohort = self.tasks[name], self.sampling.size(self.population)
         data = self._training if len(self.tasks) == 1 else self.parts[name]
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         drifts = self._present is not None
         job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts, channel=self.channel)
-        # a stopwatch must not change a run half-way
+        # the engine is not chosen again half-way by measured times
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
-        if self.architectures is not None:  # each network's stacks are its own: they are not shared with other runs
+        # each network has its own stacks: they are not shared with other runs
+        if self.architectures is not None:
             options = {key: value for key, value in options.items() if key != "member"}
             options |= {"turns": len(self.tasks)} if self.settings.engine == "ray" else {}
             cohort = max(1, round(cohort * self.architectures.shares[name]))
@@ -391,7 +405,8 @@ class Run:
         self.engine.close()
         if self.newcomers is not None:
             self.newcomers.close()
-        for store in self._stores.values():  # of a round that failed; after the engine, whose workers may be staging
+        # state of a round that failed; after the engine, whose workers may still be writing
+        for store in self._stores.values():
             store.discard()
         if self.folder is not None:
             self.folder.close()
@@ -399,7 +414,7 @@ class Run:
     # ---- the rounds
 
     def go(self, callbacks: Sequence[Callback]) -> None:
-        """From the last checkpoint, or from the start, to the last round."""
+        """Run from the last checkpoint, or from the start, to the last round."""
         if self.folder and self.folder.manifest is not None:
             self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
             self._keep_ledger()
@@ -432,16 +447,16 @@ class Run:
             callback.on_end(self)
 
     def _keep_ledger(self) -> None:
-        """Write down what is spent before it is, where clients are real and a crashed run may go on. A simulation draws
-        the noise of a round that is done again as it was."""
+        """Keep a ledger on disk of what the noise spends, if clients are real and a crashed run may be resumed. A
+        simulation needs none: a repeated round draws the same noise."""
         if self.spending is not None:
             if self.secretive and self.folder is not None and self.spending.keep(Ledger(self.folder)):
-                self.server.values[SECRET] = new_secret().hex()  # done again with clients that are drawn again
+                self.server.values[SECRET] = new_secret().hex()  # repeated rounds get newly drawn clients
             self.spending.stay_within(self.rounds_done, self.rounds)
 
     def _affordable_round(self, t: int) -> dict[str, Any] | None:
-        """Return a round's line; None where one of its exchanges would spend too much: then all is as before the round,
-        but for what was spent."""
+        """Return a round's line; None if one of its exchanges would spend too much privacy. Then the state is as before
+        the round, except for the record of what was spent."""
         if self.spending is None or self.spending.most is None:
             return self._round(t)
         before = copy.deepcopy(self.server.values)
@@ -454,13 +469,13 @@ class Run:
             for store in self._stores.values():
                 store.discard()
             if self.secretive and self.spending.begun:
-                self.server.values[SECRET] = new_secret().hex()  # it may be done again, with clients drawn again
+                self.server.values[SECRET] = new_secret().hex()  # the round may be repeated, with newly drawn clients
             self._enter(max(1, t))
             self._end(str(end))
             return None
 
     def _end(self, why: str) -> None:
-        """Say why the run ends before its last round."""
+        """Record why the run ends before its last round."""
         if not self.ended:
             self.ended = why
             self._notes.append(why)
@@ -477,7 +492,8 @@ class Run:
             self.sample_spending.add(exchanges.passes)
         self._commit()
         shipped = self._training.shipped_bytes()
-        if exchanges.exchange or shipped:  # kept with the server's state: another process may run the first round
+        # kept with the server's state: another process may run the first round
+        if exchanges.exchange or shipped:
             peer = [exchanges.bytes_peer] if exchanges.bytes_peer else []
             self.server.values[SETUP_BYTES] = [exchanges.bytes_down + shipped, exchanges.bytes_up, *peer]
 
@@ -537,7 +553,7 @@ class Run:
         return line
 
     def _used_up(self) -> bool:
-        """Return whether one round more would spend more of the clients' privacy than is allowed."""
+        """Return whether one more round would spend more of the clients' privacy than is allowed."""
         if self.spending is None or not self.spending.used_up(self.rounds_done):
             return False
         self._last = self.rounds_done
@@ -546,7 +562,7 @@ class Run:
         return True
 
     def _run_round(self, cohort: Cohort, empty: bool) -> None:
-        """Let the method do its round; of one without anybody it must make finite numbers too."""
+        """Run the method's round; check that a round with an empty cohort gives finite numbers too."""
         if not empty:
             self.method.round(self.server, cohort)
             return
@@ -559,7 +575,7 @@ class Run:
                 raise self._needs_somebody(cohort.round, f"its {name!r} becomes NaN or infinite")
 
     def _check_finite(self, t: int) -> None:
-        """Refuse a state of the server's after which no client could go on, before it is written down."""
+        """Raise before saving if the server's state is not finite: no client could continue from it."""
         for name, value in self.server.values.items():
             parts = value.items() if isinstance(value, Vectors) else [("", value)]
             if not all(_finite(part) for _, part in parts):
@@ -575,19 +591,19 @@ class Run:
         )
 
     def _enter(self, round: int) -> None:
-        """Let the clients have the samples of this round (from 1), where their data drift."""
+        """Give the clients the samples of this round (from 1), if their data drift."""
         if self._present is not None and self._present.enter(round):
             self.engine.renew()
 
     def _setup_bytes(self) -> dict[str, int]:
-        """Return the bytes before round 1: down, up, and between clients where there are any."""
+        """Return the bytes sent before round 1: down, up, and between clients if there are any."""
         return dict(zip(WAYS, self.server.values.get(SETUP_BYTES, ()), strict=False))
 
     def _commit(self) -> None:
         for store in self._stores.values():
             store.commit()
 
-    # ---- what callbacks and reports read
+    # ---- for callbacks and reports
 
     def evaluated(self, round: int) -> bool:
         """Return whether the models are evaluated after this round (counted from 1)."""
@@ -599,34 +615,34 @@ class Run:
 
     @property
     def reason(self) -> str:
-        """Which engine runs, and why."""
+        """Return which engine runs, and why."""
         return self._reason + self.engine.remark
 
     @property
     def notes(self) -> list[str]:
-        """Lines to be told at the end, of the engine and of what was spent."""
+        """Return remarks for the end of the run, about the engine and about privacy spent."""
         return [*(self.folder.notes if self.folder else ()), *self.engine.notes, *self._notes]
 
     def home(self, callback: str) -> RunFolder:
-        """Return the run's folder, into which a callback of this name writes."""
+        """Return the run's folder, for a callback of this name to write into; raise if the run has none."""
         if self.folder is None:
             raise UnalikeError(f"{callback} writes into the run's folder, and this run has none: give folder=...")
         return self.folder
 
     @property
     def buffers(self) -> Tensor | Vectors:
-        """BatchNorm's statistics as the server has them."""
+        """Return BatchNorm's statistics as the server has them."""
         if self.architectures is None:
             return self.server.values.get(BUFFERS, self.task.start_buffers)
         start = Vectors({name: task.start_buffers for name, task in self.tasks.items()})
         return self.server.values.get(BUFFERS, start)
 
     def vectors(self) -> dict[str, Tensor | Vectors]:
-        """Return the method's global models by name; the first is the one that is reported."""
+        """Return the method's global models by name; the reported one comes first."""
         return global_models(self.method, self.server)[0]
 
     def bound(self, vector: Tensor, architecture: str | None = None) -> BoundModule:
-        """Return the module with this vector and the server's statistics, to be called with train=False."""
+        """Return the module with this vector and the server's statistics; call it with train=False."""
         name = next(iter(self.tasks)) if architecture is None else architecture
         buffers = self.buffers
         self._bound[name].vector.copy_(vector)
@@ -634,15 +650,15 @@ class Run:
         return self._bound[name]
 
     def evaluate(self) -> dict[str, Any]:
-        """Evaluate the models as they are now: the numbers of a round's line, and `client_values`."""
+        """Evaluate the models as they are now; return the numbers of a round's line and set `client_values`."""
         t = self.rounds_done - 1
         self.clusters = clusters(self)
         line = evaluated(self, t) | cluster_line(self, self.clusters)
         return line | ({} if self.newcomers is None else self.newcomers.line(t))
 
     def test_scores(self, vector: Tensor, architecture: str | None = None) -> dict[str, float | None]:
-        """Return the loss and metrics of a vector on the global test set, of an architecture's own data where these
-        differ."""
+        """Return the loss and metrics of a vector on the global test set (of the architecture's own data where data
+        differ)."""
         name = next(iter(self.tasks)) if architecture is None else architecture
         test = self.parts[name].global_test
         assert test is not None
@@ -652,8 +668,8 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The module with the final global weights (and statistics), ready to be used: `eval()` is set. Of several
-        global models, the first."""
+        """The module with the final global weights and statistics, ready for use (`eval()` is set). If there are
+        several global models, the first."""
         vector = self._reported()
         if isinstance(vector, Vectors):
             first = next(iter(self.tasks))
@@ -695,11 +711,11 @@ class Run:
     def predict(
         self, x: Any, client: int | str | None = None, architecture: str | None = None
     ) -> Prediction | np.ndarray:
-        """Predict rows as they were before any preparation: an array, or rows of a table where the data came from one.
+        """Predict rows as they were before preparation: an array, or rows of a table if the data came from one.
 
-        Classes give a `Prediction` (labels, classes, probabilities), a regression its numbers in their own unit.
-        client: a client, by number or name, whose own model is used instead of the global one. architecture: whose
-        global model, where clients have different networks.
+        Classification gives a `Prediction` (labels, classes, probabilities), regression the numbers in their own unit.
+        client: use this client's own model, given by number or name, instead of the global one. architecture: use this
+        network's global model, where clients have different networks.
         """
         return predictor(self, client, architecture).predict(x)
 
@@ -710,19 +726,19 @@ class Run:
         source: str | None = None,
         architecture: str | None = None,
     ) -> Path:
-        """Write the model (or a client's own, or an architecture's) with all that it takes to use it as one file, for
-        `ua.load_model` and `unalike predict`; source: where a model of one's own is built, to be named when the file is
-        read."""
+        """Write the model (or a client's own, or an architecture's) with everything needed to use it as one file, for
+        `ua.load_model` and `unalike predict`. source: where a model of your own is built; it is named to whoever reads
+        the file."""
         return save(predictor(self, client, architecture), path, source)
 
     def _without_channel(self) -> dict[str, int]:
-        """What would have gone up without the channel, where there is one."""
+        """Return the bytes that would have gone up without the channel, if there is one."""
         if self.channel is None:
             return {}
         return {"bytes_up_plain": sum(line.get("bytes_up_plain", 0) for line in self.history)}
 
     def to_pandas(self) -> Any:
-        """Return the history as a pandas data frame, a row a round."""
+        """Return the history as a pandas data frame, one row per round."""
         try:
             import pandas
         except ImportError:
@@ -742,13 +758,13 @@ class Run:
         return f"Run({', '.join(parts)})"
 
     def by_class(self) -> list[dict[str, Any]]:
-        """Return a row a class (class, samples, recall, precision, f1): of the global model on the global test set,
-        else over all clients' test samples together."""
+        """Return one row per class (class, samples, recall, precision, f1), for the global model on the global test
+        set, or over all clients' test samples if there is no such set."""
         return by_class(self)
 
     def summary(self) -> dict[str, Any]:
-        """Return the final numbers, and those of the round that validation data would have chosen. Never the best round
-        on test data."""
+        """Return the final numbers, and those of the round chosen by validation data. Never the best round on test
+        data."""
         final = next((line for line in reversed(self.history) if self.evaluated(line["round"])), None)
         before = self._setup_bytes()
         sent = {way: before.get(way, 0) + sum(line.get(f"bytes_{way}", 0) for line in self.history) for way in WAYS}
@@ -765,7 +781,7 @@ class Run:
         }
 
     def _privacy(self) -> dict[str, Any]:
-        """What was spent, and what is guaranteed with it, where there is noise."""
+        """Return what was spent and what is guaranteed for it, if there is noise."""
         found: dict[str, Any] = {}
         if self.spending is not None:
             spent = self.spending.line(last=False)["epsilon"]
@@ -776,27 +792,28 @@ class Run:
 
 
 def _again(recipe: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the tables that the folder keeps: a run goes back once, and not whenever it is resumed."""
+    """Return the config tables to keep in the folder, without `from_round`: a run goes back once, not whenever it is
+    resumed."""
     if recipe is None or "from_round" not in recipe["run"]:
         return recipe
     return {**recipe, "run": {name: value for name, value in recipe["run"].items() if name != "from_round"}}
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value of the server's has no NaN and nothing infinite in it."""
+    """Return whether a value of the server's state is free of NaN and infinity."""
     if isinstance(value, list | tuple):
         return all(map(_finite, value))
     return not isinstance(value, float | Tensor) or bool(torch.isfinite(torch.as_tensor(value)).all())
 
 
 def _spoken(number: Number) -> str:
-    """Return a number's words, with the name of its metric."""
+    """Return a number's label with the name of its metric."""
     metric = number.metric.replace("_", " ")
     return number.words if metric.lower() in number.words.lower() else f"{metric} {number.words}"
 
 
 def _reasons(reasons: dict[str, str]) -> str:
-    """Return the engines of several networks, and why."""
+    """Return the engines of several networks, and the reasons."""
     engines = dict.fromkeys(reason.partition(": ")[0] for reason in reasons.values())
     why = {name: reason.partition(": ")[2] for name, reason in reasons.items()}
     if len({*reasons.values()}) == 1:
@@ -805,7 +822,8 @@ def _reasons(reasons: dict[str, str]) -> str:
 
 
 def _check_labels(task: Task, data: Federation) -> None:
-    """Classes outside the model's outputs would crash deep inside a loss, or on a GPU kill the process."""
+    """Raise if labels do not fit the model's outputs: they would crash deep inside a loss or, on a GPU, kill the
+    process."""
     if data.classes is not None and task.loss is cross_entropy and data.classes > task.outputs:
         raise UnalikeError(
             f"The labels run to {data.classes - 1} and the model has {task.outputs} outputs: it needs at least "

@@ -1,5 +1,5 @@
-"""Who takes part in a round: a function of (seed, round). A draw costs what its cohort costs, whatever the population;
-only `BySize` looks at every client's size."""
+"""Which clients take part in a round: a function of (seed, round). A draw costs in proportion to the cohort, not the
+population; only `BySize` looks at every client's size."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Uniform:
 
 @dc.dataclass(frozen=True)
 class Bernoulli:
-    """Every client by itself with this probability, so that the number varies; drawn again if nobody comes.
-    FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg. empty: a round in which nobody comes is a
-    round, as the bounds of differential privacy need it: of sums that are zero, and of noise."""
+    """Draw every client independently with this probability, so that the cohort's size varies; draw again if it is
+    empty. FedDyn's and FedDC's programs sample like this, and so does DP-FedAvg. empty: let an empty cohort be a round,
+    of sums that are zero and of noise, as the bounds of differential privacy require."""
 
     probability: float
     empty: bool = False
@@ -67,7 +67,7 @@ class Bernoulli:
             )
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
-        # a binomial count and a uniform choice are the same law, at the cohort's cost
+        # the same law as single draws, at the cohort's cost: a binomial count, then a uniform choice
         count = int(rng.binomial(population, self.probability))
         while count == 0 and not self.empty:
             count = int(rng.binomial(population, self.probability))
@@ -76,7 +76,7 @@ class Bernoulli:
 
 @dc.dataclass(frozen=True)
 class Counted:
-    """What takes the same number of clients in every round."""
+    """Base class of samplings with the same number of clients in every round."""
 
     count: int
 
@@ -92,8 +92,8 @@ class Counted:
 
 @dc.dataclass(frozen=True)
 class BySize(Counted):
-    """`count` clients without replacement, likelier the more samples they have. With it, weigh replies uniformly:
-    size would count twice otherwise."""
+    """`count` clients without replacement; a client's chance grows with its number of samples. Weigh replies uniformly
+    with it, else size counts twice."""
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
         return rng.choice(population, self.count, replace=False, p=sizes / sizes.sum())
@@ -101,15 +101,15 @@ class BySize(Counted):
 
 @dc.dataclass(frozen=True)
 class Turns(Counted):
-    """Every client once before any comes again: all clients in a random order, `count` of them a round, the rest in the
-    last round of a turn; then in another order. For noise on a tree (`tree-noise`)."""
+    """Every client once before any client repeats: all clients in a random order, `count` per round, the remainder in
+    the last round of a turn; then a new order. For noise on a tree (`tree-noise`)."""
 
     def rounds(self, population: int) -> int:
-        """Return how many rounds a turn has."""
+        """Return the number of rounds in a turn."""
         return -(-population // self.count)
 
     def draw(self, rng: np.random.Generator, round: int, population: int, sizes: np.ndarray) -> np.ndarray:
-        """rng: that of the turn's first round."""
+        """rng: the generator of the turn's first round."""
         place = round % self.rounds(population)
         return rng.permutation(population)[place * self.count : (place + 1) * self.count]
 
@@ -155,7 +155,7 @@ def _count(what: str, value: Any, population: int) -> None:
 
 
 def sampling(value: Any) -> Sampling:
-    """Return a fraction, a count, lists of clients, or a sampling itself."""
+    """Return a sampling made from a fraction, a count or lists of clients; a sampling is returned unchanged."""
     if isinstance(value, Sampling):
         return value
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
@@ -174,7 +174,7 @@ def sampling(value: Any) -> Sampling:
 
 def draw(how: Sampling, seed: int | bytes, round: int, sizes: np.ndarray) -> np.ndarray:
     """Return the clients of a round, in ascending order; seed: the run's, or the server's secret."""
-    if type(how) is Uniform and how.size(len(sizes)) == len(sizes):  # everybody: nothing to draw
+    if type(how) is Uniform and how.size(len(sizes)) == len(sizes):  # all clients: nothing to draw
         return np.arange(len(sizes))
     first = round - round % how.rounds(len(sizes)) if isinstance(how, Turns) else round
     ids = how.draw(draws.generator(seed, "sampling", first), round, len(sizes), sizes)

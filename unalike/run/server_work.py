@@ -1,6 +1,6 @@
-"""What the server computes itself: training, outputs and averages on the public set, or on no samples at all.
+"""The server's own computations: training, outputs and averages on the public set, or on no samples at all.
 
-It is the loop that a client runs, with one more client: the server. Clients' data are never in it.
+The server runs the same loop as a client, as if it were one more client. Clients' data are never used here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from unalike.errors import Diverged, UnalikeError
 from unalike.nn.task import Task
 from unalike.training.settings import LocalTraining
 
-GIVEN, NOTHING = "given", "nothing"  # names of samples that the method gives, and of none
-RESULT = " result"  # of a request, where it is one tensor (no field of a method has such a name)
+# names for samples that the method passes, and for no samples
+GIVEN, NOTHING = "given", "nothing"
+# name of a request's result if it is a single tensor (no method's field has this name)
+RESULT = " result"
 SCHEDULES = ("constant", "cosine")
 NONE = torch.empty(0)
 
 
 class ServerJob(Job):
-    """The job of the server: its samples are the public set, what a method gives, or none."""
+    """The server's job: its samples are the public set, samples that a method passes, or none."""
 
     def __init__(self, method: Method, task: Task, data: Federation, local: LocalTraining, seed: int):
         super().__init__(method, task, data, local, seed, ClientStore({}, 1, task.device), 1.0)
@@ -48,8 +50,8 @@ class ServerJob(Job):
         return super().samples(data)
 
     def _cast(self, values: Tensor, like: Tensor) -> Tensor:
-        """Return values as those of samples: numbers that clients sent are rows, whatever a sample's shape is, and
-        tokens and labels among them have become numbers of the run's dtype."""
+        """Cast values to the type of samples. Numbers that clients sent come as flat rows whatever a sample's shape is,
+        and tokens and labels among them come as numbers of the run's dtype."""
         if values[:1].numel() == like[:1].numel():
             values = values.reshape(len(values), *like.shape[1:])
         if values.is_floating_point() and not like.is_floating_point():
@@ -71,8 +73,9 @@ class ServerJob(Job):
 
 
 class ServerWork:
-    """The server's own work, for the architectures of a run. `round` is kept up to date by the run; `buffers` gives
-    BatchNorm's statistics as they are within the round; `local` is what a training has that asks for nothing else."""
+    """The server's own work, for all architectures of a run. `round` is kept up to date by the run; `buffers`
+    returns BatchNorm's statistics at this point of the round; `local` holds the settings of a training that asks for
+    no others."""
 
     def __init__(self, method: Method, tasks: Mapping[str, Task], parts: Mapping[str, Federation], seed: int):
         self._method, self._tasks, self._parts, self._seed = method, tasks, parts, seed
@@ -89,7 +92,7 @@ class ServerWork:
     def round(self, round: int) -> None:
         self._round, self._trained, self._last = round, 0, 0
 
-    # ---- what `server.train` and its kin ask
+    # ---- requests: `server.train` and the like
 
     def train(
         self,
@@ -101,8 +104,8 @@ class ServerWork:
         asked: dict[str, Any],
         best: Best | None = None,
     ) -> tuple[Any, Any]:
-        """Return the trained vector (the `best` on the way, where that is asked for), and the optimizer's state after
-        it where one was given."""
+        """Return the trained vector (the `best` one along the way, if asked for) and, if an optimizer's state was
+        given, the state after training."""
         if schedule not in SCHEDULES:
             raise UnalikeError(f"schedule={schedule!r}: the rate is 'constant', or falls by a 'cosine' to 0.")
 
@@ -116,7 +119,8 @@ class ServerWork:
 
         self._last = self._trained
         found = self._each(at, one)
-        self._trained = self._last  # counted once, however many networks were trained
+        # counted once, however many networks were trained
+        self._trained = self._last
         return found
 
     def _trained_once(
@@ -134,7 +138,7 @@ class ServerWork:
         return found[RESULT], found.get("slots")
 
     def _best(self, name: str, at: Tensor, data: Any, schedule: str, asked: dict[str, Any], best: Best) -> Tensor:
-        """Train in parts of `best.every` steps, and return the vector that was best after one of them or at first."""
+        """Train in parts of `best.every` steps; return the best of the vectors at the start and after each part."""
 
         def judged(vector: Tensor) -> float:
             asks = lambda me: me.average(best.fn, vector, PUBLIC, only=best.only)  # noqa: E731
@@ -157,7 +161,7 @@ class ServerWork:
     def outputs(
         self, at: Any, data: str | Mapping[str, Tensor], only: Tensor | None, fn: Any, args: dict[str, Any]
     ) -> Tensor:
-        """Return one row a sample, [..., rows, outputs]; of `Vectors`, those of one architecture after another's."""
+        """Return one row per sample, [..., rows, outputs]; for `Vectors`, one architecture after another."""
 
         def one(name: str, part: Callable[[Any], Any]) -> Tensor:
             given = {key: part(value) for key, value in args.items()}
@@ -168,7 +172,8 @@ class ServerWork:
         several = {name: vectors.dim() > 1 for name, vectors in at.items()}
         found = [one(name, _of(name)) for name, vectors in at.items() if not several[name] or len(vectors)]
         if not all(several.values()):
-            return torch.stack(found)  # of one vector each, [architectures, rows, outputs]
+            # one vector per architecture: [architectures, rows, outputs]
+            return torch.stack(found)
         if not found:
             raise UnalikeError("server.outputs was given no vector: no client of any network answered.")
         return torch.cat(found)
@@ -182,7 +187,7 @@ class ServerWork:
         rows: Mapping[str, Tensor] | None,
         args: dict[str, Any],
     ) -> Any:
-        """Return the mean over samples of what a function gives for each."""
+        """Return the mean over samples of a function's value for each."""
 
         def one(name: str, part: Callable[[Any], Any]) -> Any:
             given = {key: part(value) for key, value in args.items()}
@@ -194,7 +199,7 @@ class ServerWork:
             return one(self._first, _itself)
         return Vectors({name: one(name, _of(name)) for name in at.names})
 
-    # ---- how it is done
+    # ---- execution
 
     @property
     def _first(self) -> str:
@@ -217,8 +222,8 @@ class ServerWork:
         span: tuple[int, int] | None = None,
         number: int = 0,
     ) -> dict[str, Tensor]:
-        """Run one request as a client's: its result, and what came with it, by name. span: where a training begins in
-        a longer one, and how long that is; number: its place among the parts of that one."""
+        """Run one request like a client's; return its result, and further values that came with it, by name. span:
+        where this training begins within a longer one, and that one's length; number: its place among the parts."""
 
         def end(me: Me, s: Fields, m: Fields, result: Any, **more: Tensor) -> Answer:
             return {}, {**(result if isinstance(result, dict) else {RESULT: result}), **more}
@@ -242,12 +247,12 @@ class ServerWork:
         first = torch.ones((), dtype=torch.bool, device=job.task.device)
         _, found, _ = worker.run(call, 0, {}, first, message)
         self._last = max(self._last, self._trained + number + worker.trained)
-        # statistics that the server's own samples would leave are dropped: they stay the clients'
+        # BatchNorm's statistics from the server's own samples are dropped: the clients' stay
         return {key: value for key, value in found.items() if key != BUFFERS}
 
 
 def _name(data: object) -> str:
-    """Return the name of the samples that the server works on; clients' are refused."""
+    """Return the name of the samples that the server works on; refuse clients' samples."""
     if data is None or data == PUBLIC:
         return NOTHING if data is None else PUBLIC
     if not isinstance(data, Mapping):
@@ -267,7 +272,8 @@ def _itself(value: Any) -> Any:
 
 
 def _of(name: str) -> Callable[[Any], Any]:
-    """What takes an architecture's part of `Vectors`, also within a dict, and leaves other values as they are."""
+    """Return a function that takes one architecture's part of `Vectors`, also within a dict, and leaves other values
+    unchanged."""
 
     def part(value: Any) -> Any:
         if isinstance(value, dict):

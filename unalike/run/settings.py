@@ -1,4 +1,4 @@
-"""The settings of a run, each described once: `simulate`, [run] of a config file and the flags take what is here."""
+"""The settings of a run, each described once: `simulate`, [run] of a config file and the flags all read them here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from unalike.nn.task import BUFFER_POLICIES
 from unalike.settings import typed
 from unalike.settings.knobs import check_fields, knob, knobs
 
-HOW: dict[str, Any] = {"free": True, "how": True}  # of what decides how a run is computed, and may change half-way
+# for settings that change how a run is computed but not its result: they may change half-way
+HOW: dict[str, Any] = {"free": True, "how": True}
 CHOICE = ("auto", *ENGINES)
 SHARE = "a share (0.2), a count (10), bernoulli:0.15, by-size:10, turns:10, or lists"
 NETWORKS = "which client has which of several networks: a list of names, or small:10, large:10"
@@ -34,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dc.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run is asked for, beside the model, the data, the method and its local training."""
+    """The settings of a run, apart from model, data, method and local training."""
 
     rounds: int = knob(words="how many rounds", least=0, free=True)
     clients_per_round: Any = knob(1.0, SHARE, written=float | str | list[list[int]], fact=False)
@@ -78,7 +79,7 @@ KINDS = {name: typed.words(s.hint) for name, s in typed.hints(RunSettings).items
 
 
 def takes_settings(fn: Function) -> Function:
-    """Show the settings of a run in the signature and the docstring of a function that takes them as keywords."""
+    """Add the settings of a run to the signature and the docstring of a function that takes them as keywords."""
     own = [p for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_KEYWORD]
     given = [*inspect.signature(RunSettings).parameters.values()]
     options = inspect.Parameter("engine_options", inspect.Parameter.VAR_KEYWORD, annotation="Any")
@@ -90,7 +91,7 @@ def takes_settings(fn: Function) -> Function:
 
 
 def split_options(given: dict[str, Any]) -> tuple[RunSettings, dict[str, Any]]:
-    """Return the settings of a run among the keywords, and the engine's options."""
+    """Divide the keywords into settings of the run and options of the engine."""
     own = {f.name for f in dc.fields(RunSettings)}
     settings = RunSettings(**{name: value for name, value in given.items() if name in own})
     return settings, {name: value for name, value in given.items() if name not in own}

@@ -1,4 +1,4 @@
-"""`simulate`: check what was asked for and run a method on a federation."""
+"""`simulate`: check the arguments and run a method on a federation."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def simulate(
 
 
 def networks(model: Any, federation: Federation, architecture: Any) -> dict[str, Any]:
-    """Return the networks by name; of a run with one network under the name "model"."""
+    """Return the networks by name; a single network has the name "model"."""
     parts = getattr(federation, "parts", None)
     if not isinstance(model, Mapping):
         if parts is not None and len(parts) > 1:
@@ -111,12 +111,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _of(value: Any, name: str) -> Any:
-    """Return what is given for all networks, or for this one."""
+    """Return the value given for this network, or the one given for all networks."""
     return value.get(name) if isinstance(value, Mapping) else value
 
 
 def no_model(method: Method, data: Federation) -> nn.Module:
-    """Return the model that a method makes itself, or what stands in a model's place where it needs none."""
+    """Return the model that a method makes itself, or an empty stand-in if the method needs none."""
     classes = data.classes
     if method.network:
         features = data.train.x[:1].numel()

@@ -1,4 +1,4 @@
-"""What the noise of a run's channel spends of its clients' privacy, exchange by exchange."""
+"""Account for the privacy that the noise of a run's channel spends, exchange by exchange."""
 
 from __future__ import annotations
 
@@ -25,27 +25,31 @@ from unalike.run.sampling import Bernoulli, Listed, Sampling, Turns
 from unalike.run.settings import RunSettings
 from unalike.training import LocalTraining
 
-SPENT = "_spent"  # among the server's values: what was spent so far
-SAMPLES_SPENT = "_samples_spent"  # and for single samples
-EACH_ROUND = "_spent_each_round"  # and how many exchanges the last round had, of drawn clients and of everybody
-TREES = "_spent_trees"  # and of each tree-noise which tree was counted last
-LINES = "_spent_lines"  # and how many lines of the ledger are covered
-LASTING = (SPENT, EACH_ROUND, TREES, LINES, SECRET)  # what stays of a round that is taken back
+# key in the server's values: events so far
+SPENT = "_spent"
+SAMPLES_SPENT = "_samples_spent"  # the same for single samples
+# number of exchanges of the last round, with drawn clients and with all
+EACH_ROUND = "_spent_each_round"
+# for each tree-noise, the tree that was counted last
+TREES = "_spent_trees"
+# number of the ledger's lines that are included
+LINES = "_spent_lines"
+LASTING = (SPENT, EACH_ROUND, TREES, LINES, SECRET)  # keys that survive when a round is undone
 
 
 class Exhausted(UnalikeError):
-    """An exchange was not made, for it would have spent more than is allowed."""
+    """Raised instead of an exchange that would spend more privacy than is allowed."""
 
 
 class Spending:
-    """The events of a run so far, at the settings' δ.
+    """The privacy events of a run so far, at the settings' δ.
 
-    values: the server's, where they are kept. q: the probability that a client is drawn for a round; where clients are
-    not drawn in secret (`tree-noise`, `local-noise`) it plays no part. expected: a cohort's size on the average. most:
-    the ε that is not exceeded, if any.
+    values: the server's values, which store the events. q: the probability that a client is drawn for a round; unused
+    where clients are not drawn in secret (`tree-noise`, `local-noise`). expected: a cohort's mean size. most: the ε
+    that must not be exceeded, if any.
 
-    A round begins (`begin`), each of its exchanges asks first (`ask`) and is taken down before its sum is noised
-    (`take`), and it ends (`end`).
+    The order of calls: a round begins (`begin`), each of its exchanges asks first (`ask`) and is counted before its sum
+    is noised (`take`), and the round ends (`end`).
     """
 
     def __init__(self, channel: Channel, settings: RunSettings, q: float, values: dict[str, Any], expected: float):
@@ -56,18 +60,20 @@ class Spending:
         self.trees = [stage for stage in channel.noises if isinstance(stage, TreeNoise)]
         for stage in channel.noises:
             if isinstance(stage, GaussianNoise):
-                stage.updates(expected)  # a count that leaves no noise for the updates is refused before round 1
+                # refuses, before round 1, a count that leaves no noise for the updates
+                stage.updates(expected)
         self._judged: tuple[list[list], bool] = [], False
         self.begin(0)
-        self._after(1, 0).spent(self.delta)  # a package that is missing is missed before the first round
+        # so that a missing package is noticed before the first round
+        self._after(1, 0).spent(self.delta)
 
     @property
     def account(self) -> Accountant:
-        """What was spent so far."""
+        """Return the account of everything spent so far."""
         return Accountant(self.values.get(SPENT, ()))
 
     def notes(self, population: int) -> list[str]:
-        """Return what is to be said of δ."""
+        """Return remarks about δ for the user."""
         if self.delta <= 1 / population:
             return []
         return [
@@ -84,7 +90,7 @@ class Spending:
         self._counted = [*self.values.get(TREES, [-1] * len(self.trees))]
 
     def ask(self, exchange: int, of_round: bool) -> None:
-        """Refuse an exchange that would spend too much; write down that it is made, before it is."""
+        """Refuse an exchange that would spend too much; record it in the ledger before it is made."""
         if self.most is None and self.ledger is None:
             return
         counts = self._one_more(of_round)
@@ -100,7 +106,7 @@ class Spending:
             self.values[LINES] = self.ledger.write(self._round, exchange, account.rows)
 
     def take(self, of_round: bool) -> None:
-        """Take an exchange down that brought something; its sum is noised and handed on after this."""
+        """Count an exchange that brought replies; its sum is noised and passed on after this."""
         counts = self._one_more(of_round)
         if self.goal is not None:
             self._check_plan(*counts)
@@ -117,7 +123,7 @@ class Spending:
 
     @property
     def begun(self) -> bool:
-        """Whether this round has spent something."""
+        """Return whether this round has spent anything."""
         return any(self._counts)
 
     def _one_more(self, of_round: bool) -> tuple[int, int]:
@@ -125,7 +131,7 @@ class Spending:
         return (drawn + 1, everyone) if of_round else (drawn, everyone + 1)
 
     def _check_plan(self, drawn: int, everyone: int) -> None:
-        """Refuse what the noise of 'auto' was not found for, before it is spent."""
+        """Refuse exchanges for which the noise 'auto' was not calibrated, before anything is spent."""
         if self._round < 0 or (everyone and self.q < 1):
             raise UnalikeError(
                 "channel: 'auto' is found for sums of a round's clients, and this method also asks everybody: give the "
@@ -140,20 +146,21 @@ class Spending:
     # ---- events
 
     def events(self, round: int, drawn: int, everyone: int, counted: list[int]) -> list[Event]:
-        """Return what so many exchanges spend, with a round's clients and with everybody; counted: of each tree-noise
-        the tree that was counted last."""
+        """Return the events of this many exchanges with a round's clients and with all clients; counted: for each
+        tree-noise, the tree that was counted last."""
         found = [*self._of(self.q, drawn), *(e for _ in range(everyone) for e in self._of(1.0, 1))]
-        if drawn or everyone:  # a tree is spent by its first exchange, in whichever round that is
+        # a tree is spent by its first exchange, in whichever round it happens
+        if drawn or everyone:
             at = zip(self.trees, self._trees_of(round), counted, strict=True)
             found += [tree.event(self.q) for tree, now, last in at if now != last]
         return found
 
     def _of(self, q: float, exchanges: int) -> list[Event]:
-        """Return what exchanges with the same clients spend, but for trees."""
+        """Return the events of exchanges with the same clients, without those of tree-noise."""
         if not exchanges:
             return []
         central = [stage.z for stage in self.channel.noises if isinstance(stage, GaussianNoise)]
-        # sums of the same drawn clients are one release: drawing twice would hide better than drawing once
+        # sums over the same drawn clients are one release: drawing twice would hide better than drawing once
         joint = [GaussianNoise(together(*central * exchanges)).event(q)] if central else []
         others = [stage for stage in self.channel.noises if not isinstance(stage, GaussianNoise | TreeNoise)]
         return [*joint, *(stage.event(q) for stage in others for _ in range(exchanges))]
@@ -162,16 +169,16 @@ class Spending:
         return [round // tree.leaves for tree in self.trees]
 
     def _after(self, drawn: int, everyone: int) -> Accountant:
-        """Return the account with so many exchanges of this round."""
+        """Return the account after this many exchanges of this round."""
         account = Accountant(self._before)
         for event in self.events(self._round, drawn, everyone, self._counted):
             account.add(event)
         return account
 
-    # ---- what is allowed
+    # ---- limits
 
     def used_up(self, round: int) -> bool:
-        """Return whether this round, if it is like the one before it, would spend more than is allowed."""
+        """Return whether this round, if it is like the previous one, would spend more than is allowed."""
         if self.most is None:
             return False
         self.begin(round)
@@ -180,33 +187,35 @@ class Spending:
     def _too_much(self, account: Accountant) -> bool:
         if self.most is None:
             return False
-        if self._judged[0] != account.rows:  # the same is asked several times, and may take a second
+        # the same question is asked several times, and the answer may take a second
+        if self._judged[0] != account.rows:
             spends = (way(self.delta).epsilon > self.most for way in (account.spent, account.tight))
             self._judged = account.rows, all(spends)
         return self._judged[1]
 
     def keep(self, ledger: Ledger) -> bool:
-        """Write exchanges down from now on. What was written after the checkpoint was spent too; its rounds are done
-        again with other noise, in a new tree. Return whether there was any: clients must then be drawn again too, for
-        two sums of one draw spend more than those of two."""
+        """Keep a ledger from now on. Exchanges that it records after the checkpoint were spent too; their rounds are
+        repeated with other noise, in a new tree. Return whether there are any: then clients must be drawn again too,
+        because two sums of one draw spend more than sums of two draws."""
         known, self.ledger = self.values.get(LINES, 0), ledger
         if ledger.count < known:
             raise ledger.changed()
         if ledger.count > known:
             self.values.update({SPENT: ledger.last, LINES: ledger.count})
-            for name in (TREES, SECRET):  # the same draws around other replies would show their difference
+            # the same draws around other replies would reveal the difference
+            for name in (TREES, SECRET):
                 self.values.pop(name, None)
         return ledger.count > known
 
     def stay_within(self, done: int, rounds: int) -> None:
-        """Hold a run that goes on to the ε that its noise was found for, where all rounds would spend more."""
+        """Limit a resumed run to the ε for which its noise was calibrated, if all its rounds would spend more."""
         if self.goal is None or SPENT not in self.values:
             return
         if self._ahead(self.account, self.values.get(TREES), done, rounds).tight(self.delta).epsilon > self.goal:
             self.most = self.goal if self.most is None else min(self.most, self.goal)
 
     def line(self, last: bool) -> dict[str, float | None]:
-        """Return ε for a round's line; of the last round also the smaller one that takes a second to compute."""
+        """Return ε for a round's line; in the last round also the tighter ε, which takes a second to compute."""
         account = self.account
         found = {"epsilon": account.spent(self.delta).epsilon}
         if last:
@@ -214,11 +223,11 @@ class Spending:
         return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
     def ahead(self, rounds: int) -> Guarantee:
-        """Return what so many rounds will spend, of as many exchanges as the settings say."""
+        """Return the guarantee after `rounds` rounds, with the number of exchanges per round from the settings."""
         return self._ahead(Accountant(), None, 0, rounds).tight(self.delta)
 
     def _ahead(self, account: Accountant, counted: list[int] | None, done: int, rounds: int) -> Accountant:
-        """Return the account after the rounds to come."""
+        """Return the account after the rounds still to come."""
         last = [-1] * len(self.trees) if counted is None else counted
         for t in range(done, rounds):
             for event in self.events(t, self.exchanges, 0, last):
@@ -227,13 +236,13 @@ class Spending:
         return account
 
     def guarantee(self) -> Guarantee:
-        """Return the smallest ε that can be shown for what was spent so far, with δ and who counts as a neighbour."""
+        """Return the smallest ε that can be shown for everything spent so far, with δ and the neighbouring relation."""
         return self.account.tight(self.delta)
 
 
 class SampleSpending:
-    """What a client's noised training (DP-SGD) has spent for each of its samples, of a client that takes part in every
-    round: towards whoever sees what it sends. Counted apart from what a channel's noise spends for whole clients."""
+    """Account for noised local training (DP-SGD): the privacy spent per sample, for a client that takes part in every
+    round, towards anyone who sees its replies. Separate from the channel's noise, which protects whole clients."""
 
     def __init__(self, local: LocalTraining, tasks: Iterable[Task], settings: RunSettings, values: dict[str, Any]):
         self.local, self.delta, self.values = local, settings.delta, values
@@ -244,13 +253,13 @@ class SampleSpending:
             )
 
     def add(self, passes: np.ndarray) -> None:
-        """Take a round down, or the set-up: how often each client had any one of its samples in a step."""
+        """Count a round, or the set-up: how often each client used any one of its samples in a step."""
         account = Accountant(self.values.get(SAMPLES_SPENT, ()), "sample")
         account.add(GaussianSum(self.local.sample_noise), int(passes.max()))
         self.values[SAMPLES_SPENT] = account.rows
 
     def guarantee(self) -> Guarantee:
-        """Return the ε so far; who takes part, and how many samples there are, is the same in both runs compared."""
+        """Return the ε so far. The neighbouring runs have the same clients and the same numbers of samples."""
         return Accountant(self.values.get(SAMPLES_SPENT, ()), "sample").tight(self.delta, ZERO_OUT)
 
     def line(self) -> dict[str, float | None]:
@@ -260,8 +269,8 @@ class SampleSpending:
 
 
 def chosen_noise(stages: tuple[Stage, ...], settings: RunSettings, q: float) -> tuple[Stage, ...]:
-    """Return the stages with a number in place of 'auto': the least noise with which all rounds spend at most the
-    settings' ε, with so many exchanges each as they say. A run that goes on keeps the number that it has."""
+    """Return the stages with 'auto' replaced by a number: the least noise with which all rounds spend at most the
+    settings' ε, for the number of exchanges per round that they name. A resumed run keeps its number."""
     waiting = [stage for stage in stages if isinstance(stage, Noise) and stage.multiplier == "auto"]
     if settings.epsilon is None or not waiting:
         if settings.epsilon is not None:
@@ -276,13 +285,13 @@ def chosen_noise(stages: tuple[Stage, ...], settings: RunSettings, q: float) -> 
         )
     z = _taken_noise(settings, stages, stage)
     if z is None:
-        z = math.ceil(_least_noise(stage, others, settings, q) * 1e4) / 1e4  # in few digits, rounded up
+        z = math.ceil(_least_noise(stage, others, settings, q) * 1e4) / 1e4  # rounded up to a few digits
     found = dc.replace(stage, multiplier=z)
     return tuple(found if one is stage else one for one in stages)
 
 
 def _least_noise(stage: Noise, others: list[Noise], settings: RunSettings, q: float) -> float:
-    """Return the noise of a stage for all rounds, beside that of others which have a number."""
+    """Return the noise that a stage needs for all rounds, beside other stages whose noise is given."""
     assert settings.epsilon is not None
     rounds, n = max(1, settings.rounds), settings.exchanges
     if not isinstance(stage, TreeNoise):
@@ -296,18 +305,19 @@ def _least_noise(stage: Noise, others: list[Noise], settings: RunSettings, q: fl
 
 
 def _taken_noise(settings: RunSettings, stages: tuple[Stage, ...], stage: Stage) -> float | None:
-    """Return the number that was found when this run began; None of a new run."""
+    """Return the noise that was calibrated when this run began; None for a new run."""
     if not settings.resume or settings.folder is None:
         return None
     texts = written_facts(Path(settings.folder)).get("channel", {}).get("stages", [])
     if len(texts) != len(stages):
-        return None  # another run, which is said later
+        # the folder holds another run, which is reported later
+        return None
     (then,) = parse(texts[stages.index(stage)])
     return then.z if isinstance(then, Noise) and type(then) is type(stage) else None
 
 
 def drawing(channel: Channel, sampling: Sampling, population: int) -> float:
-    """Return the probability that a client is drawn for a round; refuse a sampling that the noise does not fit."""
+    """Return the probability that a client is drawn for a round; refuse a sampling that does not fit the noise."""
     trees = [stage for stage in channel.noises if isinstance(stage, TreeNoise)]
     if isinstance(sampling, Bernoulli) and not trees:
         return sampling.probability
@@ -323,7 +333,7 @@ def drawing(channel: Channel, sampling: Sampling, population: int) -> float:
 
 
 def check_turns(tree: TreeNoise, sampling: Sampling, population: int) -> None:
-    """Refuse a sampling with which a client may take part twice in a tree."""
+    """Refuse a sampling with which a client could take part twice in one tree."""
     if isinstance(sampling, Turns) and sampling.rounds(population) % tree.leaves == 0:
         return
     if isinstance(sampling, Listed):

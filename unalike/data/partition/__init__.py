@@ -1,9 +1,9 @@
-"""How one data set is dealt to clients: `partition(labels, clients, seed)` gives each client its row numbers.
+"""How one data set is divided among clients: `partition(labels, clients, seed)` gives each client its row numbers.
 
-Every sample is used exactly once (unless leftovers="drop" or the N largest natural clients are asked for), no client
-is empty, an impossible request is an error, and the same arguments give the same answer everywhere. Any function of
-that form may be used in place of those here. A size law may follow, and changes of what clients have got
-(unalike/data/skew): "dirichlet:0.3|quantity:0.5|permute:2".
+Every sample is used exactly once (unless leftovers="drop" or the N largest natural clients are asked for), no client is
+empty, an impossible request is an error, and the same arguments give the same answer everywhere. Any function of that
+form may be used in place of those here. A size law may follow, and changes of the clients' samples (unalike/data/skew):
+"dirichlet:0.3|quantity:0.5|permute:2".
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PIECES: dict[str, type[Piece]] = {**PARTITIONS, **CHANGES}
 
 
 def parse(text: str) -> Piece | Composed:
-    """'dirichlet:0.1', 'shards:2', 'iid:true': a name and its arguments in order; '@0.5' behind them is the strength;
-    several with '|' between them, as in 'dirichlet:0.3|rotate:4@0.5'."""
+    """Read a partition from text: a name and its arguments in order, such as 'dirichlet:0.1', 'shards:2', 'iid:true';
+    '@0.5' after them is the strength; several are joined by '|', as in 'dirichlet:0.3|rotate:4@0.5'."""
     pieces = [_piece(piece.strip(), str(text)) for piece in str(text).split("|")]
     return pieces[0] if len(pieces) == 1 else Composed(tuple(pieces))
 
@@ -60,7 +60,7 @@ def _piece(text: str, whole: str) -> Piece:
 
 
 def _usual(kind: type[Piece], values: list[str], whole: str) -> Piece:
-    """A piece from its arguments in order."""
+    """Make a piece from its arguments in order."""
     name = kind.name
     fields = kind.arguments()
     usage = ":".join([name, *("true" if str(f.type) == "bool" else f.name for f in fields)])

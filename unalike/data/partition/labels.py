@@ -16,8 +16,10 @@ from unalike.data.partition.tools import checked, count, deal, deal_counts, gene
 from unalike.draws import check_seed
 from unalike.errors import UnalikeError, one_of
 
-RETRIES = 20  # draws of Dirichlet before its clients are repaired
-HOPELESS = 50  # with more clients than this below min_size another draw would not help
+# draws of Dirichlet before its clients are repaired
+RETRIES = 20
+# if more clients than this are below min_size, another draw would not help
+HOPELESS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +60,15 @@ class Dirichlet(Dealer):
         return deal_counts(classes, counts, rng)
 
     def _draw(self, totals: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Samples of each class for each client, [classes, clients]."""
+        """Draw the number of samples of each class for each client, [classes, clients]."""
         counts = np.zeros((len(totals), clients), np.int64)
         sizes = np.zeros(clients, np.int64)
         fair = totals.sum() / clients
         for row, total in zip(counts, totals, strict=True):
             share = rng.dirichlet(np.full(clients, float(self.alpha)))
             room = np.flatnonzero(sizes < fair)
-            lucky = rng.choice(room)  # drawn always, used where the proportions underflow (alpha near 0)
+            # always drawn, but used only if the proportions underflow (alpha near 0)
+            lucky = rng.choice(room)
             mask = np.zeros(clients)
             mask[room] = 1.0
             share = share * mask
@@ -146,7 +149,8 @@ class Classes(Dealer):
 
 
 def _owners(totals: np.ndarray, clients: int, each: int) -> np.ndarray:
-    """How many clients own each class: at least 1, in proportion to its samples, at most its samples."""
+    """Return the number of clients that own each class: at least 1, in proportion to its samples, at most its
+    samples."""
     owners = np.ones(len(totals), np.int64)
     most = np.minimum(totals, clients)
     share = [(-float(total), label) for label, total in enumerate(totals) if most[label] > 1]
@@ -160,9 +164,9 @@ def _owners(totals: np.ndarray, clients: int, each: int) -> np.ndarray:
 
 
 def _owned(owners: np.ndarray, clients: int, each: int, rng: np.random.Generator) -> np.ndarray:
-    """0/1 [classes, clients]: `each` random classes a client, `owners[k]` clients a class.
+    """Return 0/1 [classes, clients]: `each` random classes per client, `owners[k]` clients per class.
 
-    A class that still needs as many owners as there are clients left goes to all of them; so it always works out.
+    A class that still needs as many owners as there are clients left goes to all of them, so the draw always succeeds.
     """
     owned = np.zeros((len(owners), clients), np.int64)
     left = owners.copy()
@@ -205,7 +209,7 @@ class Similarity(Dealer):
     def train_and_test(
         self, labels: np.ndarray, test_labels: np.ndarray, clients: int, seed: int
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Training rows and test rows of each client; a client may have no test rows."""
+        """Return the training rows and test rows of each client; a client may have no test rows."""
         labels = checked(labels, clients, 1, self.name)
         stream = random.Random(check_seed(seed))
         order, test_order = self._shuffled(labels, stream), self._shuffled(test_labels, stream)
@@ -279,9 +283,9 @@ class PowerLawClasses(Dealer):
                 f"{wanted}, which leaves classes without a client: ask for at least {kinds - self.classes + 1} clients."
             )
         rng = generator(seed, self.name)
-        owners = (np.arange(clients)[:, None] + np.arange(self.classes)) % kinds  # [clients, classes a client]
+        owners = (np.arange(clients)[:, None] + np.arange(self.classes)) % kinds  # [clients, classes per client]
         least, weights = self._drawn(clients, rng)
-        counts = np.zeros((kinds, clients + 1), np.int64)  # the last column is what nobody gets
+        counts = np.zeros((kinds, clients + 1), np.int64)  # the last column counts samples that no client gets
         for label, total in enumerate(totals):
             mine = owners == label
             room = int(total - least * mine.sum())
@@ -295,7 +299,8 @@ class PowerLawClasses(Dealer):
         return deal_counts(classes, counts, rng)[:-1]
 
     def _drawn(self, clients: int, rng: np.random.Generator) -> tuple[int, np.ndarray]:
-        """Samples that every client gets of each of its classes, and the size of what comes on top."""
+        """Draw the number of samples that every client gets of each of its classes, and the size of the additional
+        part."""
         if self.form == "mnist":
             return 5, rng.lognormal(0, 2, (clients, self.classes))
         each = np.maximum((rng.lognormal(4, 1, clients) + 5) / self.classes - 2, 0)

@@ -30,7 +30,7 @@ class Natural(Dealer):
         return _rows(values, self.chosen(values, clients))
 
     def chosen(self, values: np.ndarray, clients: int) -> np.ndarray:
-        """The values that become clients."""
+        """Return the values that become clients."""
         count("clients", clients)
         found, sizes = np.unique(values, return_counts=True)
         if clients > len(found):
@@ -44,13 +44,13 @@ class Natural(Dealer):
     def train_and_test(
         self, values: np.ndarray, test_values: np.ndarray, clients: int, seed: int
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Training rows and test rows of each client; a client may have no test rows."""
+        """Return the training rows and test rows of each client; a client may have no test rows."""
         chosen = self.chosen(values, clients)
         return _rows(values, chosen), _rows(test_values, chosen)
 
 
 def _rows(values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-    """The rows that have each of the (sorted) values, in their order."""
+    """Return the rows that have each of the (sorted) values, in stored order."""
     values = np.asarray(values)
     owner = np.searchsorted(chosen, values)
     owner[chosen[np.minimum(owner, len(chosen) - 1)] != values] = len(chosen)

@@ -1,4 +1,4 @@
-"""Clients that saw other times."""
+"""Clients that saw different times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pieces of skew, and several of them as one: `Dirichlet(0.3) | Quantity(0.5) | Rotate(4)`.
+"""Pieces of skew, and several of them combined: `Dirichlet(0.3) | Quantity(0.5) | Rotate(4)`.
 
-A dealer says which client gets which samples, a size law only how many; a change (unalike/data/skew) alters what a
-client has got. Every piece has a strength from 0, no skew at all, to 1, all that its own parameters ask for.
+A dealer decides which client gets which samples, a size law only how many; a change (unalike/data/skew) alters a
+client's samples. Every piece has a strength from 0, no skew at all, to 1, all that its own parameters ask for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Partition = Callable[[np.ndarray, int, int], list[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One kind of skew. `str(piece)` is what `parse` reads; `a | b` is both, one after the other."""
+    """One kind of skew. `str(piece)` is the text that `parse` reads; `a | b` applies both, one after the other."""
 
     name: ClassVar[str]
     strength: float = dataclasses.field(default=1.0, kw_only=True)
@@ -32,7 +32,7 @@ class Piece:
 
     @classmethod
     def arguments(cls) -> list[dataclasses.Field]:
-        """Return its parameters in their order, without the strength."""
+        """Return the piece's parameters in order, without the strength."""
         return [f for f in dataclasses.fields(cls) if f.name != "strength"]
 
     def __str__(self) -> str:
@@ -45,12 +45,12 @@ class Piece:
 
     @property
     def at_strength(self) -> str:
-        """The end of its text: '@0.5', with all digits that `parse` needs; nothing at full strength."""
+        """Return the end of the piece's text: '@0.5', with all digits that `parse` needs; "" at full strength."""
         short = f"{self.strength:g}"
         return "" if self.strength == 1 else f"@{short if float(short) == self.strength else float(self.strength)}"
 
     def at(self, strength: float) -> Self:
-        """Return the same at another strength."""
+        """Return the same piece at another strength."""
         return dataclasses.replace(self, strength=strength)
 
     def __or__(self, other: Any) -> Composed:
@@ -61,11 +61,12 @@ class Piece:
 
 
 class Dealer(Piece):
-    """A partition: which rows each client gets. At a strength below 1 that share of a client's rows stays with it, and
-    the others go round at random among all clients; sizes stay as they are."""
+    """A partition: which rows each client gets. At a strength below 1, that share of a client's rows stays with it, and
+    the others are exchanged at random among all clients; sizes stay the same."""
 
     resizable: ClassVar[bool] = True  # whether a size law may follow
-    stretches: ClassVar[bool] = False  # whether clients have stretches of one order, which other sizes cut elsewhere
+    # whether each client has a contiguous stretch of one order, which other sizes would cut elsewhere
+    stretches: ClassVar[bool] = False
 
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
         parts = self.parts(labels, clients, seed)
@@ -86,7 +87,7 @@ class SizeLaw(Dealer):
         return np.split(self.order(len(labels), seed), np.cumsum(sizes)[:-1])
 
     def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
-        """Return how many of n samples each client gets at full strength, int64 [clients]: one or more."""
+        """Return how many of n samples each client gets at full strength, int64 [clients], at least one each."""
         raise NotImplementedError
 
     def order(self, n: int, seed: int) -> np.ndarray:
@@ -94,7 +95,7 @@ class SizeLaw(Dealer):
         return tools.generator(seed, self.name).permutation(n)
 
     def sizes_at_strength(self, n: int, clients: int, seed: int) -> np.ndarray:
-        """Return how many of n samples each client gets, int64 [clients]: one or more."""
+        """Return how many of n samples each client gets, int64 [clients], at least one each."""
         asked = self.sizes(n, clients, seed)
         if self.strength == 1:
             return asked
@@ -104,25 +105,27 @@ class SizeLaw(Dealer):
 
 
 class Change(Piece):
-    """A change of what clients have got: of their samples, of their labels, or of both (unalike/data/skew)."""
+    """A change of clients' samples, of their labels, or of both (unalike/data/skew)."""
 
-    of_features: ClassVar[bool] = True  # whether samples are changed, which must have been prepared then
-    in_order: ClassVar[bool] = False  # whether clients must have their samples in the order of the data set
+    # whether it changes samples, which must then be prepared first
+    of_features: ClassVar[bool] = True
+    # whether clients must have their samples in the order of the data set
+    in_order: ClassVar[bool] = False
     drifts: ClassVar[bool] = False  # whether it happens as rounds pass
 
     @property
     def copies(self) -> int:
-        """How many clients it makes of one."""
+        """Return how many clients it makes of one."""
         return 1
 
     def change(self, fed: Any, seed: int) -> Any:
-        """Return the federation changed, with what was planted in `fed.planted`."""
+        """Return the changed federation, with a record of the change in `fed.planted`."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """Several pieces as one partition: a dealer, perhaps a size law behind it, then changes in their order."""
+    """Several pieces as one partition: a dealer, optionally a size law after it, then changes in order."""
 
     pieces: tuple[Any, ...]
 
@@ -152,7 +155,8 @@ class Composed:
         return "|".join(called(piece) for piece in self.pieces)
 
     def _check_twins(self) -> None:
-        """Raise where a change stands twice: it would draw the same again, and hide what the first one planted."""
+        """Raise if the same change occurs twice: it would draw the same again, and overwrite the record of the
+        first."""
         names = [getattr(change, "skew", change).name for change in self.changes]
         for name in names:
             if names.count(name) > 1:
@@ -168,12 +172,12 @@ class Composed:
 
     @property
     def dealer(self) -> Partition | None:
-        """The piece that deals the samples; None: the data's own clients, or all alike."""
+        """Return the piece that deals the samples; None for the data's own clients, or IID if there are none."""
         return next((piece for piece in self.pieces if not isinstance(piece, Change)), None)
 
     @property
     def law(self) -> SizeLaw | None:
-        """The size law behind the dealer, if there is one."""
+        """Return the size law after the dealer, if there is one."""
         second = self.pieces[1] if len(self.pieces) > 1 else None
         return second if isinstance(second, SizeLaw) else None
 
@@ -182,17 +186,17 @@ class Composed:
         return tuple(piece for piece in self.pieces if isinstance(piece, Change))
 
     def without_features(self) -> Composed:
-        """Return the same without changes of features."""
+        """Return the same partition without changes of features."""
         return Composed(tuple(piece for piece in self.pieces if not getattr(piece, "of_features", False)))
 
     @property
     def copies(self) -> int:
-        """How many clients the changes make of one that was dealt its samples."""
+        """Return how many clients the changes make of one that was dealt its samples."""
         return math.prod(change.copies for change in self.changes)
 
     @property
     def natural(self) -> bool:
-        """Whether clients that the data come with stay as they are, but for changes."""
+        """Return whether the data's own clients are kept, apart from changes."""
         return self.dealer is None or str(self.dealer) == "natural"
 
     def __call__(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
@@ -205,7 +209,7 @@ class Composed:
         return resized(parts, None if getattr(self.dealer, "stretches", False) else labels, sizes, seed)
 
     def change(self, fed: Any, seed: int) -> Any:
-        """Return the federation with all changes, one after the other; those that drift come on top of the others."""
+        """Return the federation with all changes applied in order; drifting changes come last."""
         for change in sorted(self.changes, key=lambda change: change.drifts):
             if fed.drift is not None and not change.drifts:
                 raise UnalikeError(f"These data drift, and {change} is to last: ask for it before what drifts.")
@@ -214,18 +218,19 @@ class Composed:
 
 
 def called(piece: Any) -> str:
-    """Return a piece as it is written; a function by its name."""
+    """Return a piece as text; a function by its name."""
     return str(piece) if isinstance(piece, Piece) else str(getattr(piece, "__name__", piece))
 
 
 def composed(partition: Any) -> Composed:
-    """Return a piece, several, or a partition of one's own as pieces in a row."""
+    """Return a piece, several pieces, or a partition function of the user's own as a `Composed`."""
     return partition if isinstance(partition, Composed) else Composed((partition,))
 
 
 def _pieces(given: Any) -> Sequence[Any]:
     if isinstance(given, str):
-        from unalike.data.partition import parse  # here: the registry knows all pieces
+        # imported here, because the registry imports all pieces
+        from unalike.data.partition import parse
 
         given = parse(given)
     if isinstance(given, Composed):
@@ -234,7 +239,7 @@ def _pieces(given: Any) -> Sequence[Any]:
 
 
 def _loosened(parts: list[np.ndarray], strength: float, seed: int) -> list[np.ndarray]:
-    """Let a share of every client's rows go round at random; sizes stay."""
+    """Exchange a share of every client's rows at random; sizes stay."""
     rng = tools.generator(seed, "strength")
     sizes = np.array([len(part) for part in parts])
     rows = np.concatenate(parts)

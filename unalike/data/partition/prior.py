@@ -13,9 +13,12 @@ from unalike.data.partition.pieces import Dealer, SizeLaw
 from unalike.data.partition.tools import above_zero, checked, number, numbered, repair
 from unalike.draws import check_seed
 
-REDRAWS = 5_000_000  # that PriorDirichlet allows itself for a data set, and 1,000 more a sample
-COUNTED = 150_000  # samples at most that allow more: those of a million would take half a minute
-BLOCK = 1 << 16  # words of the random stream that are read ahead
+# redraws that PriorDirichlet allows per data set, plus 1,000 per sample
+REDRAWS = 5_000_000
+# samples that count for this: those of a million would take half a minute
+COUNTED = 150_000
+# words of the random stream that are read ahead
+BLOCK = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +41,8 @@ class LogNormal(SizeLaw):
 
     def sizes(self, n: int, clients: int, seed: int) -> np.ndarray:
         stream = legacy(seed)
-        stream.permutation(n)  # they draw the order first
+        # the authors' programs draw the order first
+        stream.permutation(n)
         return _sizes(stream, n, clients, self.sigma)
 
     def order(self, n: int, seed: int) -> np.ndarray:
@@ -85,7 +89,7 @@ class PriorDirichlet(Dealer):
 
 
 def legacy(seed: int) -> np.random.RandomState:
-    """What np.random.seed(seed) starts; a seed beyond its 32 bits is given as two words."""
+    """Return the generator that np.random.seed(seed) starts; a seed beyond 32 bits is passed as two words."""
     seed = check_seed(seed)
     return np.random.RandomState(seed if seed < 1 << 32 else [seed & 0xFFFFFFFF, seed >> 32])
 
@@ -99,17 +103,18 @@ def _sizes(stream: np.random.RandomState, n: int, clients: int, sigma: float) ->
 
 
 class _Words:
-    """The 32-bit words of a legacy stream, read ahead, and the draws that RandomState makes of them.
+    """The 32-bit words of a legacy stream, read ahead, and the draws that RandomState makes from them.
 
-    Millions of redraws are then looked at as arrays. NumPy has frozen this stream and how it is used (NEP 19).
+    This lets millions of redraws be handled as arrays. NumPy has frozen this stream and its use (NEP 19).
     """
 
     def __init__(self, stream: np.random.RandomState):
         self.stream, self.block, self.at, self.length = stream, np.empty(0, np.uint32), 0, 0
-        self.view: memoryview = self.block.data  # gives Python numbers, and faster than the array
+        # gives Python numbers, and faster than the array does
+        self.view: memoryview = self.block.data
 
     def ahead(self, count: int) -> np.ndarray:
-        """The next `count` words, which stay unused."""
+        """Return the next `count` words without using them up."""
         if self.at + count > self.length:
             fresh = self.stream.randint(0, 1 << 32, max(BLOCK, count), dtype=np.uint32)
             self.block, self.at = np.concatenate([self.block[self.at :], fresh]), 0
@@ -117,7 +122,7 @@ class _Words:
         return self.block[self.at : self.at + count]
 
     def below(self, limit: int, mask: int) -> int:
-        """randint(limit): words, cut to the bits that matter, until one is small enough."""
+        """Draw randint(limit): take words, cut to the bits that matter, until one is small enough."""
         while mask:
             if self.at >= self.length:
                 self.ahead(1)
@@ -128,14 +133,14 @@ class _Words:
         return 0
 
     def uniform(self) -> float:
-        """random_sample(), of two words."""
+        """Draw random_sample() from two words."""
         if self.at + 2 > self.length:
             self.ahead(2)
         self.at += 2
         return ((self.view[self.at - 2] >> 5) * 67108864 + (self.view[self.at - 1] >> 6)) / 9007199254740992
 
     def skip(self, words: int, good: Callable[[np.ndarray], np.ndarray], most: int) -> int:
-        """Go to the first draw (of so many words) that is good; gives how many were passed over, `most` if all."""
+        """Skip to the first draw (of `words` words) that is good; return the number of draws skipped, `most` if all."""
         passed, size = 0, 64
         while passed < most:
             hit = good(self.ahead(words * min(size, most - passed)))
@@ -153,7 +158,7 @@ class _Words:
 def _sample_by_sample(
     stream: np.random.RandomState, order: np.ndarray, classes: np.ndarray, sizes: np.ndarray, priors: np.ndarray
 ) -> list[np.ndarray]:
-    """Rows for clients of these sizes; `classes` are those of the rows in `order`."""
+    """Deal rows to clients of these sizes, one by one; `classes` are the classes of the rows in `order`."""
     clients, kinds = priors.shape
     words = _Words(stream)
     sums = np.cumsum(priors, axis=1)
@@ -161,7 +166,7 @@ def _sample_by_sample(
     by_class = [order[classes == label].tolist() for label in range(kinds)]  # taken from the end
     parts, room = [np.empty(size, np.int64) for size in sizes], sizes.tolist()  # filled from the end
     mask = (1 << (clients - 1).bit_length()) - 1
-    free = np.arange(mask + 1) < clients  # who has room
+    free = np.arange(mask + 1) < clients  # clients that have room
     open_clients = clients
     redraws = REDRAWS + 1000 * min(len(order), COUNTED)
 
@@ -173,7 +178,7 @@ def _sample_by_sample(
                 passed = words.skip(1, lambda ahead: free[ahead & mask], redraws)
             redraws -= passed
             k = words.below(clients, mask) if redraws else _pick(free.astype(np.float64), words.uniform())
-        label = bisect.bisect_left(edges[k], words.uniform()) % kinds  # beyond the last edge is class 0
+        label = bisect.bisect_left(edges[k], words.uniform()) % kinds  # a number beyond the last edge means class 0
         if not by_class[label]:
             left = np.array([bool(rows) for rows in by_class])
             chances = np.where(left, priors[k], 0.0)
@@ -194,7 +199,7 @@ def _sample_by_sample(
 
 
 def _falls_on(left: np.ndarray, edges: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Whether uniform draws (of two words each) fall on a class of which there is something left."""
+    """Return a function that tells whether uniform draws (two words each) hit a class that has samples left."""
     spans = [(edges[label - 1] if label else -1.0, edges[label]) for label in np.flatnonzero(left)]
     if left[0]:
         spans.append((edges[-1], 1.0))
@@ -210,6 +215,6 @@ def _falls_on(left: np.ndarray, edges: np.ndarray) -> Callable[[np.ndarray], np.
 
 
 def _pick(weights: np.ndarray, uniform: float) -> int:
-    """One of those with a weight above 0, in proportion."""
+    """Return one of the indices with a positive weight, in proportion to the weights."""
     edges = np.cumsum(weights)
     return int(np.searchsorted(edges, uniform * edges[-1], side="right"))

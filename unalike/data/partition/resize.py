@@ -1,4 +1,4 @@
-"""Other sizes for clients that have their samples: each keeps its mix of labels, as far as the samples allow."""
+"""Give clients other sizes: each keeps its mix of labels, as far as the samples allow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import numpy as np
 
 from unalike.data.partition import tools
 
-SHARE = 1e-3  # of everybody's labels, mixed into each client's: so that any sizes can be met
-ROUNDS = 100  # of fitting; a fixed number, so that no last digit decides when it ends
-LEVELS = 100  # of numbers to predict, which stand in for classes
+# share of the overall label distribution mixed into each client's, so that any sizes can be met
+SHARE = 1e-3
+# iterations of fitting; a fixed number, so that no last digit decides when it ends
+ROUNDS = 100
+# bins of a number to predict, which stand in for classes
+LEVELS = 100
 
 
 def resized(parts: list[np.ndarray], labels: np.ndarray | None, sizes: np.ndarray, seed: int) -> list[np.ndarray]:
@@ -30,7 +33,7 @@ def resized(parts: list[np.ndarray], labels: np.ndarray | None, sizes: np.ndarra
 
 
 def _classes(labels: np.ndarray) -> np.ndarray:
-    """Return classes as 0, 1, …; numbers to predict as levels with equally many of them."""
+    """Return classes as 0, 1, …; numbers to predict become bins with equal numbers of samples."""
     if labels.dtype.kind != "f":
         return tools.numbered(labels, "sizes")
     levels = min(LEVELS, len(labels))
@@ -62,7 +65,7 @@ def _rounded(amounts: np.ndarray, totals: np.ndarray, sizes: np.ndarray) -> np.n
 
 
 def _exchange(counts: np.ndarray, amounts: np.ndarray, giver: int, taker: int, number: int) -> None:
-    """Let up to so many clients, where it costs least, have one sample more of a class and one less of another."""
+    """Give up to `number` clients, where it costs least, one sample more of one class and one less of another."""
     cost = np.round((amounts[giver] - counts[giver]) - (amounts[taker] - counts[taker]), 6)
     able = np.flatnonzero(counts[giver] > 0)
     some = able[np.argsort(cost[able], kind="stable")[:number]]

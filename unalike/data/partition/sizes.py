@@ -1,4 +1,4 @@
-"""Partitions that pay no regard to labels, or spread every class evenly."""
+"""Partitions that ignore labels, or spread every class evenly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class IID(Dealer):
             return np.array_split(order, clients)
         by_class = order[np.argsort(numbered(labels, "iid:true")[order], kind="stable")]
         owner = np.empty(len(labels), np.int64)
-        owner[by_class] = rng.permutation(clients)[np.arange(len(labels)) % clients]  # dealt like cards
+        owner[by_class] = rng.permutation(clients)[np.arange(len(labels)) % clients]  # dealt in turn, like cards
         return deal(owner, clients, rng)
 
 

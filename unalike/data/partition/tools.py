@@ -1,4 +1,4 @@
-"""What the partitions share: checks of what is asked for, and ways to turn numbers of samples into rows."""
+"""Helpers of the partitions: checks of arguments, and ways to turn numbers of samples into rows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from unalike.errors import UnalikeError
 
 
 def count(what: str, value: object, least: int = 1) -> None:
-    """A whole number, `least` or more."""
+    """Check for a whole number, `least` or more."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise UnalikeError(f"{what}={value!r} must be a whole number of {least} or more.")
 
 
 def number(what: str, value: Any, least: float, most: float, example: float) -> None:
-    """A number from `least` to `most`."""
+    """Check for a number in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise UnalikeError(f"{what}={value!r} must be a number from {least:g} to {most:g}, such as {example:g}.")
 
@@ -36,7 +36,7 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 
 
 def checked(labels: np.ndarray, clients: int, each: int, name: str) -> np.ndarray:
-    """One-dimensional labels, enough of them for `each` a client."""
+    """Check for one-dimensional labels, enough for `each` per client, and return them."""
     count("clients", clients)
     labels = np.asarray(labels)
     if labels.ndim != 1:
@@ -51,14 +51,15 @@ def checked(labels: np.ndarray, clients: int, each: int, name: str) -> np.ndarra
 
 
 def numbered(labels: np.ndarray, name: str) -> np.ndarray:
-    """Labels as 0..(number of classes that occur)-1."""
+    """Return labels as 0..(number of classes that occur)-1."""
     if labels.dtype.kind == "f":
         raise UnalikeError(
             f"The partition {name!r} needs class labels but these are {labels.dtype}: use 'iid' or 'shards'."
         )
     if labels.dtype.kind in "iu" and len(labels):
         low, high = int(labels.min()), int(labels.max())
-        if high - low <= len(labels):  # as good as always; no sorting then
+        # nearly always the case, and needs no sorting
+        if high - low <= len(labels):
             offset = labels.astype(np.int64) - low
             return (np.cumsum(np.bincount(offset) > 0) - 1)[offset]
     return np.unique(labels, return_inverse=True)[1].reshape(-1)
@@ -68,19 +69,20 @@ def numbered(labels: np.ndarray, name: str) -> np.ndarray:
 
 
 def stable_order(keys: np.ndarray, limit: int) -> np.ndarray:
-    """np.argsort of whole numbers in 0..limit-1, equal ones in their order; 16 bits are sorted several times faster."""
+    """Return np.argsort of whole numbers in 0..limit-1, equal ones in order; 16-bit numbers sort several times
+    faster."""
     return np.argsort(keys.astype(np.uint16) if limit <= 1 << 16 else keys, kind="stable")
 
 
 def deal(owner: np.ndarray, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The rows of each client, in random order."""
+    """Return the rows of each client, in random order."""
     order = rng.permutation(len(owner))
     rows = order[stable_order(owner[order], clients)]
     return np.split(rows, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
 
 
 def deal_counts(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Random rows for `counts` [classes, clients], which must add up to what there is of each class."""
+    """Return random rows for `counts` [classes, clients], which must add up to the number of samples of each class."""
     clients = counts.shape[1]
     owner = np.empty(len(classes), np.int64)
     order = rng.permutation(len(classes))
@@ -91,7 +93,8 @@ def deal_counts(classes: np.ndarray, counts: np.ndarray, rng: np.random.Generato
 
 
 def apportion(weights: np.ndarray, total: int) -> np.ndarray:
-    """`total` in whole parts in proportion to the weights (largest remainders); evenly where all weights are 0."""
+    """Divide `total` into whole parts in proportion to the weights (largest remainders); evenly if all weights are
+    0."""
     if not weights.sum() > 0:
         weights = np.ones(len(weights))
     exact = weights / weights.sum() * total
@@ -101,7 +104,7 @@ def apportion(weights: np.ndarray, total: int) -> np.ndarray:
 
 
 def repair(counts: np.ndarray, min_size: int) -> None:
-    """Lift every client to min_size, in place, by samples of the commonest class of the largest clients."""
+    """Raise every client to min_size, in place, with samples of the largest clients' commonest class."""
     sizes = counts.sum(0)
     poor = np.flatnonzero(sizes < min_size)
     if not len(poor):
@@ -110,7 +113,8 @@ def repair(counts: np.ndarray, min_size: int) -> None:
     heapq.heapify(largest)
     for k in poor:
         for _ in range(min_size - int(sizes[k])):
-            size, giver = heapq.heappop(largest)  # never empty: there are at least clients * min_size samples
+            # never empty: there are at least clients * min_size samples
+            size, giver = heapq.heappop(largest)
             label = counts[:, giver].argmax()
             counts[label, giver] -= 1
             counts[label, k] += 1

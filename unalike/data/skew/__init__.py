@@ -1,8 +1,8 @@
-"""Changes that make clients unlike: of their samples, of their labels, in groups or each in its own way.
+"""Changes that make clients unlike: of their samples or their labels, by groups or for each client in its own way.
 
-They follow a partition, `ds.split("dirichlet:0.3|permute:2", 20)`, or are applied to clients that there are,
-`fed.skewed("permute:2")`. What was planted is in `fed.planted`, by the change's name: the group of every client, or how
-far it is changed.
+They follow a partition, `ds.split("dirichlet:0.3|permute:2", 20)`, or are applied to existing clients,
+`fed.skewed("permute:2")`. `fed.planted` records each change by its name: the group of every client, or how far it is
+changed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A picture of a federation's clients, as one SVG: their sizes and labels, samples of some, what becomes of them as
-rounds pass. Colours are what a skew made to order planted, and read on light and on dark pages."""
+"""Draw a federation's clients as one SVG: their sizes and labels, samples of some, and how these change with the round.
+Colours show what a made-to-order skew planted, and are legible on light and dark pages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from unalike import draws
 from unalike.errors import UnalikeError
 
 WIDTH, LEFT, RIGHT = 720, 92, 12
-CLIENTS, CLASSES, KINDS = 24, 20, 10  # at most: clients, rows of classes, samples of a client that are shown
+# at most: clients, rows of classes, samples per client
+CLIENTS, CLASSES, KINDS = 24, 20, 10
 ROWS, ROUNDS, DOTS = 6, 5, 400
 TEXT, LINE = "#6e7781", "#8b949e66"
-COLOURS = ("#8b949e", "#2f81f7", "#e8833a", "#2da44e", "#a371f7", "#d4a72c", "#e5534b", "#2aa8b5")  # of groups, in turn
+# colours of groups, in turn
+COLOURS = ("#8b949e", "#2f81f7", "#e8833a", "#2da44e", "#a371f7", "#d4a72c", "#e5534b", "#2aa8b5")
 PLAIN = "#2f81f7"
 PANELS = ("labels", "samples", "rounds")
 
 
 def picture(fed: Any, panels: Sequence[str] = PANELS, seed: int = 0) -> str:
-    """Return the clients as an SVG: "labels" are sizes and labels of up to 24 clients, "samples" some samples of up to
-    6, of every label one, and "rounds" those of one client as rounds pass, where data drift. Other panels are then of
-    the last drifting round. Which clients and samples are shown depends on the seed and the data alone."""
+    """Return the clients as an SVG. Panels: "labels" has sizes and labels of up to 24 clients; "samples" has some
+    samples of up to 6 clients, one per label; "rounds" has one client's samples in several rounds, if data drift. The
+    other panels then show the last drifting round. Which clients and samples are shown depends on the seed and the data
+    alone."""
     unknown = [panel for panel in panels if panel not in PANELS]
     if unknown or not panels:
         raise UnalikeError(
@@ -52,7 +55,7 @@ def picture(fed: Any, panels: Sequence[str] = PANELS, seed: int = 0) -> str:
 
 @dataclasses.dataclass
 class _Shades:
-    """The colour of every client: of its group, or the stronger the farther it is changed."""
+    """The colour of every client: its group's colour, or stronger the farther it is changed."""
 
     what: str
     values: np.ndarray
@@ -67,7 +70,7 @@ class _Shades:
         return self.values.dtype.kind in "iu"
 
     def order(self, clients: np.ndarray) -> np.ndarray:
-        """Return clients group by group."""
+        """Return the clients sorted by group."""
         return clients[np.argsort(self.values[clients], kind="stable")] if self.groups else clients
 
     def __getitem__(self, k: Any) -> str:
@@ -85,7 +88,7 @@ def _mixed(one: str, other: str, share: float) -> str:
 
 
 class _Page:
-    """What is drawn, from the top down; `y` is where the next thing goes."""
+    """The page being drawn, from the top down; `y` is where the next item goes."""
 
     def __init__(self, shades: _Shades, seed: int):
         self.shades, self.seed, self.y, self.parts = shades, seed, 0.0, list[str]()
@@ -113,7 +116,7 @@ class _Page:
         self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"/>')
 
     def legend(self) -> None:
-        """Say what the colours are."""
+        """Draw the legend of the colours."""
         if not self.shades.what:
             return
         self.y += 22
@@ -146,7 +149,7 @@ def _name(fed: Any, k: int) -> str:
 
 
 def _labels(page: _Page, fed: Any) -> None:
-    """Draw a column a client: a bar for its size, and below it its labels."""
+    """Draw one column per client: a bar for its size, and below it its labels."""
     clients = page.shades.order(np.linspace(0, len(fed) - 1, min(len(fed), CLIENTS)).astype(int))
     step = min(34.0, (WIDTH - LEFT - RIGHT) / len(clients))
     page.title("sizes and labels" if fed.classes is not None else "sizes, and the number to predict")
@@ -167,7 +170,7 @@ def _labels(page: _Page, fed: Any) -> None:
 
 
 def _bubbles(page: _Page, fed: Any, clients: np.ndarray, step: float) -> None:
-    """Draw a row a class, or several of many: circles whose area is the number of samples."""
+    """Draw one row per class (or per several classes): circles whose area is the number of samples."""
     counts, names = _binned(fed.label_counts()[clients], _label_names(fed))
     _circles(page, counts, names, step, [page.shades[k] for k in clients])
 
@@ -185,7 +188,7 @@ def _circles(page: _Page, counts: np.ndarray, names: list[str], step: float, col
 
 
 def _binned(counts: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
-    """Return at most 20 classes, neighbours together where there are more."""
+    """Merge neighbouring classes until at most 20 remain."""
     if len(names) <= CLASSES:
         return counts, names
     first = np.linspace(0, len(names), CLASSES, endpoint=False).astype(int)
@@ -200,7 +203,7 @@ def _label_names(fed: Any) -> list[str]:
 
 
 def _histograms(page: _Page, fed: Any, clients: np.ndarray, step: float) -> None:
-    """Draw how a number to predict is spread over each client's samples; of several numbers the first."""
+    """Draw the distribution of the number to predict for each client; of several numbers the first."""
     targets = [fed.train.of(int(k))[1].double().reshape(int(fed.sizes[k]), -1)[:, 0].numpy() for k in clients]
     pool = np.concatenate(targets)
     low, high, bins, tall = float(pool.min()), float(pool.max()), 24, 160.0
@@ -224,7 +227,7 @@ def _histograms(page: _Page, fed: Any, clients: np.ndarray, step: float) -> None
 
 
 def _samples(page: _Page, fed: Any) -> None:
-    """Draw samples of some clients, in a column for each label: pictures, signals, or vectors as points."""
+    """Draw samples of some clients, one column per label: pictures, signals, or vectors as points."""
     own = {k: fed.train.of(int(k)) for k in _some_clients(page.shades, len(fed))}
     drawn = {k: pair for k, pair in own.items() if pair[0].is_floating_point() and pair[0].dim() > 2}
     if not drawn and not hasattr(fed, "parts") and fed.train.x.is_floating_point() and fed.train.x.dim() == 2:
@@ -243,7 +246,8 @@ def _some_clients(shades: _Shades, clients: int) -> np.ndarray:
 
 
 def _cells(page: _Page, fed: Any, rows: list[tuple[str, Any, str]], same: bool = False) -> None:
-    """Draw rows of samples (x, y) with their name and colour, a column a label; same: all rows are one client's."""
+    """Draw rows of samples (x, y) with their name and colour, one column per label; same: all rows belong to one
+    client."""
     kinds = np.arange(KINDS)
     if fed.classes is not None:
         kinds = np.unique(np.concatenate([y.numpy() for _, (_, y), _ in rows]))[:KINDS]
@@ -270,7 +274,7 @@ def _cells(page: _Page, fed: Any, rows: list[tuple[str, Any, str]], same: bool =
 
 
 def _one_of_each(x: torch.Tensor, y: torch.Tensor, kinds: np.ndarray, by_label: bool, seed: int, row: int) -> list[Any]:
-    """Return a sample of each label, None where there is none; without labels any samples."""
+    """Return a sample of each label, None where there is none; without labels, any samples."""
     random = draws.generator(seed, "picture", row)
     if not by_label:
         some = random.permutation(len(x))[: len(kinds)]
@@ -325,7 +329,8 @@ def _points(page: _Page, fed: Any) -> None:
     if x.shape[1] < 2:
         x = torch.cat([x, torch.zeros_like(x)], 1)
     axes = torch.linalg.svd(x, full_matrices=False)[2][:2]
-    axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()  # the same on every machine
+    # fixes the sign, so that it is the same on every machine
+    axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
     flat = (x @ axes.T).numpy()
     low, span = flat.min(0), np.maximum(np.ptp(flat, axis=0), 1e-12)
     wide, high = WIDTH - LEFT - RIGHT, 260.0
@@ -334,11 +339,11 @@ def _points(page: _Page, fed: Any) -> None:
     page.y += high + 12
 
 
-# ---------------------------------------------------------------- as rounds pass
+# ---------------------------------------------------------------- rounds
 
 
 def _rounds(page: _Page, fed: Any) -> None:
-    """Draw one client, the one that is changed most, in some rounds from the first to the last that changes."""
+    """Draw the client that changes most, in some rounds from the first to the last that changes."""
     if fed.drift is None:
         return
     values = np.nan_to_num(page.shades.values.astype(np.float64), nan=-1)

@@ -1,6 +1,6 @@
-"""Changes as rounds pass: a change that grows, and a stream of samples of which there is a window at a time.
+"""Changes that happen as rounds pass: a change that grows, and a stream of samples seen through a moving window.
 
-They are declared on a federation (`fed.drift`) and done by `fed.at(round)`. Clients keep their numbers of samples.
+They are declared on a federation (`fed.drift`) and applied by `fed.at(round)`. Clients keep their numbers of samples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ORDERS = ("time", "labels")
 
 
 class DriftingChange(Change):
-    """A change as rounds pass, which begins with round 1 and is through by round `rounds`."""
+    """A change that happens as rounds pass: it begins in round 1 and is complete in round `rounds`."""
 
     drifts: ClassVar[bool] = True
     rounds: int
@@ -37,23 +37,22 @@ class DriftingChange(Change):
         return fed.replace(planted={**fed.planted, **self.plants(fed, seed)}, drift=drift)
 
     def plants(self, fed: Any, seed: int) -> dict[str, np.ndarray]:
-        """Return what it plants in every client, by name; raise where these data cannot drift so."""
+        """Return what it plants in every client, by name; raise if these data cannot drift in this way."""
         raise NotImplementedError
 
     def phase(self, round: int) -> int:
-        """Return a number that is another where the samples are."""
+        """Return a number that changes whenever the samples change."""
         raise NotImplementedError
 
     def present(self, now: Any, base: Any, seed: int, round: int) -> Any:
-        """Return the federation as it is in this round; now: what it is by the changes before this one, base: what it
-        was before any."""
+        """Return the federation as it is in this round; now: the federation after earlier changes, base: before any."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Drift(DriftingChange):
-    """A change that grows: its strength is 0 in round 1 and rises in so many equal steps to its own, which it has from
-    round `rounds` on. In text 'drift:50:rotate:4', or 'drift:50:5:rotate:4' in 5 steps."""
+    """A change that grows: its strength is 0 in round 1 and rises in equal steps to its full value, reached in round
+    `rounds`. As text 'drift:50:rotate:4', or 'drift:50:5:rotate:4' in 5 steps."""
 
     name: ClassVar[str] = "drift"
     rounds: int
@@ -67,18 +66,19 @@ class Drift(DriftingChange):
         skew = _parsed(self.skew) if isinstance(self.skew, str) else self.skew
         if not isinstance(skew, Change) or isinstance(skew, DriftingChange):
             raise UnalikeError(f"{skew} cannot grow as rounds pass: Drift takes a change, such as 'permute:2'.")
-        # one strength for both, so that what parse reads is what was written
+        # one strength for both, so that `parse` reads back the same change
         object.__setattr__(self, "strength", self.strength * skew.strength)
         object.__setattr__(self, "skew", skew.at(1.0))
 
     @property
     def of_features(self) -> bool:  # type: ignore[override]
-        """Whether samples drift, which must have been prepared then."""
+        """Return whether samples drift; they must then be prepared first."""
         return self.skew.of_features
 
     @classmethod
     def read(cls, values: list[str], whole: str) -> Drift:
-        """Return it from the arguments of a text: rounds, steps or nothing, and the change with its own arguments."""
+        """Make a drift from the arguments of a text: rounds, optionally steps, and the change with its own
+        arguments."""
         numbers = next((k for k, value in enumerate(values) if not re.fullmatch("[0-9]{1,9}", value)), len(values))
         if numbers not in (1, 2) or numbers == len(values):
             raise UnalikeError(
@@ -100,7 +100,7 @@ class Drift(DriftingChange):
         return there.planted
 
     def phase(self, round: int) -> int:
-        """Return how many of the steps were made."""
+        """Return how many of the steps are done."""
         return min(self.steps, (round - 1) * self.steps // (self.rounds - 1))
 
     def present(self, now: Any, base: Any, seed: int, round: int) -> Any:
@@ -152,8 +152,8 @@ class Stream(DriftingChange):
         return now.replace(**as_arguments(splits))
 
     def _window(self, columns: Columns, order: np.ndarray, passed: np.ndarray) -> Columns:
-        """Return what there is of a split, whose rows have this order; passed: how far each client's window has come,
-        from 0 to 1."""
+        """Return the current window of a split, whose rows have this order; passed: how far each client's window has
+        moved, from 0 to 1."""
         sizes = columns.sizes
         some = np.minimum(np.maximum(_floor(self.share * sizes), 1), sizes)
         first = columns.offsets[:-1] + _floor((sizes - some) * passed)
@@ -164,7 +164,7 @@ class Stream(DriftingChange):
         """Return the rows in the order of the stream, client after client, int64 [total]."""
         owners, rows = columns.owners(), np.arange(len(columns.y))
         if self.order == "labels":
-            labels = columns.y.reshape(len(rows), -1)[:, 0].cpu().numpy()  # of several numbers, by the first
+            labels = columns.y.reshape(len(rows), -1)[:, 0].cpu().numpy()  # of several numbers, the first
             rows = np.lexsort((labels, owners))
         if self.strength < 1:
             keys = draws.client_keys(seed, 0, "stream", np.arange(len(columns)))
@@ -177,11 +177,12 @@ class Stream(DriftingChange):
 
 
 def _floor(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers; what is below one by rounding only counts as one."""
+    """Round down to whole numbers; a value that is below one only by rounding error counts as that number."""
     return np.floor(values + 1e-9).astype(np.int64)
 
 
 def _parsed(text: str) -> Any:
-    from unalike.data.partition import parse  # here: the registry knows all changes
+    # imported here, because the registry imports all changes
+    from unalike.data.partition import parse
 
     return parse(text)

@@ -1,4 +1,4 @@
-"""Changes of features, whatever they are: noise, wrong values, and clients whose features lie elsewhere."""
+"""Changes of features of any kind: noise, wrong values, and a shift per group of clients."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Shift(Change):
 
 
 def _directions(keys: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return a vector of a sample's shape for every key, with a root mean square of 1."""
+    """Return a random vector of a sample's shape for every key, with a root mean square of 1."""
     v = normal(keys, shape)
     size = v.square().reshape(len(v), -1).mean(1).sqrt()
     return v / size.reshape(-1, *[1] * (v.dim() - 1))

@@ -1,4 +1,4 @@
-"""Changes of labels: clients that call the same thing by other names, and clients that make mistakes."""
+"""Changes of labels: clients that name the classes differently, and clients that make mistakes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from unalike.data.skew.samples import checked, here
 from unalike.errors import UnalikeError
 
 UNLABELLED = "unlabelled"  # the further split of samples whose labels are missing
-BLOCK = 1 << 21  # numbers of confusion matrices at a time
-SHORT = 8  # classes of a cycle: two longer ones are as good as never the same
-TRIES = 100  # draws of a cycle that no other group has at any strength
+# numbers of confusion matrices computed at a time
+BLOCK = 1 << 21
+# a cycle of more classes than this is practically never drawn twice
+SHORT = 8
+# draws of a cycle before giving up on one that differs from all groups' at every strength
+TRIES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Permute(Change):
         return fed.map(renamed, planted={**fed.planted, self.name: groups})
 
     def names(self, classes: int, seed: int) -> np.ndarray:
-        """Return what every group calls each class, int64 [groups, classes]."""
+        """Return every group's name for each class, int64 [groups, classes]."""
         if self.groups - 1 > math.factorial(min(classes, 20) - 1):
             raise UnalikeError(
                 f"permute must name {classes} classes in {self.groups - 1} new ways: there are only "
@@ -72,8 +75,8 @@ class Permute(Change):
         return names
 
     def _orders(self, classes: int, seed: int) -> list[np.ndarray]:
-        """Return the classes in the order of each group's cycle; no two groups have the same cycle, nor, as far as
-        there are enough, the same short one at a low strength."""
+        """Return the classes in the order of each group's cycle. No two groups have the same cycle nor, if there are
+        enough classes, the same short cycle at a low strength."""
         rng = draws.generator(draws.check_seed(seed), "permute")
         seen: set[tuple[int, ...]] = set()
         orders: list[np.ndarray] = []
@@ -146,7 +149,7 @@ class Crowd(Change):
         return matrices
 
     def _annotated(self, columns: Columns, rates: np.ndarray, classes: int, seed: int, split: str) -> Columns:
-        """Return a split with the labels that its clients give."""
+        """Return a split with the labels that its clients assign."""
         if not rates.any():
             return columns
         y, owners = columns.y.cpu().numpy().copy(), columns.owners()
@@ -165,7 +168,8 @@ class Crowd(Change):
         return Columns(columns.x, torch.from_numpy(y).to(columns.y.device), columns.offsets)
 
     def _parted(self, truth: Columns, labelled: Columns, seed: int) -> dict[str, Columns]:
-        """Return the training split without the samples whose labels are missing, and these with the truth."""
+        """Return the training split without the samples whose labels are missing, and these samples with their true
+        labels."""
         sizes, owners = truth.sizes, truth.owners()
         lost = np.minimum(
             np.floor(sizes * self.missing * self.strength + 0.5).astype(np.int64), np.maximum(sizes - 1, 0)
@@ -182,12 +186,12 @@ class Crowd(Change):
 
 
 def _cycle(order: np.ndarray) -> tuple[int, ...]:
-    """Return a cycle from its least class on: the same wherever it was begun."""
+    """Return a cycle beginning with its smallest class, so that equal cycles compare equal."""
     return tuple(np.roll(order, -int(order.argmin())).tolist())
 
 
 def _classes(name: str, fed: Any) -> int:
-    """Return the number of classes; raise where labels cannot be changed."""
+    """Return the number of classes; raise if labels cannot be changed."""
     here(name, fed)
     if fed.classes is None:
         raise UnalikeError(f"{name} changes classes, and these data have a number to predict: take 'noise:0.5', say.")
@@ -198,8 +202,8 @@ def _classes(name: str, fed: Any) -> int:
 
 
 def _mistakes(clients: np.ndarray, rates: np.ndarray, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how often each client is wrong about each class, [c, K], with its rate as the mean, and what it then says,
-    [c, K, K], nothing on the diagonal. Only the first depends on the rates."""
+    """Return how often each client is wrong about each class, [c, K], with its rate as the mean; and the distribution
+    of its wrong answers, [c, K, K], zero on the diagonal. Only the first depends on the rates."""
     keys = torch.from_numpy(draws.client_keys(draws.check_seed(seed), 0, "crowd", clients))
     harder = _drawn(draws.fold(keys, 0)[:, None], torch.arange(classes)[None])
     harder -= harder.mean(1, keepdims=True)  # in (-1, 1)
@@ -216,5 +220,5 @@ def _drawn(keys: torch.Tensor, counter: torch.Tensor | int) -> np.ndarray:
 
 
 def _picked(chances: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Return the place in each row of cumulative chances that a number in (0, 1) falls on."""
+    """Return for each row of cumulative probabilities the index that a number in (0, 1) falls on."""
     return (chances <= (drawn * chances[:, -1])[:, None]).sum(1)

@@ -1,8 +1,8 @@
-"""How unlike clients are, in five numbers that are 0 where samples are dealt at random and grow with the skew.
+"""Measure how unlike clients are, by five numbers that are 0 if samples are dealt at random and grow with the skew.
 
-Each is corrected for chance: ten clients with a hundred samples of the same kind differ too. Labels and sizes are
-counted; what is computed of features looks at a sample of the clients' training samples, so that it takes a second
-with a million of them.
+Each is corrected for chance: even ten clients with a hundred samples of the same kind differ. Labels and sizes are
+counted exactly; the numbers about features use a sample of the clients' training samples, so that a million of them
+take a second.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from unalike import draws
 from unalike.data.columns import Columns
 from unalike.errors import UnalikeError
 
-CLIENTS = 40  # looked at for what is computed of features
-ROWS = 2_000  # of theirs together, fewer where samples are wide
-WORK = 1e10  # products of two numbers for all distances
+# clients used for the numbers about features
+CLIENTS = 40
+# their samples in all; fewer if samples are wide
+ROWS = 2_000
+# limit on multiplications for all distances
+WORK = 1e10
 WORDS = 256  # kinds of tokens that are told apart
-BINS = 10  # of a number to predict, each with as many samples
+# bins of a number to predict, with equally many samples each
+BINS = 10
 NEAREST = 5  # neighbours of a sample
-MATCHINGS = 10  # of clients' samples with others'
+# random matchings of clients' samples with others'
+MATCHINGS = 10
 
 MEANINGS = {
     "label_distance": "mixes of labels, client and all: 1 nothing in common",
@@ -84,7 +89,7 @@ def _label_distance(fed: Any) -> float:
 
 
 def _distance(counts: np.ndarray) -> float:
-    """Return the mean total variation distance of so many samples per client and class, corrected for chance."""
+    """Return the mean total variation distance for counts [clients, classes], corrected for chance."""
     sizes, classes, total = counts.sum(1, keepdims=True), counts.sum(0), counts.sum()
     expected = sizes * (classes / total)
     found = np.abs(counts - expected).sum() / (2 * total)
@@ -117,7 +122,7 @@ def _gini(sizes: np.ndarray) -> float:
 
 
 def _tenths(values: np.ndarray) -> np.ndarray:
-    """Return the tenth of all values in which each lies, 0 to 9; equal values lie in the same."""
+    """Return the tenth of all values in which each value lies, 0 to 9; equal values lie in the same tenth."""
     return np.searchsorted(np.quantile(values, np.arange(1, BINS) / BINS), values, side="right")
 
 
@@ -126,8 +131,8 @@ def _tenths(values: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Look:
-    """Some samples of some clients: features x [m, d], labels y [m, k], labels or tenths to tell samples apart
-    `kinds` [m], clients `owners` [m] numbered from 0, and what each of these clients weighs [K]."""
+    """Some samples of some clients: features x [m, d], labels y [m, k], labels or tenths `kinds` [m], clients `owners`
+    [m] numbered from 0, and the weight of each of these clients [K]."""
 
     x: torch.Tensor
     y: np.ndarray
@@ -138,8 +143,8 @@ class _Look:
 
 
 def _look(fed: Any, seed: int, half: int | None = None) -> _Look | None:
-    """Draw clients with at least two samples, and samples of theirs; None where there are no two such clients. `half`
-    (0 or 1): of one half of every client's samples only, drawn by the same seed."""
+    """Draw clients with at least two samples, and some of their samples; None if there are not two such clients. `half`
+    (0 or 1): use only one half of every client's samples, drawn by the same seed."""
     columns: Columns = fed.train
     least = 2 if half is None else 4
     able = np.flatnonzero(columns.sizes >= least)
@@ -166,7 +171,7 @@ def _look(fed: Any, seed: int, half: int | None = None) -> _Look | None:
 
 
 def _features(x: torch.Tensor) -> torch.Tensor:
-    """Return samples as rows of numbers: of tokens how often each occurs."""
+    """Return samples as rows of numbers; for tokens, how often each occurs."""
     x = x.reshape(len(x), -1).cpu()
     if x.is_floating_point():
         return x.float().nan_to_num()
@@ -182,7 +187,8 @@ def _distances(x: torch.Tensor) -> torch.Tensor:
 
 
 def _scale(squared: torch.Tensor) -> float:
-    """Return twice the squared bandwidth: the median distance, by which the kernel is exp(-squared / scale)."""
+    """Return the kernel's scale, twice the squared bandwidth, from the median distance: the kernel is exp(-squared /
+    scale)."""
     some = squared[:: len(squared) // 500 + 1, :: len(squared) // 500 + 1]
     pairs = some[tuple(torch.triu_indices(len(some), len(some), 1))]
     return 2 * float(pairs.median()) or 2 * float(pairs.mean()) or 1.0
@@ -192,15 +198,16 @@ def _scale(squared: torch.Tensor) -> float:
 
 
 def _between(kernel: torch.Tensor, look: _Look) -> float:
-    """Return the clients' mean squared MMD to all of them together, without bias: samples are not compared with
-    themselves."""
+    """Return the mean squared MMD between each client and all of them together, without bias: no sample is compared
+    with itself."""
     means = _block_means(kernel, look.owners)
     w = look.weights
     return float(w @ means.diagonal() - w @ means @ w)
 
 
 def _block_means(kernel: torch.Tensor, owners: np.ndarray) -> np.ndarray:
-    """Return the kernel's mean over pairs of two clients' samples, [K, K]; in a client over pairs of two samples."""
+    """Return the kernel's mean over pairs of two clients' samples, [K, K]; within a client over pairs of different
+    samples."""
     sizes = np.bincount(owners)
     own = torch.zeros(len(owners), len(sizes))
     own[torch.arange(len(owners)), torch.from_numpy(owners)] = 1
@@ -213,8 +220,9 @@ def _block_means(kernel: torch.Tensor, owners: np.ndarray) -> np.ndarray:
 
 
 def _disagreement(squared: np.ndarray, look: _Look, seed: int) -> float:
-    """Return min(1, 2p) (e - h), averaged over some matchings: a share p of the nearest neighbours are elsewhere, half
-    without skew; of these a share e has another label than the sample, of those at home a share h."""
+    """Return min(1, 2p) (e - h), averaged over some matchings. p: the share of a sample's nearest neighbours that
+    belong to other clients (1/2 without skew); e: the share of those with another label than the sample; h: the same
+    share among its own client's neighbours."""
     random = draws.generator(seed, "disagreement")
     found = []
     for _ in range(MATCHINGS):
@@ -225,12 +233,13 @@ def _disagreement(squared: np.ndarray, look: _Look, seed: int) -> float:
 
 
 def _neighbours(squared: np.ndarray, look: _Look, random: np.random.Generator) -> np.ndarray:
-    """Return the share of nearest neighbours that are elsewhere, and how much labels differ from those elsewhere and
-    from those at home, as sums over all neighbours.
+    """Return three sums over all nearest neighbours: how many belong to other clients, how much labels differ from
+    those, and how much from neighbours at the same client.
 
-    A client is compared with as many samples from elsewhere, with the same labels: pairs of one of its own and one of
-    others with the same label, where each sample looks for its neighbours in the other pairs. So without skew, and
-    with label skew alone, either side is as good."""
+    A client is compared with equally many samples of other clients that have the same labels: pairs of one of its own
+    samples and one of others' with the same label, where each sample looks for neighbours in the other pairs. So
+    without skew, and with label skew alone, both kinds are equally near.
+    """
     sums, weight = np.zeros(3), 0.0
     for k, own_weight in enumerate(look.weights):
         own, others = _matched(look.kinds, look.owners == k, random)
@@ -250,16 +259,16 @@ def _neighbours(squared: np.ndarray, look: _Look, random: np.random.Generator) -
 
 
 def _matched(kinds: np.ndarray, own: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of a client and rows of others, pair by pair of the same kind: as many as can be, at random."""
+    """Return rows of a client and rows of others in random pairs of the same kind, as many as possible."""
     sides = [random.permutation(np.flatnonzero(side)) for side in (own, ~own)]
-    # the n-th of a kind here with the n-th of that kind there
+    # pairs the n-th of a kind here with the n-th of that kind there
     mine, theirs = (kinds[rows] * len(kinds) + _place_in_kind(kinds[rows]) for rows in sides)
     _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
     return sides[0][here], sides[1][there]
 
 
 def _place_in_kind(kinds: np.ndarray) -> np.ndarray:
-    """Return how many of the same kind stand before each."""
+    """Return for each row how many earlier rows have the same kind."""
     order = np.argsort(kinds, kind="stable")
     place = np.empty(len(kinds), np.int64)
     place[order] = np.arange(len(kinds)) - np.searchsorted(kinds[order], kinds[order])
@@ -267,7 +276,7 @@ def _place_in_kind(kinds: np.ndarray) -> np.ndarray:
 
 
 def _differ(look: _Look, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how much labels of rows [m] differ from others' [m, n]: 0 or 1; of numbers the squared difference over
+    """Return how much labels of rows [m] differ from others' [m, n]: 0 or 1; for numbers, the squared difference over
     twice the variance."""
     if not look.regression:
         return (look.y[rows] != look.y[others, 0]).astype(np.float64)
@@ -279,8 +288,8 @@ def _differ(look: _Look, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _drift(fed: Any, seed: int) -> float:
-    """Return the clients' mean squared MMD of (x, y) between their first samples and their last, from different halves
-    of their rows: the same picture before and after is not two pictures."""
+    """Return the clients' mean squared MMD of (x, y) between their first samples and their last. Different halves of
+    their rows are compared, because a sample before and after a change is not two independent samples."""
     if fed.drift is None:
         return 0.0
     first, last = _look(fed.at(1), seed, half=0), _look(fed.at(fed.drift.rounds), seed, half=1)
@@ -295,7 +304,7 @@ def _drift(fed: Any, seed: int) -> float:
 
 
 def _same_label(first: _Look, last: _Look) -> torch.Tensor:
-    """Return the kernel of labels, [m, m]: 1 for the same class, else 0; of numbers exp(-d²/2), d in standard
+    """Return the kernel of labels, [m, m]: 1 for the same class, else 0; for numbers exp(-d²/2), d in standard
     deviations."""
     y = np.concatenate([first.y, last.y])
     if not first.regression:

