@@ -2,8 +2,8 @@
 
     python benchmarks/reader.py --seed 3 > page.md       # twenty; --count for another number
 
-The page has paths, signatures and docstrings, and no code. The reader says of each, in other words, what the function or
-class does; someone who knows the code judges the answers. The goal is that eighteen of twenty are right. `methods/` is
+The page has paths, signatures and docstrings, and no code. The reader says of each, in other words, what it does;
+someone who knows the code judges the answers. The goal is that eighteen of twenty are right. `methods/` is
 left out: its docstrings hold a paper's equation, and have their own form.
 """
 

@@ -1,9 +1,9 @@
-"""A plain Flower app, for those who run Flower already: unalike's server and clients under stock `flwr run`.
+"""A plain Flower app, for users who run Flower already: unalike's server and clients under stock `flwr run`.
 
-Only Flower's public face is used here. Stock Flower starts a process for every message, so it is slow (15 to 20 s a
-round on one machine, against about one with `unalike local-federation`), and its SuperNodes run the code of the app
-that they are sent, unless told otherwise. A client's state is in a folder, so it does not mind.
-See examples/flower-app.
+Only Flower's public interface is used here. Stock Flower starts a process for every message, so it is slow (15 to 20 s
+per round on one machine, against about one with `unalike local-federation`), and by default its SuperNodes run the code
+of the app that they are sent. A client's state is in a folder, so it survives between these processes. See
+examples/flower-app.
 
 On a SuperNode:  --node-config 'data="/path/mine.npz" state="/path/state" policy="/path/policy.toml"'
 For a run:       --run-config 'config="/path/run.toml" nodes=4'
@@ -23,33 +23,35 @@ from unalike.errors import UnalikeError, first_line
 from unalike.network.link import MAX_MESSAGE, Left, Lost, Parts
 from unalike.text import printable
 
-os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read at import; else every exit may wait for the network
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read at import; otherwise every exit may wait for the network
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-# a proxy is of no use on loopback; which of the two counts depends on the reader
+# no proxy for loopback; programs differ in which of the two names they read
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1", "localhost", "::1")))
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its own libraries' deprecations
+    # deprecations inside Flower's own libraries
+    warnings.simplefilter("ignore")
     from flwr.app import ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-PIECE = 16 << 20  # bytes of one record: Flower stores a record as one object, whose limit is 2 GiB
+# bytes per record: Flower stores a record as one object of at most 2 GiB
+PIECE = 16 << 20
 LEFT = 5
-GONE = {3: "it did not answer in time", LEFT: "it has left"}  # Flower's codes
-MAX_PARTS = 8  # of a message
-# what a record may say beside its bytes: which process answers, how long it took, what a client's owner should hear
+GONE = {3: "it did not answer in time", LEFT: "it has left"}  # Flower's error codes
+MAX_PARTS = 8  # most parts of a message
+# values that a record may have beside its bytes: the answering process, its duration, a notice for the client's owner
 ABOUT: dict[str, type] = {"process": str, "seconds": float, "notice": str}
 
 
 def content(parts: Parts, salt: bytes | None = None, **about: Any) -> RecordDict:
-    """Bytes as Flower's records. One record a part (or piece of a large one), as few objects as can be: the SuperLink
-    takes a request for each, and stores what is the same for all clients once.
+    """Return bytes as Flower's records: one record per part (or per piece of a large one), as few as possible, because
+    the SuperLink handles one request per object and stores objects that are equal for all clients once.
 
-    Objects go by a hash of their content, and whoever says first what an object's hash is decides what is under it. So
-    that nobody can foresee a message, its records hold a salt, the same in all messages of an exchange. about: further
-    values of the last part's first record (`ABOUT`).
+    Objects are identified by a hash of their content, and the first to declare a hash decides what is stored under it.
+    So that nobody can predict a message, its records hold a salt, the same in all messages of an exchange. about:
+    further values of the last part's first record (`ABOUT`).
     """
     salt, last = secrets.token_bytes(16) if salt is None else salt, f"{len(parts) - 1}.0"
     pieces: dict[str, Any] = {
@@ -62,7 +64,7 @@ def content(parts: Parts, salt: bytes | None = None, **about: Any) -> RecordDict
 
 
 def about_of(records: RecordDict) -> dict[str, Any]:
-    """Return what a message's records say beside its bytes (`ABOUT`), where it is of the right kind."""
+    """Return the values in a message's records beside its bytes (`ABOUT`), if they have the right types."""
     return {
         name: record[name]
         for record in records.values()
@@ -72,9 +74,9 @@ def about_of(records: RecordDict) -> dict[str, Any]:
 
 
 def parts_of(records: RecordDict) -> list[bytes]:
-    """The bytes of Flower's records; what was not made by `content` is refused."""
+    """Return the bytes in Flower's records; refuse records that `content` did not make."""
     parts: dict[int, dict[int, bytes]] = {}
-    total = 0  # one record may be there under many names
+    total = 0  # one record may occur under many names
     for name, record in records.items():
         part, _, piece = name.partition(".")
         ours = isinstance(record, ConfigRecord) and not record.keys() - {"bytes", "salt", *ABOUT}
@@ -95,7 +97,7 @@ def _number(text: str) -> bool:
 
 
 def answer_of(message: Message) -> bytes | Lost:
-    """A reply's bytes, or why there are none."""
+    """Return a reply's bytes, or why there are none."""
     if message.has_error():
         kind = Left if message.error.code == LEFT else Lost
         return kind(GONE.get(message.error.code, printable(f"{message.error.code} {message.error.reason}")))
@@ -123,18 +125,19 @@ class GridLink:
                 if client is not None:
                     try:
                         answer = answer_of(reply)
-                    except Exception as error:  # whatever its records are: they are one client's
+                    # any error in decoding: the records come from one client and concern it alone
+                    except Exception as error:
                         answer = Lost(first_line(error))
                     yield client, answer
             if waiting:
                 time.sleep(self.poll)
 
     def close(self, done: bool) -> None:
-        """Flower itself ends the run."""
+        """Do nothing: Flower itself ends the run."""
 
 
 def server_app() -> ServerApp:
-    """A ServerApp that runs a config file on the nodes that are there."""
+    """Return a ServerApp that runs a config file on the connected nodes."""
     app = ServerApp()
 
     @app.main()
@@ -160,7 +163,7 @@ def server_app() -> ServerApp:
 
 
 def client_app() -> ClientApp:
-    """A ClientApp that answers from the data and with the state that its node was given."""
+    """Return a ClientApp that answers from its node's data and state."""
     app = ClientApp()
 
     @app.train()

@@ -1,4 +1,4 @@
-"""Who takes part in a run, who keeps failing, and when somebody is asked again."""
+"""Which clients take part in a run, which keep failing, and when a failing client is asked again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable
 
 from unalike.network.link import Left
 
-FIRST_PAUSE, LONGEST_PAUSE = 4, 64  # exchanges for which a client that keeps failing is not asked; doubled each time
+# exchanges for which a failing client is not asked; doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 4, 64
 
 
 @dc.dataclass
 class Record:
-    """What the server remembers of one client.
+    """What the server remembers about one client.
 
-    planned: it has accepted the run's plan; failures: in a row; pause: exchanges until it is asked again; next_pause:
-    the one after; lost: exchanges in which nothing of use came; last: the last round that it answered; reason: of the
-    last failure; greetings: attempts to greet it that failed; patience: exchanges until it is greeted again.
+    planned: it has accepted the run's plan; failures: number in a row; pause: exchanges until it is asked again;
+    next_pause: the length of the next pause; lost: exchanges without a usable answer; last: the last round that it
+    answered; reason: of the last failure; greetings: failed attempts to greet it; patience: exchanges until it is
+    greeted again.
     """
 
     planned: bool = False
@@ -35,15 +37,16 @@ class Record:
 
 
 class Attendance:
-    """The records of all clients. Whoever fails `tries` times in a row is set aside, and asked again after 4, 8, 16 …
-    exchanges, so that one that never answers costs a deadline rarely. Whoever has left costs nothing, and is not."""
+    """The records of all clients. A client that fails `tries` times in a row is set aside and asked again after 4, 8,
+    16 … exchanges, so that a client that never answers rarely costs a deadline. A client that has left costs no time,
+    and is not set aside."""
 
     def __init__(self, names: list[str], tries: int, say: Callable[[str], None], online: Callable[[], set[int]]):
         self.names, self.tries, self.say, self.online = names, tries, say, online
         self.records = [Record() for _ in names]
 
     def due(self, asked: Iterable[int]) -> set[int]:
-        """Return which of these clients are asked this time; all of them where nobody would be."""
+        """Return which of these clients to ask in this exchange; all of them if otherwise none would be asked."""
         planned = [k for k in asked if self.records[k].planned]
         now = set()
         for k in planned:
@@ -54,7 +57,7 @@ class Attendance:
         return now or set(planned)
 
     def failed(self, client: int, reason: str) -> None:
-        """Write down that nothing of use came from a client that was asked."""
+        """Record that a client that was asked gave no usable answer."""
         record = self.records[client]
         record.lost += 1
         record.reason = reason
@@ -69,7 +72,7 @@ class Attendance:
             )
 
     def answered(self, client: int, round: int) -> None:
-        """Write down that an answer was of use."""
+        """Record that a client gave a usable answer."""
         record = self.records[client]
         if record.set_aside:
             self.say(f"{self.names[client]} answers again")
@@ -78,8 +81,8 @@ class Attendance:
     # ---- clients that come after the start
 
     def strangers(self) -> set[int]:
-        """Return the clients that have not accepted the plan and are due to be greeted; each failure halves how often
-        that is."""
+        """Return the clients that have not accepted the plan and should be greeted now; each failure halves how
+        often."""
         out = set()
         for k, record in enumerate(self.records):
             if record.planned:

@@ -1,9 +1,9 @@
 """The audit log of a client: one line of JSON for every field that left the machine, in audit.jsonl.
 
-A line says when, in answer to what, which field, its shape, kind of number, bytes and sha256: never a value, but for
-the words of an error. It is made from the very bytes that are sent, and written before these leave. Every line holds a
-hash over itself and the line before, and audit.head the last one, so that a line that was changed, put in or taken out
-is noticed. Whoever can write both files can write them anew: the log is for the owner's own eyes.
+A line has the time, the request that was answered, the field, its shape, dtype, bytes and SHA-256; never a value,
+except the text of an error. It is made from the very bytes that are sent, and written before they leave. Every line
+holds a hash over itself and the line before, and audit.head holds the last hash, so that a changed, inserted or removed
+line is noticed. Someone who can write both files can rewrite them: the log is for the owner's own use.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from unalike.errors import UnalikeError
 from unalike.network.tally import Tally
 
 FILE, HEAD = "audit.jsonl", "audit.head"
-FIRST = "0" * 64  # what stands before the first line
-SAID = ("format", "kind", "version")  # of a header: says nothing of this client
+FIRST = "0" * 64  # hash before the first line
+# fields of a header that say nothing about this client
+SAID = ("format", "kind", "version")
 CHAIN = "chain"
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 
 
 @dc.dataclass
 class Log:
-    """What a log holds: its lines, and what is wrong with it, if anything."""
+    """The content of a log: its lines, and what is wrong with it, if anything."""
 
     lines: list[dict[str, Any]]
     fault: str = ""
-    cut: int = 0  # bytes of a line that was begun when the machine stopped
+    # bytes of an incomplete last line, written when the machine stopped
+    cut: int = 0
     chain: str = FIRST
 
 
 class Audit:
-    """The log of one client's folder, to be written to; only the process that holds the folder's lock may."""
+    """The log in one client's folder, opened for writing; only the process that holds the folder's lock may do so."""
 
     def __init__(self, folder: Path):
         self.path, self.head = folder / FILE, folder / HEAD
@@ -57,7 +59,7 @@ class Audit:
                 self.tallies[line["run"]].add(line["round"], line["exchange"], line["kind"] == "evaluate")
 
     def write(self, answer: bytes, request: Mapping[str, Any], again: bool = False) -> None:
-        """Note all that leaves with an answer; request: the header of the request that it answers."""
+        """Record everything that leaves with an answer; request: the header of the request that it answers."""
         header, fields = contents(answer)
         about = {name: _short(request.get(name)) for name in ("run", "round", "exchange")}
         kind = "error" if header.get("kind") == "error" else str(request.get("kind"))[:40]
@@ -72,14 +74,15 @@ class Audit:
         self.chain, self.answers = chain, self.answers + 1
 
     def _append(self, lines: bytes, chain: str) -> None:
-        """Write lines to the disk, and where the chain ends."""
+        """Write lines to disk, and the chain's new last hash."""
         try:
             with open(self.path, "ab", opener=_private) as file:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
             head = _private(str(self.head), os.O_WRONLY | os.O_CREAT)
-            try:  # over what is there, which is as long: a machine that stops now leaves no half of it
+            # overwritten in place, since its length is the same: a machine that stops now leaves no half of it
+            try:
                 os.write(head, f"{self.count:020d} {chain}\n".encode())
             finally:
                 os.close(head)
@@ -90,7 +93,7 @@ class Audit:
 
 
 def _private(name: str, flags: int) -> int:
-    """Open a file that its owner alone can read, and no link."""
+    """Open a file that only its owner can read; refuse a link."""
     return os.open(name, flags | NO_FOLLOW, 0o600)
 
 
@@ -99,18 +102,18 @@ def _now() -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return what a request says, if it is a number or a short text: a log is no place for more."""
+    """Return a value from a request if it is a number or a short text; longer values do not belong in a log."""
     short = abs(value) < 1 << 63 if type(value) is int else isinstance(value, str) and len(value) < 40
     return value if short else None
 
 
 def _link(chain: str, line: Mapping[str, Any]) -> str:
-    """Return the hash of a line that comes after one with this hash."""
+    """Return the hash of a line that follows one with the hash `chain`."""
     return hashlib.sha256((chain + json.dumps(line)).encode()).hexdigest()
 
 
 def contents(answer: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the header of an answer, and what is in it: name, shape, kind, bytes and hash of every tensor."""
+    """Return the header of an answer, and the name, shape, dtype, bytes and hash of every tensor in it."""
     (length,) = struct.unpack("<Q", answer[:8])
     head = json.loads(answer[8 : 8 + length])
     header, data = json.loads(head.pop("__metadata__")["unalike"]), memoryview(answer)[8 + length :]
@@ -124,7 +127,7 @@ def contents(answer: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _words(header: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what an answer's header tells that the request did not."""
+    """Yield the values in an answer's header that were not in the request."""
     told = {n: v for n, v in header.items() if n not in SAID and (n not in request or request[n] != v)}
     facts = told.pop("facts", None)
     if isinstance(facts, dict):
@@ -146,7 +149,7 @@ def _firsts(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def read(folder: Path) -> Log:
-    """Read a log and see whether it is whole."""
+    """Read a log and check that it is complete and unchanged."""
     path = folder / FILE
     try:
         text = b"" if not path.exists() else path.read_bytes()

@@ -1,8 +1,8 @@
-"""A client of a real federation: its data, its state, and answers to what a server asks.
+"""A client of a real federation: its data, its state, and its answers to a server's requests.
 
-What the client decides itself is in its policy (`policy.py`), which is looked at for every plan and every request. All
-that leaves is in its audit log first (`audit.py`). It runs what it has installed. A method, model or loss from a file
-is run only if the client was given that very file, down to its last byte.
+The owner's decisions are in the client's policy (`policy.py`), which is checked for every plan and every request.
+Everything that leaves is written to the audit log first (`audit.py`). The client runs only code that it has installed:
+a method, model or loss from a file runs only if the client was given that very file, identical to the last byte.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ from unalike.nn.numerics import DTYPES, find_device
 from unalike.nn.task import Task, default_loss
 from unalike.settings.toml import dump_toml
 
-LONGEST = 60.0  # seconds between two tries of a client that is in trouble
+# longest pause in seconds between attempts of a client in trouble
+LONGEST = 60.0
 
 
 class OwnJob(Job):
-    """A job whose noise the server cannot know."""
+    """A job with noise that the server cannot predict."""
 
     def draws(self, who: int | np.ndarray, round: int, purpose: str) -> Draws:
         return SecretDraws(None if np.ndim(who) == 0 else len(np.atleast_1d(who)), self.task.device, self.task.dtype)
 
 
 class Client:
-    """Answers a server's requests from this client's data; one process at a time may use its folder."""
+    """Answers a server's requests from this client's data; only one process at a time may use its folder."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Client:
         ask: Callable[[str], bool] | None = None,
     ):
         """sealer: this client's keys, for methods whose clients seal rows for each other (`network.seal.Keyring`); ask:
-        shows a person what the server wants, and gives the answer; needed where the policy says so."""
+        a function that shows a person the server's request and returns the answer; needed if the policy demands it."""
         if len(data) != 1:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
         data.check(gaps=True)
@@ -93,14 +94,14 @@ class Client:
         self.runs, self.audit = Runs(folder), Audit(folder)
         self._secures: dict[str, SecureClient] = {}
         replace(folder / "policy.toml", dump_toml(self.policy.plain()).encode(), mode=0o600)
-        self._nodes: dict[str, Node] = {}  # of the present run, by its name
+        self._nodes: dict[str, Node] = {}  # nodes of the current run, by its name
         self._agreed: set[str] = set()
 
-    # ---- every request ends here
+    # ---- requests
 
     def answer(self, parts: Parts) -> bytes:
-        """The reply; whatever is wrong with the request becomes a reply that says so in one line. All of it is in the
-        audit log before it leaves; where it cannot be written there, nothing leaves."""
+        """Answer a request; any fault in it becomes a reply that says so in one line. The reply is in the audit log
+        before it leaves; if it cannot be written there, nothing leaves."""
         header: dict[str, Any] = {}
         again = False
         try:
@@ -115,14 +116,15 @@ class Client:
             self.say(f"refused: {error}")
             reply = wire.encode({"kind": "error", "reason": str(error)[:500]}, {})
         except Exception as error:
-            self.say(traceback.format_exc())  # for the client's own eyes: it may quote data
+            # for the client's own terminal: it may quote data
+            self.say(traceback.format_exc())
             reason = f"a fault inside the client, {type(error).__name__}: its log has more."
             reply = wire.encode({"kind": "error", "reason": reason}, {})
         self.audit.write(reply, header, again)
         return reply
 
     def _confirm(self, words: str) -> None:
-        """Ask a person, where the policy says so; what was agreed to once is not asked again."""
+        """Ask a person, if the policy demands it; a request that was agreed to once is not asked again."""
         if not self.policy.ask or words in self._agreed:
             return
         assert self.ask is not None
@@ -131,7 +133,7 @@ class Client:
         self._agreed.add(words)
 
     def _hello(self, request: Asked) -> bytes:
-        """Who is here: sizes and the kind of a sample."""
+        """Answer a greeting with sizes and the kind of a sample."""
         _same_version(request.header)
         data = self.data
         check_schema(data.schema, request.header.get("schema"))
@@ -149,7 +151,7 @@ class Client:
         return wire.encode({"kind": "reply", "version": unalike.__version__, "facts": facts}, {})
 
     def _prepare(self, request: Asked) -> bytes:
-        """Sums over the training samples, from which features are prepared."""
+        """Answer with sums over the training samples, from which features are prepared."""
         _same_version(request.header)
         train = self.data.train
         self.policy.limits.check_rows(len(train.y), "sums over")
@@ -159,7 +161,7 @@ class Client:
         return answer
 
     def _plan(self, request: Asked) -> bytes:
-        """What is to be done: looked at, and kept for a later start of this client."""
+        """Check the plan of a run, and keep it for a later start of this client."""
         run, plan = _run_id(request.header), request.header.get("plan")
         self.runs.check(run, self.policy)
         node = self._build(run, plan)
@@ -180,7 +182,7 @@ class Client:
         return reply
 
     def _wrap(self, request: Asked) -> bytes:
-        """Keys of rows that this client has sealed, for the clients that they are passed on to."""
+        """Return the keys of rows that this client has sealed, wrapped for the clients that receive them."""
         header = request.header
         reply = self._present(header).wrap(header)
         named = ", ".join(f"{row['field']} for client {row['receiver']}" for row in header["rows"][:5])
@@ -188,26 +190,27 @@ class Client:
         return reply
 
     def _sum(self, request: Asked) -> bytes:
-        """A stage of a secure sum."""
+        """Answer one stage of a secure sum."""
         secure = self._present(request.header).secure
         if secure is None:
             raise UnalikeError("The run's channel has no secure sum.")
         return secure.answer(request.header, request.tensors)
 
     def _secure(self, run: str, client: int, channel: Channel | None) -> SecureClient | None:
-        """Return this client's part in a run's secure sums, where it has any."""
+        """Return this client's part in a run's secure sums, if the run has any."""
         if channel is None or not channel.hides:
             return None
         signer = self.sealer if isinstance(self.sealer, Keyring) else None
         made = SecureClient(run, client, channel.hiding, channel.shares, signer=signer, say=self.say)
-        return self._secures.setdefault(run, made)  # a plan that comes again makes nobody forget what was opened
+        # a repeated plan must not make us forget what was already opened
+        return self._secures.setdefault(run, made)
 
     def _evaluate(self, request: Asked) -> bytes:
         self.policy.check_evaluation()
         return self._present(request.header).answer(request)
 
     def _end(self, request: Asked) -> bytes:
-        """The run is over; what the server counted is kept."""
+        """Note that the run is over, and keep the state that the server counted."""
         header = request.header
         told = header.get("acknowledged")
         if told is not None and type(told) is not int:
@@ -217,21 +220,21 @@ class Client:
         self.ended = True
         return wire.encode({"kind": "reply", "run": header["run"]}, {})
 
-    # ---- what a run needs
+    # ---- parts of a run
 
     def _present(self, header: dict[str, Any]) -> Node:
-        """Return the node of the present run, which a request must be of."""
+        """Return the node of the current run; refuse a request for another run."""
         run = _run_id(header)
         if run not in self._nodes:
             self._nodes = {run: self._build(run, self.runs.plan(run))}
         return self._nodes[run]
 
     def _admit(self, run: str, call: Call) -> None:
-        """Count a call that is to be answered anew; refuse one too many."""
+        """Count a call that must be computed anew; refuse it if the limit is reached."""
         self.audit.tallies[run].admit(call, self.policy)
 
     def _public(self, wanted: str | None) -> Public | None:
-        """Return this client's copy of the run's public set; refuse where it has none, or another."""
+        """Return this client's copy of the run's public set; refuse if it has none, or a different one."""
         if wanted is not None and self.data.public is None:
             raise UnalikeError(LACKS_PUBLIC)
         if wanted is not None and self.data.public_fingerprint() != wanted:
@@ -239,17 +242,18 @@ class Client:
         return None if wanted is None else self.data.public
 
     def _own_data(self, plan: dict[str, Any]) -> Federation:
-        """Return this client's data as the plan has them prepared, on their own."""
+        """Return this client's data alone, prepared as the plan says."""
         # the run may have more classes than this client has names for
         public = self._public(plan.get("public"))
         own = self.data.replace(classes=plan["classes"], label_names=None, global_test=None, public=public)
         if plan["preparation"] is not None:
             own = own.prepared_by(Preparation.from_plain(plan["preparation"]))
-        own.check()  # its labels are among the run's classes
+        # checks that labels are among the run's classes
+        own.check()
         return own
 
     def _build(self, run: str, plan: Any) -> Node:
-        """The node of a plan, after every part of it was checked."""
+        """Return the node for a plan, after checking every part of it."""
         check_plan(plan)
         policy = self.policy
         policy.check_clients(plan["clients"])
@@ -275,7 +279,8 @@ class Client:
         policy.check_model(network_digest(module))
         loss, buffers = config.make_loss(network), settings.get("buffers", "average")
         if method.serverless and buffers == "average":
-            buffers = "local"  # as at the server: there is nobody to average statistics
+            # as at the server: without a server there is nobody to average statistics
+            buffers = "local"
         loss.setdefault("loss", default_loss(data.train.y))
         unit = None if own.preparation is None else own.preparation.target
         task = Task(module, **loss, dtype=dtype, device=self.device, buffers=buffers, unit=unit)
@@ -308,14 +313,14 @@ def _same_version(header: dict[str, Any]) -> None:
 
 
 def _run_id(header: dict[str, Any]) -> str:
-    """It becomes a folder's name, so it may be nothing else."""
+    """Return the run's name; refuse anything that could not safely be a folder's name."""
     run = header.get("run")
     if not isinstance(run, str) or not RUN_ID.fullmatch(run):
         raise UnalikeError(f"The request is of the run {reprlib.repr(run)}, which is no run's name.")
     return run
 
 
-# a kind of message and what answers it; whatever an answer holds is in the audit log
+# kinds of messages and the functions that answer them; every answer goes into the audit log
 ANSWERS: dict[str, Callable[[Client, Asked], bytes]] = {
     "hello": Client._hello, "prepare": Client._prepare, "plan": Client._plan, "request": Client._request,
     "wrap": Client._wrap, "sum": Client._sum, "evaluate": Client._evaluate, "end": Client._end,
@@ -323,18 +328,18 @@ ANSWERS: dict[str, Callable[[Client, Asked], bytes]] = {
 
 
 class Patience:
-    """Says a trouble once, and waits longer every time that it comes again."""
+    """Reports a problem once, and waits longer each time it recurs."""
 
     def __init__(self, say: Callable[[str], None], first: float, pause: Callable[[float], None]):
         self.say, self.first, self.pause = say, first, pause
         self.calm()
 
     def calm(self) -> None:
-        """Forget the trouble: it is over."""
+        """Forget the problem: it is over."""
         self.said, self.wait = "", self.first
 
     def bear(self, trouble: str) -> None:
-        """Say it if it is new, and wait."""
+        """Report the problem if it is new, and wait."""
         if trouble != self.said:
             self.say(trouble)
         self.said = trouble
@@ -345,7 +350,7 @@ class Patience:
 def attend(
     link: ClientLink, client: Client, once: bool = False, poll: float = 0.2, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Join, and answer until told otherwise: for ever, or until a run is over."""
+    """Join, and answer requests for ever, or with `once` until a run is over."""
     link.join()
     client.say("joined")
     patience = Patience(client.say, poll, pause)
@@ -360,7 +365,8 @@ def attend(
                 patience.calm()
             except Untrusted as error:
                 patience.bear(f"{error} Waiting for the server that this client knows.")
-            except UnalikeError as error:  # bytes that are no message at all: the server hears nothing
+            # bytes that are no message at all get no answer
+            except UnalikeError as error:
                 patience.bear(str(error))
             except Away as error:
                 client.say(f"{error} Joining again.")
@@ -370,7 +376,7 @@ def attend(
 
 
 def _rejoin(link: ClientLink, client: Client, patience: Patience) -> None:
-    """Join again; a server that cannot be trusted is waited for as one that is away."""
+    """Join again; a server whose certificate is not trusted is waited for like one that is away."""
     while True:
         try:
             link.join()

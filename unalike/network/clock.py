@@ -1,16 +1,17 @@
-"""Clocks that do not agree: signatures carry the time, so a client whose clock is off is refused as a stranger is."""
+"""Clocks that disagree: signatures carry the time, so a client whose clock is wrong is refused like a stranger."""
 
 from __future__ import annotations
 
 import datetime
 import email.utils
 
-AHEAD, BEHIND = 4.0, 300.0  # seconds that a client's clock may be off, a little less than Flower allows
+# seconds by which a client's clock may be off, a little less than Flower allows
+AHEAD, BEHIND = 4.0, 300.0
 
 
 def clock_words(date: str | None, now: datetime.datetime) -> str:
-    """Return what is wrong with this machine's clock beside the server's, as its answer's Date tells; nothing where it
-    is right, or nobody can say."""
+    """Return what is wrong with this machine's clock, compared with the Date of the server's answer; "" if it is right
+    or cannot be judged."""
     try:
         there = email.utils.parsedate_to_datetime(date or "")
         seconds = (now - there).total_seconds()

@@ -1,4 +1,5 @@
-"""The door between the clients' port and Flower's SuperLink: what an outsider can make it read, keep and wait for.
+"""A filter between the clients' port and Flower's SuperLink: it limits what an outsider can make the server read, store
+and wait for.
 
 An outsider may open a few connections, each for some seconds, and send headers of some kilobytes. A body is read only
 after the headers have named a registered key, only up to the limit of its call, and only as long as it keeps coming.
@@ -14,20 +15,25 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-HANDSHAKE = 10.0  # seconds for TLS
-HEADERS = 10.0  # seconds from a connection, or from the last answer, to the end of a request's headers
-PAUSE = 30.0  # seconds without a byte of a body that has begun
-WHOLE = 900.0  # seconds for a call in all
-MAX_HEADERS = 64 << 10  # bytes before a request's headers have ended
-PER_PEER, PER_KEY = 64, 8  # connections from one address: so many, or so many for each registered key
-RESERVE = 64  # files that the process needs beside its connections
+HANDSHAKE = 10.0  # seconds for the TLS handshake
+# seconds from a connection, or from the last answer, to the end of a request's headers
+HEADERS = 10.0
+PAUSE = 30.0  # longest pause, in seconds, within a body
+WHOLE = 900.0  # seconds for a whole call
+# most bytes before a request's headers end
+MAX_HEADERS = 64 << 10
+# connections per address: this many, or this many per registered key
+PER_PEER, PER_KEY = 64, 8
+# open files that the process needs beside its connections
+RESERVE = 64
 
-Admit = Callable[[str, dict[bytes, bytes]], int]  # (path, headers) -> bytes of a body at most; minus a status: refused
-Inspect = Callable[[str], Callable[[bytes], bool] | None]  # path -> a check of the whole body, where there is one
+# (path, headers) -> most bytes of the body; a negative HTTP status refuses
+Admit = Callable[[str, dict[bytes, bytes]], int]
+Inspect = Callable[[str], Callable[[bytes], bool] | None]  # path -> a check of the complete body, if there is one
 
 
 class Refused(Exception):
-    """A request that is answered with a status and nothing else."""
+    """Raised for a request that is answered with a status and nothing else."""
 
     def __init__(self, status: int):
         super().__init__(str(status))
@@ -35,7 +41,7 @@ class Refused(Exception):
 
 
 class Gate:
-    """Counts connections by peer, and closes those that are slow."""
+    """Counts connections by address, and closes slow ones."""
 
     def __init__(self, keys: int = 1, most: int = 10_000):
         self.per_peer, self.most = max(PER_PEER, PER_KEY * keys), most
@@ -44,7 +50,7 @@ class Gate:
         self._close: dict[Any, Callable[[], None]] = {}
 
     def enter(self, peer: str) -> bool:
-        """Return whether one more connection from this address may come in."""
+        """Return whether one more connection from this address is allowed, and count it."""
         if self.open[peer] >= self.per_peer or self.open.total() >= self.most:
             return False
         self.open[peer] += 1
@@ -56,18 +62,18 @@ class Gate:
             del self.open[peer]
 
     def connected(self, client: Any, close: Callable[[], None]) -> None:
-        """Hear of a connection after its handshake; it must send the headers of a request soon."""
+        """Register a connection after its handshake; it must soon send the headers of a request."""
         self._close[client] = close
         self.waiting(client)
 
     def waiting(self, client: Any) -> None:
-        """Give a connection its time until the next request's headers."""
+        """Start the time limit for the next request's headers on a connection."""
         self.heard(client)
         if client in self._close:
             self._slow[client] = asyncio.get_running_loop().call_later(HEADERS, self._close[client])
 
     def heard(self, client: Any) -> None:
-        """Hear that a request's headers have come."""
+        """Note that a request's headers have arrived."""
         if (timer := self._slow.pop(client, None)) is not None:
             timer.cancel()
 
@@ -77,7 +83,7 @@ class Gate:
 
 
 def door(app: Any, admit: Admit, inspect: Inspect = lambda path: None, gate: Gate | None = None) -> Any:
-    """Return the app behind a door. `admit` judges path and headers before anything of the body is read."""
+    """Return the app wrapped in the filter. `admit` judges path and headers before any of the body is read."""
 
     async def guard(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -125,7 +131,8 @@ async def _through(app: Any, scope: Any, receive: Any, send: Any, admit: Admit, 
         await asyncio.wait_for(app(scope, body, answer), WHOLE)
     except TimeoutError:
         body.refused = Refused(408)
-    except Exception:  # the app may have made something else of it
+    # the app may have turned the refusal into another error
+    except Exception:
         if body.refused is None:
             raise
     if body.refused is not None and not begun:
@@ -133,7 +140,7 @@ async def _through(app: Any, scope: Any, receive: Any, send: Any, admit: Admit, 
 
 
 class Body:
-    """ASGI's `receive` with a limit of bytes in all, and of seconds for each piece of a body. refused: why it ended."""
+    """ASGI's `receive` with limits on the total bytes and on the seconds per piece of a body. refused: why it ended."""
 
     refused: Refused | None = None
 
@@ -141,7 +148,8 @@ class Body:
         self.receive, self.most, self.seen, self.whole = receive, most, 0, False
 
     async def __call__(self) -> Any:
-        if self.whole:  # what comes now is the end of the connection, whenever that is
+        # the body is complete: the next event is the end of the connection, with no time limit
+        if self.whole:
             return await self.receive()
         try:
             event = await asyncio.wait_for(self.receive(), PAUSE)
@@ -167,7 +175,7 @@ async def _whole(receive: Callable[[], Awaitable[Any]]) -> bytes:
 
 
 def _again(body: bytes, receive: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
-    """Return a `receive` that gives this body, then what else comes."""
+    """Return a `receive` that first gives this body, then further events."""
     events = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Any:
@@ -186,11 +194,13 @@ async def _answer(send: Any, status: int) -> None:
 
 
 def guarded(kind: type, gate: Gate, peer: str) -> type:
-    """Return uvicorn's protocol of a connection, with the gate told of it and a limit on the bytes of headers."""
+    """Return uvicorn's protocol class for a connection, extended to report to the gate and to limit the bytes of
+    headers."""
 
     class Guarded(kind):  # type: ignore[misc, valid-type]
         before = 0  # bytes of headers so far
-        inside = ended = False  # a request's headers have ended and its body has not; either did just now
+        # inside: headers have ended and the body has not; ended: either ended just now
+        inside = ended = False
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -208,7 +218,7 @@ def guarded(kind: type, gate: Gate, peer: str) -> type:
             if self.before > MAX_HEADERS and hasattr(kind, "on_headers_complete"):
                 self.transport.abort()
 
-        def on_headers_complete(self) -> None:  # of httptools; h11 has a limit of its own
+        def on_headers_complete(self) -> None:  # httptools only; h11 has its own limit
             self.inside = self.ended = True
             super().on_headers_complete()
 
@@ -220,7 +230,7 @@ def guarded(kind: type, gate: Gate, peer: str) -> type:
 
 
 class Listener:
-    """Accepts connections of one socket as the gate allows."""
+    """Accepts connections on one socket, as far as the gate allows."""
 
     def __init__(self, sock: socket.socket, gate: Gate, tls: ssl.SSLContext | None, protocol: Callable[[type], Any]):
         self.sock, self.gate, self.tls, self.protocol = sock, gate, tls, protocol
@@ -232,7 +242,7 @@ class Listener:
         while True:
             try:
                 connection, address = await loop.sock_accept(self.sock)
-            except OSError:  # no file is left: some will be
+            except OSError:  # no file descriptor is free at the moment
                 await asyncio.sleep(0.05)
                 continue
             peer = str(address[0])
@@ -265,7 +275,7 @@ class Listener:
 
 
 def gated(config: Any, gate: Gate) -> Any:
-    """Return uvicorn's server with connections through the gate."""
+    """Return uvicorn's server with its connections going through the gate."""
     import uvicorn
 
     class Guarded(uvicorn.Server):
@@ -282,7 +292,7 @@ def gated(config: Any, gate: Gate) -> Any:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may; return how many connections that leaves room for."""
+    """Raise this process's limit on open files as far as allowed; return how many connections that allows."""
     try:
         import resource
     except ImportError:  # not on Windows

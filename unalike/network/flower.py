@@ -1,11 +1,11 @@
-"""Everything that touches Flower: the two ends of its network spoken from processes of ours, and its SuperLink.
+"""Everything that touches Flower: both ends of its network, run inside processes of ours, and its SuperLink.
 
-Stock Flower starts a process for every message. Here the server and every client are one process each for as long as
-they live, and only the SuperLink between them is Flower's; no code travels, a client runs what it has installed.
+Stock Flower starts a process for every message. Here the server and every client are one long-lived process each, and
+only the SuperLink between them is Flower's. No code travels: a client runs only what it has installed.
 
-Most of these imports are not Flower's public face: hence `flwr>=1.41,<1.42`, and none of them anywhere else.
-Flower answers some failures by a SIGINT to its own process or by leaving it; its own retries and heartbeats are
-therefore not used.
+Most of these imports are not part of Flower's public interface: hence `flwr>=1.41,<1.42`, and no such import anywhere
+else. Flower reacts to some failures with a SIGINT to its own process or by exiting; therefore its retries and
+heartbeats are not used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from unalike.network.profile import Times
 from unalike.text import printable
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # its own libraries' deprecations
+    # deprecations inside Flower's own libraries
+    warnings.simplefilter("ignore")
     import httpx
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
     from flwr.app import Message
@@ -70,16 +71,22 @@ with warnings.catch_warnings():
 
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
-FIRST_WAIT = 0.05  # for an object still on its way up; Flower's own first wait is a second
-SOON = 5.0  # seconds in which a server gets to know a client
-FIRST_RETRY = 0.2  # seconds; doubled from time to time
-GRACE = 30.0  # seconds that the SuperLink keeps a message beyond its deadline
-PULLS = 4  # objects that the server fetches at once
-MAX_DEPTH, MAX_OBJECTS = 3, MAX_MESSAGE // PIECE + 64  # of a message
-MAX_CALL = 1 << 20  # bytes of a call or of its answer, but for objects
-MAX_OBJECT = PIECE + (1 << 20)  # bytes of one
+# wait for an object that is still being uploaded; Flower's own first wait is a second
+FIRST_WAIT = 0.05
+# seconds within which a server should know a client
+SOON = 5.0
+FIRST_RETRY = 0.2  # seconds; doubled at each retry
+# seconds for which the SuperLink keeps a message beyond its deadline
+GRACE = 30.0
+# objects that the server fetches in parallel
+PULLS = 4
+MAX_DEPTH, MAX_OBJECTS = 3, MAX_MESSAGE // PIECE + 64  # limits on a message's tree of objects
+# most bytes of a call or its answer, except objects
+MAX_CALL = 1 << 20
+MAX_OBJECT = PIECE + (1 << 20)  # most bytes of one object
 TWO = "another process uses this client's key too, and the server's requests go to one or the other: stop one of them"
-BEAT = 10.0  # seconds between a client's signs of life, Flower's least; it counts as gone after two
+# seconds between a client's heartbeats, Flower's minimum; after two missed ones it counts as gone
+BEAT = 10.0
 SECRET, SECRET_HEADER = "UNALIKE_ADMIN_SECRET", "x-unalike-secret"
 
 STUB = b"""
@@ -98,21 +105,21 @@ clientapp = "stub:app"
 
 
 def _stub() -> Fab:
-    """A run must name an app to Flower; clients that hold their own code never open this one."""
+    """Return an empty app: a run must name one to Flower, but clients with their own code never open it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from flwr.cli.build import build_fab_from_files  # half a second that clients need not spend
+        from flwr.cli.build import build_fab_from_files  # takes half a second, which clients need not spend
 
         data, _ = build_fab_from_files({"pyproject.toml": STUB, "stub.py": b"app = None\n"})
     return Fab(hashlib.sha256(data).hexdigest(), data, {})
 
 
-# ---------------------------------------------------------------- what both ends share
+# ---------------------------------------------------------------- both ends
 
 
 def object_ids(tree: Any) -> list[str]:
-    """Return the ids of a message's objects, of a tree that is no larger and no deeper than a message of ours: the
-    message, its records, and each of these."""
+    """Return the ids of a message's objects (the message, its records, and theirs); refuse a tree that is larger or
+    deeper than our messages are."""
     level, ids = [tree], list[str]()
     for _ in range(MAX_DEPTH):
         ids += [node.object_id for node in level]
@@ -125,7 +132,7 @@ def object_ids(tree: Any) -> list[str]:
 
 
 class _Coming:
-    """A message whose objects come one by one."""
+    """A message whose objects arrive one by one."""
 
     def __init__(self, tree: Any, message_id: str):
         self.id, self.missing, self.found = message_id, object_ids(tree), dict[str, bytes]()
@@ -139,7 +146,7 @@ class _Coming:
         self.missing.remove(object_id)
 
     def message(self) -> Message:
-        """Return the message, all of whose objects have come."""
+        """Return the message once all its objects have arrived."""
         message = transfer.inflate_object_from_contents(self.id, self.found)
         if not isinstance(message, Message):
             raise UnalikeError("A message has a record that is none of ours.")
@@ -148,7 +155,7 @@ class _Coming:
 
 
 def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: float) -> Message:
-    """Return a message with all its objects, up to a limit of bytes and of time."""
+    """Fetch a message with all its objects, within limits of bytes and time."""
     coming, wait, end = _Coming(tree, message_id), FIRST_WAIT, time.monotonic() + max(seconds, 1.0)
     while coming.missing:
         for object_id in [*coming.missing]:
@@ -163,33 +170,34 @@ def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: flo
 
 
 class _End:
-    """An end of Flower's network: messages go through `_http`, as `_node`, in pieces."""
+    """One end of Flower's network: sends and receives messages through `_http`, as `_node`, in pieces."""
 
     _http: Any
     _node: Any
 
     def _ask(self, fn: Callable[[Any], Any], request: Any) -> Any:
-        """Make one request of Flower's and return its answer."""
+        """Send one of Flower's requests and return its answer."""
         raise NotImplementedError
 
     def _pull(self, run: int) -> Callable[[str], bytes]:
-        """Return the function that gives an object's bytes; ObjectUnavailableError: they have not come yet."""
+        """Return a function that fetches an object's bytes; it raises ObjectUnavailableError if they are not uploaded
+        yet."""
         get = lambda request: self._ask(self._http.PullObject, request)  # noqa: E731
         return calls.make_pull_object_fn_protobuf(get, self._node, run)
 
     def _confirm(self, run: int, message_id: str) -> None:
-        """Say that a message has come: the SuperLink may forget it."""
+        """Confirm that a message has arrived: the SuperLink may delete it."""
         confirm = lambda request: self._ask(self._http.ConfirmMessageReceived, request)  # noqa: E731
         calls.make_confirm_message_received_fn_protobuf(confirm, self._node, run)(message_id)
 
     def _take(self, tree: Any, run: int, message_id: str, seconds: float) -> Message:
-        """Fetch a message and confirm that it has come."""
+        """Fetch a message and confirm that it has arrived."""
         message = _fetch(tree, message_id, self._pull(run), seconds)
         self._confirm(run, message_id)
         return message
 
     def _push(self, messages: list[Message], request: type, run: int, **more: Any) -> Any:
-        """Send messages, and those of their objects that the SuperLink does not have; return its answer."""
+        """Send messages, and those of their objects that the SuperLink lacks; return its answer."""
         with objects.no_object_id_recompute():
             nested: dict[str, Any] = {}
             for message in messages:
@@ -206,7 +214,7 @@ class _End:
 
 
 def _attempt(pull: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
-    """Return a function that gives an object's bytes; None where they have not come yet."""
+    """Return a function that fetches an object's bytes, or None if they are not uploaded yet."""
 
     def attempt(object_id: str) -> bytes | None:
         with contextlib.suppress(transfer.ObjectUnavailableError):
@@ -217,7 +225,7 @@ def _attempt(pull: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
 
 
 class _Secret:
-    """Says the secret that the SuperLink's inner door asks for."""
+    """Adds the secret that the SuperLink's inner port requires to every request."""
 
     def __init__(self, secret: str):
         self.secret = secret
@@ -228,10 +236,10 @@ class _Secret:
 
 
 class Refused(Exception):
-    """The other end answered, and the answer is no."""
+    """Raised when the other end answers with a refusal."""
 
     def __init__(self, status: int, text: str, date: str | None = None):
-        """date: when it answered, by its own clock."""
+        """date: the time of the answer by the other end's clock."""
         super().__init__(f"{status} {text[:200]}")
         self.status, self.clock = status, clock_words(date, datetime.datetime.now(datetime.UTC))
 
@@ -243,7 +251,8 @@ def _call(
     patience: float,
     waiting: Callable[[str], None] = lambda reason: None,
 ) -> Any:
-    """One request of Flower's; waits out a server that is away, up to `patience` seconds. waiting: told why, once."""
+    """Send one of Flower's requests; wait for a server that is away, up to `patience` seconds. waiting: called once
+    with the reason for waiting."""
     wait, end = FIRST_RETRY, time.monotonic() + patience
     while True:
         try:
@@ -273,7 +282,7 @@ def _call(
 class FlowerServer(_End):
     """The server's end of Flower's network: admits the registered keys, opens a run, exchanges messages.
 
-    address, ca, secret: of the SuperLink's inner door; keys: the clients' public keys, by which they are numbered.
+    address, ca, secret: of the SuperLink's inner port; keys: the clients' public keys, which give their numbers.
     """
 
     def __init__(self, address: str, ca: bytes, secret: str, keys: list[bytes], poll: float = 0.1):
@@ -281,9 +290,10 @@ class FlowerServer(_End):
         self.notice: Callable[[int, str], None] = lambda client, text: None
         self.times: Any = Times()
         self._pool = ThreadPoolExecutor(PULLS)
-        self._processes: dict[int, list[str]] = {}  # of each client, those that answered last
+        self._processes: dict[int, list[str]] = {}  # per client, the processes that answered last
         self._doubled: set[int] = set()
-        self._node = Node(node_id=1)  # the SuperLink itself, by Flower's rule
+        # the SuperLink itself, by Flower's convention
+        self._node = Node(node_id=1)
         door = _Secret(secret)
         self._open = lambda kind, *more: kind.from_server_address(address, False, ca, [door, *more])
         with self._open(ControlHttpClient, RuntimeVersionHttpInterceptor(component_name="flwr CLI")) as control:
@@ -302,7 +312,7 @@ class FlowerServer(_End):
         threading.Thread(target=self._beats, daemon=True).start()
         self._task = self._ask(self._http.PullTaskInput, runtime.PullTaskInputRequest())
         self._run = self._task.run.run_id
-        TaskIdentity.task_id, TaskIdentity.run_id = self._task.task_id, self._task.run.run_id  # Message() reads them
+        TaskIdentity.task_id, TaskIdentity.run_id = self._task.task_id, self._task.run.run_id  # Message() reads these
         TaskIdentity.node_id = self._task.context.node_id
 
     def _ask(self, fn: Callable[[Any], Any], request: Any) -> Any:
@@ -313,7 +323,7 @@ class FlowerServer(_End):
 
     def _beats(self) -> None:
         while not self._stop.is_set():
-            with contextlib.suppress(httpx.HTTPError):  # a later call of ours says it better
+            with contextlib.suppress(httpx.HTTPError):  # a later call of ours gives a better error
                 self._http.SendTaskHeartbeat(runtime.SendTaskHeartbeatRequest())
             self._stop.wait(BEAT)
 
@@ -322,8 +332,9 @@ class FlowerServer(_End):
         return {self._numbers[n.node_id] for n in there if n.node_id in self._numbers}
 
     def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """Send to each and give the answers as they come. What clients upload is fetched side by side, so that one that
-        stops half-way holds up nobody; after the deadline, what has come by then is still taken."""
+        """Send each client its request and yield the answers as they come. Uploads are fetched in parallel, so that
+        a client that stops half-way delays no other; at the deadline, answers that are complete by then are still
+        taken."""
         end, salt = time.monotonic() + seconds, secrets.token_bytes(16)
         asked = {k: self._message(k, parts, salt, seconds) for k, parts in requests.items()}
         with self.times.spent("superlink"):
@@ -344,11 +355,11 @@ class FlowerServer(_End):
 
     def _message(self, client: int, parts: Parts, salt: bytes, seconds: float) -> Message:
         about = {"notice": TWO} if client in self._doubled else {}
-        # beyond the deadline, so that the SuperLink still has what came just before it
+        # kept beyond the deadline, so that the SuperLink still has answers that came just before it
         return Message(content(parts, salt, **about), self._ids[client], "train", ttl=seconds + GRACE)
 
     def _declared(self, waiting: dict[str, int], coming: dict[int, _Coming]) -> Iterator[tuple[int, Lost]]:
-        """Look once for answers that are on their way: these move from `waiting` to `coming`."""
+        """Look once for answers that have been announced; these move from `waiting` to `coming`."""
         if not waiting:
             return
         with self.times.spent("superlink"):
@@ -362,7 +373,7 @@ class FlowerServer(_End):
                     yield client, Lost(str(error))
 
     def _whole(self, coming: dict[int, _Coming]) -> Iterator[tuple[int, bytes | Lost]]:
-        """Fetch once what has come of each answer; yield those that are whole, and those that cannot be read."""
+        """Fetch once whatever has arrived of each answer; yield the complete ones, and those that cannot be read."""
         attempt = _attempt(self._pull(self._run))
         for client, one in [*coming.items()]:
             try:
@@ -371,7 +382,8 @@ class FlowerServer(_End):
                         if data is not None:
                             one.take(object_id, data)
                     answer = None if one.missing else self._received(client, one)
-            except Exception as error:  # whatever Flower's decoding makes of bytes that lie
+            # any error that Flower's decoding raises for malformed bytes
+            except Exception as error:
                 answer = Lost(f"its answer cannot be read ({line_of(error)})")
             if answer is not None:
                 del coming[client]
@@ -383,14 +395,15 @@ class FlowerServer(_End):
         if message.has_content():
             about = about_of(message.content)
             longer = min(about.get("seconds", 0.0), 1e6) - self._slowest
-            if longer > 0:  # counted at once: the last answer ends the exchange
+            # counted at once, because the last answer ends the exchange
+            if longer > 0:
                 self.times.clients += longer
                 self._slowest += longer
             self._see(client, about.get("process", ""))
         return answer_of(message)
 
     def _see(self, client: int, process: str) -> None:
-        """Notice one key in two processes: an earlier process answers again after a later one has."""
+        """Detect one key used by two processes: an earlier process answers again after a later one has."""
         seen = self._processes.setdefault(client, [])
         if process in seen[:-1] and client not in self._doubled:
             self._doubled.add(client)
@@ -399,10 +412,10 @@ class FlowerServer(_End):
             self._processes[client] = [*[p for p in seen[-3:] if p != process], process[:64]]
 
     def close(self, done: bool) -> None:
-        """End the run in Flower's books."""
+        """End the run in Flower's records."""
         self._stop.set()
         status, why = ("completed", "") if done else ("failed", "left early")
-        with contextlib.suppress(httpx.HTTPError):  # it may be gone
+        with contextlib.suppress(httpx.HTTPError):  # the SuperLink may be gone
             end = runtime.PushTaskOutputRequest(context=self._task.context, sub_status=status, details=why)
             self._http.PushTaskOutput(end)
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -413,7 +426,7 @@ class FlowerServer(_End):
 
 
 def hardened(http: httpx.Client) -> None:
-    """Let this end follow nobody elsewhere, unpack nothing, and read no answer that does not end."""
+    """Make this HTTP client follow no redirects, unpack no compressed answers, and read none without limit."""
     http.follow_redirects = False
     http.headers["accept-encoding"] = "identity"
     http.event_hooks = {"request": [], "response": [_limited]}
@@ -428,7 +441,7 @@ def _limited(response: httpx.Response) -> None:
 
 
 class _Limited(httpx.SyncByteStream):
-    """An answer's bytes, up to a number and up to a time."""
+    """An answer's bytes, limited in number and time."""
 
     def __init__(self, stream: Any, most: int, seconds: float = WHOLE):
         self.stream, self.left, self.end = stream, most, time.monotonic() + seconds
@@ -447,9 +460,9 @@ class _Limited(httpx.SyncByteStream):
 class FlowerClient(_End):
     """A client's end of Flower's network.
 
-    address, ca: of the SuperLink's outer door; key: the private key's file; memory: a file for the name that the
-    SuperLink gave; wait: seconds for a server that is away; patience: seconds for a server that thinks this key is
-    still there, or does not know it; say: what a person should hear.
+    address, ca: of the SuperLink's outer port; key: file of the private key; memory: file for the name that the
+    SuperLink gave; wait: seconds to wait for a server that is away; patience: seconds to wait for a server that thinks
+    this key is still connected, or does not know it; say: called with messages for a person.
     """
 
     def __init__(
@@ -473,7 +486,7 @@ class FlowerClient(_End):
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         signed = NodeAuthHttpInterceptor(private, private.public_key())  # type: ignore[arg-type]
         self._http = FleetHttpClient.from_server_address(address, False, ca, [version, signed])
-        hardened(vars(self._http)["_client"])  # Flower gives it no name
+        hardened(vars(self._http)["_client"])  # the attribute has no public name
         self._process, self._since = secrets.token_hex(8), 0.0
         self._stop, self._beating = threading.Event(), threading.Event()
         self._node: Any = None
@@ -499,7 +512,7 @@ class FlowerClient(_End):
                         "differ: they must agree to a few seconds.)"
                     )
                     raise UnalikeError(f"The server does not let this key in ({error}). {why}") from None
-                # a server that has just started, or has not noticed a predecessor's end, says 412 for a moment
+                # a server that has just started, or has not noticed that a predecessor ended, answers 412 for a moment
                 if not refused and (error.status != 412 or time.monotonic() > begin + min(SOON, self._patience / 2)):
                     again = f"trying again for {self._patience:g} s"
                     self._say(f"{self._address} refuses this key ({error}); {error.clock or again}")
@@ -513,14 +526,14 @@ class FlowerClient(_End):
             threading.Thread(target=self._beats, daemon=True).start()
 
     def _leave_as_before(self) -> None:
-        """A client that was killed is thought to be there for two more beats, and would not be let in: say goodbye for
-        it. Who has its key and its folder is its successor."""
+        """Sign off on behalf of a killed predecessor: the server would count it as present for two more heartbeats and
+        refuse this client. Having its key and its folder makes this process its successor."""
         with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
             self._http.DeactivateNode(fleet.DeactivateNodeRequest(node_id=int(self._memory.read_text())))
 
     def _beats(self) -> None:
         while not self._stop.wait(BEAT * 0.4):
-            with contextlib.suppress(httpx.HTTPError):  # `receive` notices, and says it
+            with contextlib.suppress(httpx.HTTPError):  # `receive` notices it, and reports it
                 self._http.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=BEAT))
 
     def _ask(self, fn: Callable[[Any], Any], request: Any) -> Any:
@@ -528,7 +541,8 @@ class FlowerClient(_End):
             return _call(fn, request, self._stop, 15.0)
         except Refused as error:
             raise Away(f"The server does not know this client now ({error}).") from None
-        except ValueError as error:  # bytes that are none of Flower's messages
+        # bytes that are not one of Flower's messages
+        except ValueError as error:
             raise Away(f"The server's answer cannot be read ({first_line(error)}).") from None
 
     def receive(self) -> Parts | None:
@@ -540,7 +554,8 @@ class FlowerClient(_End):
             message = self._take(found.message_object_trees[0], about.run_id, about.message_id, about.ttl)
         except Away:
             raise
-        except Exception as error:  # whatever Flower's decoding makes of bytes that lie
+        # any error that Flower's decoding raises for malformed bytes
+        except Exception as error:
             raise UnalikeError(f"A request cannot be read ({type(error).__name__}).") from None
         self._asked, self._since = message, time.perf_counter()
         try:
@@ -548,7 +563,8 @@ class FlowerClient(_End):
                 self._say(printable(notice))
             return parts_of(message.content)
         except (UnalikeError, ValueError):
-            return [b""]  # which is no request, and is answered so
+            # an empty request, which is answered with an error
+            return [b""]
 
     def reply(self, answer: bytes) -> None:
         assert self._asked is not None
@@ -565,18 +581,19 @@ class FlowerClient(_End):
         self._http.close()
 
 
-# ---------------------------------------------------------------- the SuperLink, with two doors
+# ---------------------------------------------------------------- the SuperLink, with two ports
 
 
 def registered(keys: Path) -> dict[bytes, Any]:
-    """Return the registered keys by their bytes as Flower's calls carry them."""
+    """Return the registered keys, by their bytes as they appear in Flower's calls."""
     public = [load_ssh_public_key(key) for key in roster(keys).values()]
     return {b64encode(public_key_to_bytes(key)): key for key in public}  # type: ignore[arg-type]
 
 
 def admission(keys: Mapping[bytes, Any]) -> Callable[[str, dict[bytes, bytes]], int]:
-    """Return the outer door's judgement of a call by its path and headers: clients' calls alone, with a registered key.
-    A body as large as an object's is read only of who has signed; Flower itself checks the signature of every call."""
+    """Return the function that judges calls at the outer port by path and headers: only clients' calls, with a
+    registered key. A body as large as an object's is read only if the call is signed; Flower itself checks the
+    signature of every call."""
 
     def admit(path: str, headers: dict[bytes, bytes]) -> int:
         if not path.startswith("/v1/fleet/"):
@@ -595,7 +612,7 @@ def admission(keys: Mapping[bytes, Any]) -> Callable[[str, dict[bytes, bytes]], 
 
 
 def _signed(key: Any, headers: dict[bytes, bytes]) -> bool:
-    """Return whether a call's signature is this key's, and new."""
+    """Return whether a call's signature is valid for this key and recent."""
     try:
         timestamp = headers[TIMESTAMP_HEADER.encode()]
         signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER.encode()], validate=True)
@@ -607,9 +624,9 @@ def _signed(key: Any, headers: dict[bytes, bytes]) -> bool:
 
 
 def inspection(path: str) -> Callable[[bytes], bool] | None:
-    """Return the check of a call's whole body: of a client's answer, which is one message, from that client, in answer
-    to one, with objects as a message of ours has. (Flower would take a request to another client in the server's name.)
-    """
+    """Return the check for a call's complete body, if its path has one. A client's answer must be one message, from
+    that client, in reply to a request, with objects as our messages have them. (Flower would accept a request to
+    another client in the server's name.)"""
     return _proper_answer if path == "/v1/fleet/push-messages" else None
 
 
@@ -619,13 +636,14 @@ def _proper_answer(body: bytes) -> bool:
         (message,), (tree,) = request.messages_list, request.message_object_trees
         about = message.metadata
         return bool(about.reply_to_message_id) and about.src_node_id == request.node.node_id and bool(object_ids(tree))
-    except Exception:  # whatever protobuf makes of bytes that lie
+    # any error that protobuf raises for malformed bytes
+    except Exception:
         return False
 
 
 def bounded_trees(store: Any) -> None:
-    """Let Flower's store of objects tell no tree that is larger than a message of ours. Objects that clients have
-    declared in several messages can stand for a tree of any size."""
+    """Limit the trees that Flower's object store returns to the size of our messages: objects declared in several
+    messages could add up to a tree of any size."""
     from flwr.supercore.object_store import NoObjectInStoreError
 
     def get_object_tree(self: Any, object_id: str) -> Any:
@@ -650,9 +668,8 @@ def bounded_trees(store: Any) -> None:
 async def _superlink(
     outer: socket.socket, inner: socket.socket, tls: dict[str, dict[str, str]], keys: dict[bytes, Any]
 ) -> None:
-    """Flower's SuperLink, which puts clients' calls, control and tasks on one port and asks only clients for a key:
-    here the outer door lets clients' calls through and nothing else, and the inner one, on loopback, asks for a
-    secret."""
+    """Run Flower's SuperLink. It puts clients' calls, control and tasks on one port and asks only clients for a key;
+    here the outer port lets only clients' calls through, and the inner one, on loopback, requires a secret."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import uvicorn
@@ -685,8 +702,8 @@ async def _superlink(
 
 
 def main() -> None:
-    """`python -m unalike.network.flower OUTER INNER OUTER_KEYS INNER_KEYS SCRATCH`: a SuperLink on two sockets that
-    its parent has opened, with certificates from these folders, which ends with its parent."""
+    """Run a SuperLink on two sockets that the parent process has opened, with certificates from these folders; it ends
+    with its parent. `python -m unalike.network.flower OUTER INNER OUTER_KEYS INNER_KEYS SCRATCH`."""
     outer, inner, outer_keys, inner_keys, scratch = sys.argv[1:]
     lifeline(Path(scratch))
     tls = {

@@ -93,13 +93,14 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UnalikeError(f"The certificate {args.ca} cannot be read: {error.strerror}.") from None
     link = flower().FlowerClient(args.server, ca, Path(args.key), Path(args.state) / "node", args.wait, say=say)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave politely: the server hears of it at once
+    # leaves in good order, so that the server hears of it at once
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     attend(link, client, args.once)
     return 0
 
 
 def ask(words: str) -> bool:
-    """Show what a server wants, and wait for a person's answer."""
+    """Show a person what the server wants, and return the answer."""
     print(words, flush=True)
     try:
         return input("Is this all right? Say yes or no: ").strip().lower() in ("y", "yes")
@@ -110,15 +111,16 @@ def ask(words: str) -> bool:
 def read_client(
     file: Path, test: float = 0.0, validation: float = 0.0, schema: Path | None = None, unseen: str = "ignore"
 ) -> Federation:
-    """Read one client's data from its file: x, y, and perhaps x_test, y_test, x_validation, y_validation or x_NAME,
-    y_NAME of further splits; or a table, by the schema that all clients share. unseen: what is done with words that the
-    schema does not have, "refuse" or "ignore"."""
+    """Read one client's data from its file: x, y, and optionally x_test, y_test, x_validation, y_validation or x_NAME,
+    y_NAME for further splits; or a table, by the schema that all clients share. unseen: "refuse" or "ignore" words that
+    the schema does not have."""
     if schema is not None:
         return _read_table(file, read_schema(schema), unseen).split_clients(test=test, validation=validation)
     if file.suffix not in SUFFIXES or not file.is_file():
         table = " For a table give --schema too." if file.suffix.lower() in (".csv", ".parquet", ".tsv") else ""
         raise UnalikeError(f"{file} must be an .npz or .safetensors file with x and y.{table}")
-    content = read_arrays(file, gaps=True)  # filled before training, or refused then
+    # missing cells are filled before training, or refused then
+    content = read_arrays(file, gaps=True)
     pair: Any = lambda suffix: [(content[f"x{suffix}"], content[f"y{suffix}"])] if f"x{suffix}" in content else None  # noqa: E731
     splits = {name: pair(f"_{name}") for name in split_names(content) if name not in SPLITS}
     data = Federation.from_arrays(
@@ -128,7 +130,7 @@ def read_client(
 
 
 def with_public(data: Federation, file: Path) -> Federation:
-    """Return a client's data with the public set from a file, whose labels may be of more classes than its own."""
+    """Return a client's data with the public set from a file; its labels may have more classes than the client's."""
     x, y = read_public(file)
     classes = data.classes
     if y is not None and classes is not None and not y.is_floating_point() and len(y):

@@ -1,7 +1,7 @@
 """Certificates for a server and keys for clients, as files. Private ones are readable by their owner alone.
 
-A folder of the server's: ca.key, ca.crt (give it to every client), server.key, server.crt, and clients/NAME.pub, one
-for every client that may join. A client makes its own pair, and its private key never leaves its machine.
+The server's folder has ca.key, ca.crt (give it to every client), server.key, server.crt, and clients/NAME.pub, one for
+every client that may join. A client makes its own pair, and its private key never leaves its machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALWAYS = ("127.0.0.1", "::1", "localhost")
 
 
 def make_server(folder: Path, hosts: list[str]) -> None:
-    """A certificate authority and the server's certificate for these host names and addresses."""
+    """Make a certificate authority, and the server's certificate for these host names and addresses."""
     x509, hashes, ser, ec = _cryptography()
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -72,7 +72,8 @@ def make_server(folder: Path, hosts: list[str]) -> None:
 
 
 def make_node(file: Path) -> Path:
-    """A client's private key, and beside it the public one that the server's keeper is given: its path."""
+    """Make a client's private key, and beside it the public key to give to the server's operator; return the public
+    key's path."""
     _, _, ser, ec = _cryptography()
     if file.exists():
         raise UnalikeError(f"{file} is there already: give another name, or remove it first.")
@@ -85,7 +86,8 @@ def make_node(file: Path) -> Path:
 
 
 def roster(folder: Path) -> dict[str, bytes]:
-    """The clients that may join, by name, in the order of their names: client 0 is the first."""
+    """Return the public keys of the clients that may join, by name and in the order of their names: client 0 is the
+    first."""
     files = sorted((folder / "clients").glob("*.pub"), key=lambda f: f.stem)
     if not files:
         raise UnalikeError(f"{folder / 'clients'} has no client's key: put each client's .pub file there.")
@@ -100,7 +102,7 @@ def roster(folder: Path) -> dict[str, bytes]:
 
 
 def _save(file: Path, data: bytes, secret: bool = False) -> None:
-    """Never readable by others, not even for a moment."""
+    """Write a file that is never readable by others if it is secret, not even for a moment."""
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""What a server takes from its clients at most, and how many it needs."""
+"""Limits on what a server accepts from its clients, and on how many clients it needs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from unalike.errors import UnalikeError
 
-MOST_CLASSES = 1000  # that a client may claim beyond what the others say, unless the server is told
+# classes that a client may claim beyond the others' numbers, unless the server is told the number
+MOST_CLASSES = 1000
 OUT_OF_LINE = 10  # times the median number of classes
-USUAL_SAMPLES = 1000.0  # times the median of all clients' samples, at most
+# default limit on samples, times the median over clients
+USUAL_SAMPLES = 1000.0
 
 
 @dc.dataclass(frozen=True)
 class Bound:
-    """A number that may not be exceeded: `most`, or `times` the median of the others' numbers. inf: no such bound."""
+    """A number that may not be exceeded: `most`, or `times` the median of the others' numbers; inf means no bound."""
 
     most: float = math.inf
     times: float = math.inf
 
     @classmethod
     def read(cls, text: str | float, flag: str) -> Bound:
-        """Return the bound of "1e6", "5x" (five times the median) or both, "1e6,5x"; "none" is no bound."""
+        """Read a bound from "1e6", "5x" (five times the median) or both, "1e6,5x"; "none" is no bound."""
         found = {"most": math.inf, "times": math.inf}
         for part in [] if text == "none" else str(text).split(","):
             kind = "times" if part.strip().endswith("x") else "most"
@@ -38,20 +40,20 @@ class Bound:
         return cls(**found)
 
     def limit(self, others: Sequence[float]) -> float:
-        """Return what is allowed beside these numbers. Of fewer than three, a median says nothing of one of them; nor
-        does a median of 0."""
+        """Return the limit, given the other clients' numbers. The median counts only if there are at least three and it
+        is not 0."""
         middle = statistics.median(others) if len(others) >= 3 else 0.0
         return min(self.most, self.times * middle if middle > 0 and self.times < math.inf else math.inf)
 
 
 @dc.dataclass(frozen=True)
 class Limits:
-    """What a server needs and takes.
+    """What a server needs and accepts.
 
-    least: clients that must be there to begin, and to go on (None: all to begin, one to go on); samples: that a client
-    may claim; norm: of each field of an update; enough: answers that close an exchange, a count or a share of those
-    asked; tries: failures in a row after which a client is set aside (0: never); classes: how many there are, where the
-    server is told.
+    least: clients needed to begin and to continue (None: all to begin, one to continue); samples: most that a client
+    may claim; norm: largest norm of each field of an update; enough: answers that close an exchange, a count or a share
+    of those asked; tries: failures in a row after which a client is set aside (0: never); classes: the number of
+    classes, if the server is told.
     """
 
     least: int | None = None
@@ -71,18 +73,18 @@ class Limits:
             raise UnalikeError(f"enough must be a share in (0, 1] or a whole number; got {self.enough!r}.")
 
     def needed(self, clients: int) -> int:
-        """Return how many of so many registered clients must be there to begin."""
+        """Return how many of `clients` registered clients must be there to begin."""
         if self.least is not None and self.least > clients:
             raise UnalikeError(f"least is {self.least}, and {clients} clients are registered.")
         return clients if self.least is None else self.least
 
     def sufficient(self, asked: int) -> int:
-        """Return how many answers close an exchange with so many clients; 1.0 is all of them."""
+        """Return how many answers close an exchange with `asked` clients; 1.0 means all of them."""
         count = asked if self.enough == 1 else math.ceil(self.enough * asked) if self.enough < 1 else int(self.enough)
         return min(asked, max(1, count))
 
     def too_many_samples(self, sizes: Mapping[int, int]) -> dict[int, str]:
-        """Return the clients that claim more samples than the server takes, each with the reason."""
+        """Return the clients that claim more samples than the server accepts, each with the reason."""
         most = self.samples.limit([*sizes.values()])
         told = "--max-samples"
         return {
@@ -92,8 +94,9 @@ class Limits:
         }
 
     def too_many_classes(self, claimed: Mapping[int, int | None], known: Iterable[int] = ()) -> dict[int, str]:
-        """Return the clients whose number of classes is out of line, each with the reason; known: numbers that the
-        server has from elsewhere. Everybody's model is as large as the largest of them."""
+        """Return the clients whose number of classes is implausible, each with the reason; known: numbers that the
+        server has from elsewhere. This matters because every client's model is as large as the largest number asks
+        for."""
         counts = [count for count in claimed.values() if count is not None]
         if not counts:
             return {}

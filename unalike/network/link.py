@@ -1,7 +1,7 @@
-"""What a network has to do for a federation, and no more: carry bytes between a server and its clients.
+"""The interface that a network must have for a federation: carrying bytes between a server and its clients, no more.
 
-Whoever wants another network than Flower's writes these two. Requests come in parts, so that what is the same for all
-clients need travel to the middle only once.
+To use another network than Flower's, implement these two protocols. Requests come in parts, so that the part that is
+equal for all clients need be uploaded only once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Protocol
 
 from unalike.errors import UnalikeError
 
-MAX_MESSAGE = 2 << 30  # bytes of one message that either end takes
+# most bytes of one message that either end accepts
+MAX_MESSAGE = 2 << 30
 
 Parts = Sequence[bytes]
 
@@ -21,31 +22,32 @@ class Lost(str):
 
 
 class Left(Lost):
-    """The client is not there: nobody waits for it."""
+    """The client has left: it is not waited for."""
 
 
 class Away(Exception):
-    """The server is out of reach, or has forgotten this client: join again."""
+    """Raised when the server is out of reach, or has forgotten this client: join again."""
 
 
 class Untrusted(UnalikeError):
-    """The server shows a certificate that this federation's authority has not signed."""
+    """Raised when the server shows a certificate that this federation's authority has not signed."""
 
 
 class ServerLink(Protocol):
-    """The server's end. Clients go by their number in the list of registered keys.
+    """The server's end. Clients are numbered by their place in the list of registered keys.
 
-    A call may need several exchanges, one after another. A link may have `notice(client, text)`, which the server sets:
-    the link tells by it what the server's operator should hear of a client. It may have `times`, a
-    `unalike.network.profile.Times`, into which it writes where the seconds of an exchange go.
+    A call may need several exchanges, one after another. A link may have `notice(client, text)`, which the server sets;
+    the link calls it with messages about a client for the server's operator. It may have `times`, a
+    `unalike.network.profile.Times`, to record where the seconds of an exchange go.
     """
 
     def online(self) -> set[int]:
-        """Who is there now."""
+        """Return the clients that are connected now."""
         ...
 
     def exchange(self, requests: Mapping[int, Parts], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """Send to each and give the answers as they come; ends when all have come or the time is over."""
+        """Send each client its request and yield the answers as they come; end when all have come or the time is
+        over."""
         ...
 
     def close(self, done: bool) -> None: ...
@@ -55,15 +57,15 @@ class ClientLink(Protocol):
     """A client's end."""
 
     def join(self) -> None:
-        """Be there. Waits for a server that is away, as long as it was told to."""
+        """Connect; wait for a server that is away, up to the time set."""
         ...
 
     def receive(self) -> Parts | None:
-        """The next request, or None if there is none now."""
+        """Return the next request, or None if there is none now."""
         ...
 
     def reply(self, answer: bytes) -> None:
-        """Answer the request received last."""
+        """Answer the last request received."""
         ...
 
     def leave(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The processes around a server: Flower's SuperLink beside it, and for a federation on one machine all clients too.
+"""The processes around a server: Flower's SuperLink and, for a federation on one machine, all clients.
 
-Certificates and keys are as in a real federation; here they are made for the occasion. The clients' keys and state are
-kept with the run, where it has a folder, so that it can be resumed; everything else goes at the end.
+Certificates and keys are as in a real federation, but made for this run. If the run has a folder, the clients' keys and
+state are kept there, so that it can be resumed; everything else is removed at the end.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from unalike.run.run import Run
 from unalike.settings.toml import dump_toml
 
 LOCAL = "127.0.0.1"
-PUBLIC = "public{}.safetensors"  # the public set, for all clients, or for those of one network
-POLICY = "policy.toml"  # of all clients
-KEPT = "federation"  # in a run's folder: the clients' keys and state
+# the public set, for all clients or for those of one network
+PUBLIC = "public{}.safetensors"
+POLICY = "policy.toml"  # policy of all clients
+# in a run's folder: the clients' keys and state
+KEPT = "federation"
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder of our own that goes at the end."""
+    """Give a temporary folder that is removed at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="unalike-federation-"))
     try:
         yield folder
@@ -52,7 +54,7 @@ def scratch() -> Iterator[Path]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """An open door; 0 takes any free port."""
+    """Return a listening socket; port 0 takes any free port."""
     door = None
     try:
         info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -68,7 +70,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Superlink:
-    """Flower's SuperLink as a child process: an outer door for the clients and an inner one for this process."""
+    """Flower's SuperLink as a child process: an outer port for the clients and an inner one for this process."""
 
     def __init__(self, processes: Processes, folder: Path, certificates: Path, outer: socket.socket):
         keys.make_server(folder / "inner", [])
@@ -83,12 +85,12 @@ class Superlink:
             )  # fmt: skip
 
     def link(self, public: Mapping[str, bytes]) -> Any:
-        """The server's end, for clients with these public keys."""
+        """Return the server's end, for clients with these public keys."""
         return flower().FlowerServer(self.address, self.ca, self.secret, list(public.values()))
 
 
 def flower() -> Any:
-    """The module that needs Flower."""
+    """Return the module that needs Flower, or raise an error that says how to install it."""
     try:
         from unalike.network import flower
     except ModuleNotFoundError as error:
@@ -102,7 +104,7 @@ def flower() -> Any:
 def serving(
     folder: Path, certificates: Path, public: Mapping[str, bytes], outer: socket.socket
 ) -> Iterator[tuple[Any, Processes]]:
-    """(link, processes) of a SuperLink that runs as long as the block does."""
+    """Run a SuperLink for the duration of the block; give (link, processes)."""
     flower()
     processes = Processes(folder)
     try:
@@ -123,10 +125,10 @@ def _linked(superlink: Superlink, public: Mapping[str, bytes]) -> Iterator[Any]:
 
 
 class Local:
-    """A federation on this machine: a SuperLink and a process for every client, each with its own file of data.
+    """A federation on this machine: a SuperLink and one process per client, each with its own data file.
 
-    kept: keys and state of an earlier federation of these clients; without, they are made anew. files: Python files of
-    the user's own from which a run may take a method, a model or a loss.
+    kept: keys and state of an earlier federation of these clients; without it, they are made anew. files: the user's
+    own Python files, from which a run may take a method, a model or a loss.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class Local:
         else:
             self._check(kept)
             self.homes.symlink_to(kept.resolve())
-        # all of these clients are the user's own
+        # all these clients belong to the user
         own = tuple(file.resolve() for file in files)
         policy = Policy.open(repeatable=True, methods=tuple(METHODS), files=own)
         (folder / POLICY).write_text(dump_toml(policy.plain()))
@@ -164,7 +166,8 @@ class Local:
             keys.make_node(self.homes / name / "key")
 
     def _check(self, kept: Path) -> None:
-        """The server knows clients by their keys; that their data are still the same is for us to see."""
+        """Check that the clients' data are those of the earlier federation: the server itself knows clients only by
+        their keys."""
         try:
             same = (kept / "data").read_text() == self.data.fingerprint()
             complete = all((kept / name / "key").is_file() for name in self.names)
@@ -179,15 +182,15 @@ class Local:
             raise UnalikeError(f"{kept.parent} holds a run on other data: give its data, or choose another folder.")
 
     def keep(self, run: Path) -> None:
-        """Move keys and state to the run's folder. That is possible only when it has become one, and then the clients
-        are there already: they are idle, and find their state through a link."""
+        """Move keys and state into the run's folder. It exists only once the run has begun, when the clients are
+        already running: they are idle then, and find their state through a link."""
         with replacing(run / KEPT) as new:
             shutil.copytree(self.homes, new, ignore=shutil.ignore_patterns("lock"))
         os.rename(self.homes, self.folder / "before")
         self.homes.symlink_to((run / KEPT).resolve())
 
     def start(self, name: str) -> None:
-        """The process of one client; its state is where an earlier one left it."""
+        """Start the process of one client; it finds its state where an earlier process left it."""
         home, folder = self.homes / name, self.folder
         words = [
             "unalike.network.join", self.address, "--ca", folder / "outer" / "ca.crt", "--key", home / "key",
@@ -203,8 +206,9 @@ class Local:
 
 @contextlib.contextmanager
 def federation(data: Federation, kept: Path | None = None, files: Sequence[Path] = ()) -> Iterator[tuple[Local, Any]]:
-    """A running federation of these clients and the server's link to it; nothing is left of it after the block but
-    what `Local.keep` was told to keep. kept: where an earlier one did; files: code that clients may run."""
+    """Give a running federation of these clients and the server's link to it; after the block only what `Local.keep`
+    kept is left. kept: the folder where an earlier federation kept its keys and state; files: code that clients may
+    run."""
     flower()
     with scratch() as folder:
         processes = Processes(folder)
@@ -219,7 +223,7 @@ def federation(data: Federation, kept: Path | None = None, files: Sequence[Path]
 
 
 class Keep(Callback):
-    """Keys and state go to the run's folder as soon as there is one."""
+    """Moves keys and state into the run's folder as soon as it exists."""
 
     def __init__(self, local: Local):
         self.local = local
@@ -240,7 +244,7 @@ def run(
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Run:
-    """A config on a real federation on this machine, one process for every client of `data`. A run with a folder keeps
+    """Run a config on a real federation on this machine, one process per client of `data`. A run with a folder keeps
     the clients' keys and state there, and can be resumed."""
     check_data(data)
     where = tables.get("run", {}).get("folder")
@@ -255,7 +259,7 @@ def run(
 
 
 def check_data(data: Federation) -> None:
-    """Raise where these data cannot be those of real clients."""
+    """Raise if these data cannot be split among real clients."""
     if data.drift is not None:
         raise UnalikeError(
             f"'{data.drift.changes[0][0]}' makes data drift as rounds pass, and real clients' data change by "
@@ -266,12 +270,12 @@ def check_data(data: Federation) -> None:
 
 
 def parts_of(data: Federation) -> dict[str, Federation]:
-    """Return the parts of joined federations by name; of any other itself, under no name."""
+    """Return the parts of a joined federation by name; any other federation itself, under the name ""."""
     return data.own if isinstance(data, JoinedFederation) else {"": data}
 
 
 def _having(data: Federation) -> dict[str, Any]:
-    """Return what `server.run` is told of the data beside the clients' own: test and public sets, what features are."""
+    """Return the arguments of `server.run` about data that are not the clients' own: test and public sets, schema."""
     own = {
         name: server.Own(part.global_test, part.public, part.shipped, part.recipe, part.schema)
         for name, part in parts_of(data).items()
@@ -289,7 +293,7 @@ def write_public(public: Public, file: Path) -> None:
 
 
 def write_client(data: Federation, client: int, file: Path) -> None:
-    """Write one client's samples as the file that the client would bring itself."""
+    """Write one client's samples as the file that a real client would have."""
     out: dict[str, torch.Tensor] = {}
     for name, columns in data.splits.items():
         suffix = "" if name == "train" else f"_{name}"

@@ -1,4 +1,4 @@
-"""What a plan of a run may say, and the network that it is about."""
+"""Checks of a run's plan, and of the network that it names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ OTHER_PUBLIC = "The run's public set is not this client's: give both the same fi
 
 
 def check_schema(own: Schema | None, plain: Any) -> None:
-    """Refuse a federation whose tables are not as this client's, before anything is said; plain: its schema."""
+    """Refuse a federation whose tables differ from this client's, before anything is sent; plain: the federation's
+    schema."""
     if own is None or plain is None:
         return
     try:
@@ -37,7 +38,7 @@ def check_schema(own: Schema | None, plain: Any) -> None:
 
 
 def check_plan(plan: Any) -> None:
-    """Check that all parts of a plan are there and are what they should be; its tables are checked as any config is."""
+    """Check that all parts of a plan are there and have the right types; its tables are checked like any config."""
     whole = lambda low, high: lambda v: type(v) is int and low <= v < high  # noqa: E731
     table = lambda v: isinstance(v, dict) and all(isinstance(k, str) for k in v)  # noqa: E731
     wanted: dict[str, Callable[[Any], bool]] = {
@@ -54,16 +55,16 @@ def check_plan(plan: Any) -> None:
         "public": lambda v: v is None or (isinstance(v, str) and bool(RUN_ID.fullmatch(v))),
     }
     for name, right in wanted.items():
-        needed = name not in ("network", "public")  # which a plan without them leaves out
+        needed = name not in ("network", "public")  # optional: plans without them leave these out
         if not isinstance(plan, dict) or (needed and name not in plan) or not right(plan.get(name)):
             given = reprlib.repr(plan.get(name) if isinstance(plan, dict) else plan)
             raise UnalikeError(f"The plan's {name} is {given}, which cannot be.")
 
 
 def network_digest(module: nn.Module, start: bool = False) -> str:
-    """Return 16 hex digits of a sha256 over what a network is made of: its layers, and the names and shapes of its
-    weights and statistics. Not over the weights, which the server sends; with `start`, for methods whose server sends
-    none, 16 more over these."""
+    """Return 16 hex digits of a SHA-256 over a network's structure: its layers, and the names and shapes of its weights
+    and statistics. The weights are left out, because the server sends them; with `start`, for methods whose server
+    sends none, 16 more digits over the weights follow."""
     layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
     tensors = [(name, list(value.shape)) for name, value in module.state_dict().items() if isinstance(value, Tensor)]
     made_of = hashlib.sha256(json.dumps([layers, tensors]).encode()).hexdigest()[:16]
@@ -77,7 +78,7 @@ def network_digest(module: nn.Module, start: bool = False) -> str:
 
 
 def check_network(wanted: str | None, module: nn.Module, start: bool) -> None:
-    """Refuse a run whose network is not the one that this client builds, or starts at other weights."""
+    """Refuse a run whose network is not the one that this client builds, or starts with other weights."""
     built = network_digest(module, start)
     if wanted is None or wanted == built:
         return
@@ -90,7 +91,7 @@ def check_network(wanted: str | None, module: nn.Module, start: bool) -> None:
 
 
 def own_network(tables: dict[str, Any], architecture: Any, client: int, clients: int) -> dict[str, Any]:
-    """Return the [model] table of this client: the only one, or the plan's for its architecture."""
+    """Return this client's [model] table: the only one, or the plan's for its architecture."""
     networks, common = tables.get(config.MODELS_TABLE), tables.get("model", {})
     if networks is None:
         return common

@@ -1,7 +1,7 @@
-"""What a client's owner allows: settings of a file, policy.toml, and the same as flags of `unalike join`.
+"""What a client's owner allows: the settings of a file, policy.toml, and the same as flags of `unalike join`.
 
-A policy is the client's own. It is looked at when a plan comes, and again at every request: what a server asks for
-later is not bound by what it said first.
+A policy belongs to the client. It is checked when a plan comes, and again at every request: a server could later ask
+for something else than it announced.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from unalike.methods import METHODS
 from unalike.settings import typed
 from unalike.settings.knobs import check_fields, knob
 
-# what a plan may say
+# parts of a plan
 PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), config.MODELS_TABLE)
-PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # of [run]
-BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # of `require`
+PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # settings of [run] that a plan may have
+BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # comparisons in `require`
     "norm": operator.le, "multiplier": operator.ge, "threshold": operator.ge, "least": operator.ge,
 }  # fmt: skip
 SEPARATORS = re.compile(r"[/\\~]|^\.|\0")
 FLAGS = {"files": "file"}  # settings whose flag has another name
-# for clients that are all the user's own, as on one machine: as much, and as little, as a simulation would do
+# for clients that all belong to the user, as on one machine: the same freedom as a simulation
 OPEN = {"least_batch": 1, "least_steps": 1}
 OPEN |= dict.fromkeys(("max_parameters", "max_steps", "max_exchanges", "max_repeats"), 10**12)
 
 
 @dc.dataclass(frozen=True)
 class Policy:
-    """What a client is willing to do. None is no limit, or no list."""
+    """What a client is willing to do. None means no limit, or no list."""
 
     methods: tuple[str, ...] | None = knob(
         None, "methods that it runs; by default all built in but those that send means of samples (fedmix)"
@@ -99,36 +99,36 @@ class Policy:
 
     @classmethod
     def open(cls, **settings: Any) -> Self:
-        """Return a policy without bounds on how little or how much is asked, for clients that are the user's own."""
+        """Return a policy without bounds on amounts, for clients that belong to the user."""
         return cls(**{**OPEN, **settings})
 
     @classmethod
     def of(cls, settings: dict[str, Any], where: str) -> Self:
-        """Return the policy of settings as a file has them; where: whose they are, in errors."""
+        """Return a policy from a file's settings; where: their source, for errors."""
         typed.check(where, settings, typed.hints(cls))
         return cls(**{name: _as_field(name, value) for name, value in settings.items()})
 
     def plain(self) -> dict[str, Any]:
-        """Return the policy as a file has it, without what is as by default."""
+        """Return the policy as a file's settings, without defaults."""
         default = {f.name: f.default for f in dc.fields(self)}
         given = {n: v for n, v in dc.asdict(self).items() if v != default[n] and v is not None}
         return {n: [*map(str, v)] if isinstance(v, tuple) else v for n, v in given.items()}
 
     @property
     def limits(self) -> Limits:
-        """What it allows of one piece of work."""
+        """Return the limits on one piece of work."""
         return Limits(self.max_steps, self.least_batch, self.least_steps)
 
     @property
     def requires_noise(self) -> bool:
-        """Whether it answers through noise, or in sums, only."""
+        """Return whether the client answers only through noise or in secure sums."""
         required = (registered(as_table(text)["kind"]) for text in self.require)
         return self.least_noise > 0 or any(issubclass(kind, Noise | Summed) for kind in required)
 
     # ---- a plan
 
     def check_clients(self, clients: int) -> None:
-        """Refuse a run of too few clients."""
+        """Refuse a run with too few clients."""
         if clients < self.least_cohort:
             raise UnalikeError(
                 f"The run has {clients} clients; this client takes part among {self.least_cohort} at least "
@@ -136,7 +136,7 @@ class Policy:
             )
 
     def check_method(self, method: Method) -> None:
-        """Refuse a method that sends what this client does not."""
+        """Refuse a method that sends what this client does not allow."""
         name = type(method).__name__
         check_allowed(method, self.allow_samples, "client")
         if method.pooled:
@@ -146,7 +146,8 @@ class Policy:
         self.check_leaving(method.sends)
 
     def _check_means(self, method: Method) -> None:
-        """Refuse means of samples, unless the owner has named the method and they are of enough samples."""
+        """Refuse a method that sends means of samples, unless the owner has named the method and each mean is over
+        enough samples."""
         name, group = type(method).__name__, getattr(method, "group", None)
         if self.methods is None:
             raise UnalikeError(
@@ -159,7 +160,7 @@ class Policy:
             self.limits.check_rows(1, "means of what is left over, of as few as")
 
     def check_leaving(self, names: Iterable[str]) -> None:
-        """Refuse fields that may not leave."""
+        """Refuse a run in which fields would leave that may not."""
         for name in names if self.fields is not None else ():
             if name not in (self.fields or ()):
                 raise UnalikeError(
@@ -168,14 +169,14 @@ class Policy:
                 )
 
     def check_model(self, digest: str) -> None:
-        """Refuse a network that is not among those it trains."""
+        """Refuse a network that is not on the owner's list."""
         if self.models is not None and digest not in self.models:
             raise UnalikeError(
                 f"The run's network is {digest}, which is not among this client's (models in its policy)."
             )
 
     def check_channel(self, stages: Sequence[Stage]) -> None:
-        """Refuse a run whose channel lacks what this client insists on, or has what it does not allow."""
+        """Refuse a run whose channel lacks a stage that this client requires, or has one that it does not allow."""
         has = ", ".join(map(str, stages)) or "none"
         for wanted in self.require:
             if not any(_meets(stage, wanted) for stage in stages if not stage.fields):
@@ -195,7 +196,7 @@ class Policy:
             )
 
     def check_evaluation(self) -> None:
-        """Refuse to answer exact scores where its owner does not want it."""
+        """Refuse to send exact scores if the owner does not want it."""
         if self.allow_evaluation is False:
             raise UnalikeError("This client is not evaluated on its own samples (allow_evaluation = false).")
         if self.requires_noise and not self.allow_evaluation:
@@ -205,7 +206,8 @@ class Policy:
             )
 
     def _with_own(self, plan: dict[str, Any], value: Any) -> Any:
-        """A part of the plan with files that are this client's own, or an error if there is one it was not given."""
+        """Return a part of the plan with file names replaced by this client's own files; raise for a file that it was
+        not given."""
         there = {file.name: file for file in self.files}
 
         def own(name: str, thing: str) -> str:
@@ -219,7 +221,8 @@ class Policy:
         return with_files(value, own)
 
     def settings(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """The plan's settings of a run. A channel comes as tables: a text could name a file of which nobody looks."""
+        """Return the plan's settings of a run. A channel comes as tables, because a text could name a file that nobody
+        checks."""
         found = {k: plan["run"][k] for k in PLANNED_RUN if k in plan["run"]}
         stages = found.get("channel", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
@@ -227,7 +230,7 @@ class Policy:
         return found | ({"channel": self._with_own(plan, stages)} if stages else {})
 
     def tables(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """The plan's tables with files that are this client's own."""
+        """Return the plan's tables with file names replaced by this client's own files."""
         tables = self._with_own(plan, plan["tables"])
         method = tables.get("method", {})
         name = method.get("name", "fedavg")
@@ -242,7 +245,8 @@ class Policy:
                 module = build()
         except UnalikeError:
             raise
-        except Exception:  # one of somebody's own that cannot be built without memory
+        # a user's own network that cannot be built without memory
+        except Exception:
             return
         count = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
         if count > self.max_parameters:
@@ -252,8 +256,8 @@ class Policy:
             )
 
     def check_labels(self, method: Method, y: Tensor) -> None:
-        """Refuse a method that sends sums by class where a class has few of this client's samples: what is summed over
-        one sample is that sample's."""
+        """Refuse a method that sends sums by class if a class has few of this client's samples: a sum over one sample
+        reveals that sample."""
         by_class = [name for name, field in method.sends.items() if field.names[:1] == ("classes",) != field.names]
         if by_class and not y.is_floating_point():
             counts = torch.bincount(y.reshape(-1))
@@ -265,14 +269,14 @@ KINDS = {name: kind for name, kind in KINDS.items() if kind in ("a number", "a w
 
 
 def _as_field(name: str, value: Any) -> Any:
-    """Return a value of a file as the policy has it: lists as tuples, of paths where these are files."""
+    """Return a value from a file in the policy's types: lists as tuples, of paths for files."""
     if not isinstance(value, list):
         return value
     return tuple(map(Path, value)) if name == "files" else tuple(value)
 
 
 def _meets(stage: Stage, wanted: str) -> bool:
-    """Return whether a run's stage is the one that a client insists on, within the bounds that it names."""
+    """Return whether a run's stage is the one that a client requires, within the bounds that it names."""
     table = as_table(wanted)
     if type(stage) is not registered(table.pop("kind")):
         return False
@@ -282,14 +286,14 @@ def _meets(stage: Stage, wanted: str) -> bool:
 
 
 def _own_noise(stage: Stage) -> float:
-    """Return the multiplier of noise that clients add themselves, to all fields; 0 of any other stage."""
+    """Return the multiplier of noise that clients themselves add to all fields; 0 for any other stage."""
     if not isinstance(stage, Noise) or not stage.local or stage.fields or stage.multiplier == AUTO:
         return 0.0
     return stage.z
 
 
 def _no_paths(value: Any) -> None:
-    """Refuse a text of a plan that could lead to a file: a plan opens none but those that the client was given."""
+    """Refuse a text in a plan that could lead to a file: a plan may open only files that the client was given."""
     if isinstance(value, dict):
         for name, part in value.items():
             _no_paths(name)
@@ -302,7 +306,7 @@ def _no_paths(value: Any) -> None:
 
 
 def no_files(tables: dict[str, Any]) -> None:
-    """Refuse an option of a model that names a file, whatever it is called."""
+    """Refuse a model's option that names a file, whatever the option is called."""
     for table in (tables.get("model", {}), *tables.get(config.MODELS_TABLE, {}).values()):
         known = config.model_settings(table)
         for name, value in table.items():
@@ -314,7 +318,7 @@ def no_files(tables: dict[str, Any]) -> None:
 
 
 def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
-    """Return tables, or a value of theirs, with `other(file, thing)` in place of every "file.py:thing"."""
+    """Return tables, or a value in them, with every "file.py:thing" replaced by `other(file, thing)`."""
     if isinstance(value, dict):
         return {k: with_files(v, other) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -323,7 +327,7 @@ def with_files(value: Any, other: Callable[[str, str], str]) -> Any:
 
 
 def digest(file: Path) -> str:
-    """Return the sha256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -331,7 +335,7 @@ def digest(file: Path) -> str:
 
 
 def read_policy(file: Path) -> dict[str, Any]:
-    """Read policy.toml: its settings, each known and of its kind, with files found from where it is."""
+    """Read policy.toml: check every setting's name and type, and resolve paths from the file's folder."""
     settings = config.load_toml(file)
     typed.check(str(file), settings, typed.hints(Policy))
     if "files" in settings:
@@ -358,7 +362,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(args: argparse.Namespace) -> Policy:
-    """Return the policy of a file and of flags, which come before it."""
+    """Return the policy from a file and from flags; flags take precedence."""
     settings = read_policy(Path(args.policy)) if args.policy else {}
     given = {name: getattr(args, name) for name in typed.hints(Policy) if getattr(args, name) is not None}
     return Policy.of({**settings, **given}, "unalike join")

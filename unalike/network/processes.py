@@ -1,7 +1,7 @@
-"""Child processes that do not outlive their parent, whatever becomes of it.
+"""Child processes that never outlive their parent, however it ends.
 
-Every child's standard input is a pipe that the parent holds. When the parent ends, in good order or by kill -9, the
-pipe closes and the child ends too. This works on every Unix, and needs no process to watch over the others.
+Every child's standard input is a pipe that the parent holds. When the parent ends, normally or by kill -9, the pipe
+closes and the child ends too. This works on every Unix, and needs no supervising process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 
 from unalike.errors import UnalikeError
 
-SECONDS = 10.0  # that clearing up may take
-LIFELINE = "UNALIKE_LIFELINE"  # set for a child: its standard input is its parent's life
+SECONDS = 10.0  # seconds that cleaning up may take
+# set for a child: its standard input closes when the parent ends
+LIFELINE = "UNALIKE_LIFELINE"
 
 
 def lifeline(scratch: Path | None = None) -> None:
-    """In a child: end when the parent does, and take the parent's scratch folder along."""
+    """In a child process: end when the parent does, and remove the parent's scratch folder."""
     if os.environ.pop(LIFELINE, None) is None:
         return
 
@@ -32,16 +33,18 @@ def lifeline(scratch: Path | None = None) -> None:
                 pass
         if scratch is not None:
             until = time.monotonic() + SECONDS
-            while scratch.exists() and time.monotonic() < until:  # others who end now may still write there
+            # other processes that are ending may still write there
+            while scratch.exists() and time.monotonic() < until:
                 shutil.rmtree(scratch, ignore_errors=True)
                 time.sleep(0.05)
-        os._exit(1)  # files are renamed into place: there is nothing to finish
+        # nothing to finish: files are renamed into place
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
 class Processes:
-    """Some children, each with a log."""
+    """Child processes, each with a log."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -50,7 +53,8 @@ class Processes:
     def start(
         self, name: str, arguments: list[str], handles: tuple[int, ...] = (), **environment: str
     ) -> subprocess.Popen[bytes]:
-        """`python -m ...` in a session of its own: Ctrl-C is the parent's to answer. `handles` go along."""
+        """Start `python -m ...` in its own session, so that only the parent receives Ctrl-C; `handles` are passed
+        on."""
         log = self.folder / f"{name}.log"
         with open(log, "ab") as out:
             process = subprocess.Popen(
@@ -65,7 +69,7 @@ class Processes:
         return self._running[name]
 
     def check(self, *names: str) -> None:
-        """An error with the last word of a child that should be running and is not."""
+        """Raise an error with the last line of a child's log if it should be running and is not."""
         for name in names or tuple(self._running):
             if self._running[name].poll() is not None:
                 raise UnalikeError(f"{name} has ended: {self.last_line(name)}")
@@ -75,13 +79,13 @@ class Processes:
         return (text.strip().splitlines() or ["it said nothing."])[-1][:500]
 
     def forget(self, name: str) -> None:
-        """One that was ended on purpose."""
+        """Stop checking a child that was ended on purpose."""
         self._end(self._running.pop(name), 5.0)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """All at once, and without goodbyes: their lifelines end, as if this process had been killed, which they
-        survive whole; waiting for a goodbye takes seconds on a busy machine. One that has not got so far as to hold
-        its lifeline has nothing to lose by a signal."""
+        """Stop all children at once, by closing their lifelines as if this process had been killed. They survive that
+        without damage, while an orderly farewell takes seconds on a busy machine. A child that does not yet watch its
+        lifeline has nothing to lose, and gets a signal."""
         for process in self._running.values():
             if process.stdin:
                 process.stdin.close()

@@ -22,12 +22,13 @@ PARTS = {
 
 @dc.dataclass
 class Times:
-    """Seconds so far, by what they went to."""
+    """Seconds so far, by part."""
 
     clients: float = 0.0
     serialisation: float = 0.0
     superlink: float = 0.0
-    exchanges: float = 0.0  # from sending requests to the last answer, serialisation left out
+    # from sending requests to the last answer, without serialisation
+    exchanges: float = 0.0
 
     @contextlib.contextmanager
     def spent(self, part: str) -> Iterator[None]:
@@ -40,7 +41,7 @@ class Times:
 
 
 class Profile(Callback):
-    """Gathers a round's seconds by part (`PARTS`); `rows` are the table of `serve --profile`."""
+    """Collects a round's seconds by part (`PARTS`); `rows` is the table of `serve --profile`."""
 
     def __init__(self, times: Times):
         self.times, self.rounds = times, list[dict[str, float]]()
@@ -62,8 +63,8 @@ class Profile(Callback):
         self._mark()
 
     def rows(self) -> list[list[str]]:
-        """Return a row a part: its name, mean seconds per round, its share, what it is. The first round, in which all
-        are still warming up, is left out where there are others."""
+        """Return one row per part: name, mean seconds per round, share, meaning. The first round, which includes
+        warming up, is left out if there are others."""
         rounds = self.rounds[1:] or self.rounds
         if not rounds:
             return []

@@ -1,7 +1,7 @@
-"""What a run began with of its clients: roster.json in its folder.
+"""The clients that a run began with: roster.json in its folder.
 
-A server that goes on must tell clients what the first one told them (the plan names the run), also when others are
-there now than at the beginning.
+A resumed server must send clients the same plan as the first server did (the run's name comes from the plan), even if
+other clients are connected now than at the beginning.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROSTER = "roster.json"
 
 @dc.dataclass(frozen=True)
 class Roster:
-    """keys: hashes of the clients' keys; classes, preparation: of the plan; begun: samples in each split of each client
-    as they counted at the beginning, also of those that were not there; sizes: as clients have told them, by name."""
+    """keys: hashes of the clients' keys; classes, preparation: as in the plan; begun: samples in each split of each
+    client as counted at the beginning, including absent clients; sizes: as told by the clients, by name."""
 
     keys: list[str]
     classes: int | None
@@ -35,7 +35,7 @@ class Roster:
 
     @classmethod
     def of(cls, folder: str | Path | None, keys: list[str]) -> Roster | None:
-        """Return the roster of the run in this folder; None where there is none, or other clients are registered."""
+        """Return the roster of the run in this folder; None if there is none, or if other clients are registered."""
         file = None if folder is None else Path(folder) / ROSTER
         if file is None or not file.is_file():
             return None
@@ -51,7 +51,7 @@ class Roster:
 
 
 class KeepRoster(Callback):
-    """Writes the roster when a run begins; one that goes on keeps the first, with the clients that have come since."""
+    """Writes the roster when a run begins; a resumed run keeps the first one and adds clients that have come since."""
 
     def __init__(self, clients: Clients):
         self.clients = clients

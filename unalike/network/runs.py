@@ -1,4 +1,4 @@
-"""The runs of a client: which one it takes part in now, and what it keeps of those before."""
+"""The runs of a client: the current one, and the records of earlier ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE, PLAN = "runs.json", "plan.json"
 
 
 class Runs:
-    """The runs that a client's folder knows, the present one last; one at a time is answered."""
+    """The runs that a client's folder knows, the current one last; only that one is answered."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -29,16 +29,16 @@ class Runs:
 
     @property
     def current(self) -> str | None:
-        """The run that was planned last."""
+        """Return the run that was planned last."""
         return self.names[-1] if self.names else None
 
     def check(self, run: str, policy: Policy) -> None:
-        """Refuse a run that would be one too many."""
+        """Refuse a run beyond the number that the policy allows."""
         if run not in self.names and policy.max_runs is not None and self.total >= policy.max_runs:
             raise UnalikeError(f"This client has taken part in {self.total} runs, and does so at most (max_runs).")
 
     def begin(self, run: str, plan: Any, policy: Policy) -> None:
-        """Make this run the present one, keep its plan, and forget the runs that are too long ago."""
+        """Make this run the current one, keep its plan, and forget runs that are too old."""
         text = json.dumps(plan)
         kept = {"plan": plan, "sha256": hashlib.sha256(text.encode()).hexdigest()}
         replace(self.folder / run / PLAN, json.dumps(kept).encode(), mode=0o600)
@@ -51,7 +51,7 @@ class Runs:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def plan(self, run: str) -> Any:
-        """Return the kept plan of the present run."""
+        """Return the kept plan of the current run."""
         if self.current is not None and run != self.current:
             raise UnalikeError(f"This client answers one run at a time, now {self.current}, and not {run}.")
         file = self.folder / run / PLAN
@@ -67,7 +67,7 @@ class Runs:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """Return the table of a JSON file; None where there is none that can be read."""
+    """Return the table in a JSON file; None if there is none that can be read."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

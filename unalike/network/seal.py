@@ -25,12 +25,14 @@ from unalike.messages.sealed import About
 LABEL = b"unalike sealed row 1"
 NONCE = 12
 POINT = 97  # bytes of a point of P-384
-HALF = 48  # bytes of each of the two numbers of a signature
-SIGNED = b"unalike secure sum 1 "  # so that no signature is one of Flower's calls
+# bytes of each of a signature's two numbers
+HALF = 48
+# a prefix, so that no signature could pass for one of Flower's calls
+SIGNED = b"unalike secure sum 1 "
 
 
 class Keyring:
-    """A client's private key, and the other clients' public keys where it was given them (a `Sealer`).
+    """A client's private key and, if it was given them, the other clients' public keys (a `Sealer`).
 
     key: the file of its private key (`unalike keys node`); peers: a folder of .pub files.
     """
@@ -59,11 +61,11 @@ class Keyring:
         return _encrypt(key, row, _bound(about)), key
 
     def open(self, row: bytes, key: bytes, about: About) -> bytes:
-        """Return the row, or refuse one that was changed or is bound to something else."""
+        """Return the opened row; refuse one that was changed or is bound to something else."""
         return _decrypt(key, row, about)
 
     def wrap(self, key: bytes, receiver: str, about: About) -> bytes:
-        """Return the key, readable by the owner of the public key `receiver` alone."""
+        """Return the key encrypted so that only the owner of the public key `receiver` can read it."""
         _, ec = _cryptography()
         other, fresh = self._peer(receiver), ec.generate_private_key(ec.SECP384R1())
         secret = fresh.exchange(ec.ECDH(), other) + self._private.exchange(ec.ECDH(), other)
@@ -115,7 +117,7 @@ class Keyring:
         return True
 
     def _peer(self, text: str) -> Any:
-        """Return a public key, if it is one that this client accepts."""
+        """Return a public key; refuse one that this client does not accept."""
         public = _public(text)
         if self._known is not None and _point(public) not in self._known:
             raise UnalikeError(
@@ -135,7 +137,8 @@ def _public(text: str) -> Any:
     ser, ec = _cryptography()
     try:
         public = ser.load_ssh_public_key(" ".join(text.split()[:2]).encode())
-    except Exception:  # its own kinds, for bytes that lie
+    # the library's own errors for malformed bytes
+    except Exception:
         public = None
     if not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != "secp384r1":
         raise UnalikeError("A client's public key is not of `unalike keys node`: it must be of the curve P-384.")

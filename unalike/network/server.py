@@ -1,4 +1,4 @@
-"""The server of a real federation: who is there, what is to be done, and then the same run as in a simulation.
+"""The server of a real federation: it finds its clients, sends the plan, and then runs as a simulation does.
 
 The server has no data. The clients tell how many samples they have and of what kind; a `RemoteFederation` of these
 facts takes the place of a simulation's federation.
@@ -45,15 +45,18 @@ from unalike.run.deploy import DEPLOYABLE
 from unalike.run.run import Run
 from unalike.text import printable
 
-MOST_SPLITS = 64  # of a client's samples: more are a mistake, or worse
-GRACE = 5.0  # seconds without a newcomer after which a federation begins with those that are needed
-GREETING = 20.0  # seconds for each of the two messages to a client that comes late
+# more splits of a client's samples are a mistake, or an attack
+MOST_SPLITS = 64
+# if enough clients are there and no further one came for so many seconds, the federation begins
+GRACE = 5.0
+# seconds for each of the two messages to a late client
+GREETING = 20.0
 HELLO = {"kind": "hello", "version": unalike.__version__}
 
 
 @dc.dataclass(frozen=True)
 class Own:
-    """What the server itself has, and does, for clients whose samples are of one kind.
+    """The server's own sets and settings for clients whose samples are of one kind.
 
     test: (x, y) to evaluate the global model on; public: (x, y or None) that every client has too; shipped: its bytes
     count; recipe: how features are prepared, or just "standard" or "client"; schema: what the features are.
@@ -73,10 +76,10 @@ class Own:
 
 
 class Clients:
-    """The clients of a run, as its engine asks them. Whoever does not answer by the deadline is left out."""
+    """The clients of a run, as its engine calls them. A client that does not answer by the deadline is left out."""
 
     run = ""
-    # stand for the clients' public sets as they were read, before any preparation
+    # hashes of the clients' public sets as they were read, before preparation
     public_sets: Sequence[str | None] = ()
 
     def __init__(
@@ -88,19 +91,22 @@ class Clients:
         limits: Limits | None = None,
         earlier: Roster | None = None,
     ):
-        """earlier: what an earlier server of this run knew of the clients."""
+        """earlier: what an earlier server of this run recorded about the clients."""
         self.link, self.names, self.deadline, self.say = link, list(keys), deadline, say
         self.public = [b" ".join(key.split()[:2]).decode("ascii", "replace") for key in keys.values()]
         self.limits, self.earlier = limits or Limits(), earlier
         self.needed = self.limits.needed(len(self.names))
         self.attendance = Attendance(self.names, self.limits.tries, say, link.online)
         self.times = Times()
-        self.facts: dict[int, dict[str, Any]] = {}  # of the clients that have said what they have
+        self.facts: dict[int, dict[str, Any]] = {}  # facts of the clients that have told them
         self._patience, self._check = 600.0, lambda: None
-        self._hellos: list[dict[str, Any]] = []  # by client: the schema is of its kind of samples
+        # greetings by client: the schema depends on its kind of samples
+        self._hellos: list[dict[str, Any]] = []
         self._plans: list[dict[str, Any]] = []
-        self._begun: list[dict[str, int]] = []  # samples in each split of each client when the run began
-        self._whose: list[str] = []  # the kind of samples of each client, where there are several
+        # samples in each split of each client when the run began
+        self._begun: list[dict[str, int]] = []
+        # each client's kind of samples, if there are several
+        self._whose: list[str] = []
         link.notice = self._notice  # type: ignore[attr-defined]
         link.times = self.times  # type: ignore[attr-defined]
 
@@ -110,12 +116,12 @@ class Clients:
     # ---- exchanges
 
     def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
-        """Yield the answers of those who take part and are not set aside, as they come in time."""
+        """Yield the answers of the clients that take part and are not set aside, as they come in time."""
         due = self.attendance.due(requests)
         return self._answers({k: parts for k, parts in requests.items() if k in due})
 
     def _answers(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
-        """Yield the answers that come in time, as they come; say who is left out."""
+        """Yield the answers that come in time, as they come; report the clients that are left out."""
         silent, answers = set(requests), self.link.exchange(requests, self.deadline) if requests else iter(())
         while True:
             with self.times.spent("exchanges"):
@@ -123,7 +129,8 @@ class Clients:
             if client is None:
                 break
             if client not in silent:
-                continue  # a second answer, or one that nobody asked for
+                # a second answer, or one that was not asked for
+                continue
             silent.discard(client)
             if isinstance(answer, Lost):
                 self.refuse(client, answer)
@@ -133,22 +140,23 @@ class Clients:
             self.refuse(client, f"no answer within {self.deadline:g} s")
 
     def sufficient(self, asked: int) -> int:
-        """Return how many answers of use close an exchange with so many clients."""
+        """Return how many usable answers close an exchange with `asked` clients."""
         return self.limits.sufficient(asked)
 
     def accept(self, client: int, round: int) -> None:
-        """Hear that an answer is of use."""
+        """Record that a client's answer is usable."""
         self.attendance.answered(client, round)
 
     def refuse(self, client: int, reason: str, blame: bool = True) -> None:
-        """Say that nothing of use came from a client; blame: whether it is the client's own doing."""
+        """Report that nothing usable came from a client; blame: whether it counts as the client's failure."""
         said = type(reason)(printable(reason, 500)) if isinstance(reason, Lost) else printable(reason, 500)
         self.say(f"{self.names[client]} is left out of this exchange: {said}")
         if blame:
             self.attendance.failed(client, said)
 
     def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> None:
-        """Wait until everybody is there; with fewer needed, until these are and nobody has come for a while."""
+        """Wait until all clients are there; if fewer are needed, until these are and no further one has come for a
+        while."""
         self._patience, self._check = seconds, check
         end, seen, since = time.monotonic() + seconds, set[int](), time.monotonic()
         while missing := set(range(len(self.names))) - (there := self.link.online()):
@@ -165,7 +173,7 @@ class Clients:
             time.sleep(0.1)
 
     def _gather(self) -> None:
-        """Wait until as many are there as must be to go on, where that was said."""
+        """Wait until enough clients are there to continue, if a number was set."""
         end, told = time.monotonic() + self._patience, False
         while self.limits.least is not None and len(there := self.link.online()) < self.limits.least:
             few = f"{len(there)} clients are there, and {self.limits.least} must be"
@@ -178,8 +186,8 @@ class Clients:
             time.sleep(0.1)
 
     def tell(self, messages: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """Send each a message without numbers; return the headers of the proper answers. Raise where fewer have given
-        one than must be there."""
+        """Send each client a message without tensors; return the headers of the valid answers. Raise if fewer clients
+        answered than are needed."""
         wrong = dict[int, str]()
         asked = {k: (wire.encode(message, {}),) for k, message in messages.items()}
         headers, answers = {}, dict(self._quiet(asked, wrong))
@@ -187,7 +195,8 @@ class Clients:
             if client in answers:
                 try:
                     headers[client] = _header(answers[client])
-                except Exception as error:  # whatever its bytes are: they are one client's
+                # any error in decoding: the bytes come from one client and concern it alone
+                except Exception as error:
                     wrong[client] = unreadable(error)
             else:
                 wrong.setdefault(client, f"it does not answer within {self.deadline:g} s.")
@@ -195,7 +204,7 @@ class Clients:
         return headers
 
     def _quiet(self, requests: Mapping[int, Sequence[bytes]], wrong: dict[int, str]) -> Iterator[tuple[int, bytes]]:
-        """Yield the answers, and write down why others do not come."""
+        """Yield the answers; record in `wrong` why others do not come."""
         for client, answer in self.link.exchange(requests, self.deadline) if requests else ():
             if isinstance(answer, Lost):
                 wrong[client] = answer
@@ -203,7 +212,8 @@ class Clients:
                 yield client, answer
 
     def _without(self, wrong: Mapping[int, str], left: int) -> None:
-        """Go on without these clients, each of which has a reason, if enough are left; else raise the first reason."""
+        """Continue without these clients, each of which has a reason, if enough are left; else raise the first
+        reason."""
         if wrong and left < self.needed:
             client = min(wrong)
             raise UnalikeError(_named(self.names[client], printable(wrong[client], 500)))
@@ -213,7 +223,7 @@ class Clients:
             self.attendance.records[client].reason = said
             self.attendance.not_greeted(client)
 
-    # ---- what clients have
+    # ---- the clients' data
 
     def federation(
         self,
@@ -223,11 +233,11 @@ class Clients:
         parts: Mapping[str, Own] | None = None,
         networks: Sequence[str] | None = None,
     ) -> Federation:
-        """Ask the clients that are there for the size and kind of their data; the result has at least `classes`
-        classes, or those of the schema.
+        """Ask the connected clients for the size and kind of their data; the result has at least `classes` classes, or
+        those of the schema.
 
-        networks: the name of each client's, where there are several; their samples may then be of different kinds, and
-        `parts` has what the server has for each, in place of `own`.
+        networks: the name of each client's network, if there are several; their samples may then be of different kinds,
+        and `parts` has the server's own sets for each, in place of `own`.
         """
         everybody = range(len(self.names))
         there = everybody if self.needed == len(self.names) else sorted(self.link.online())
@@ -239,7 +249,8 @@ class Clients:
         joined = networks is not None and differ
         if joined and len(facts) < len(self.names):
             raise UnalikeError("Clients' samples have different shapes: then all of them must be there to begin.")
-        whose = [*networks] if networks is not None and differ else [""] * len(self.names)  # of one kind: no names
+        # one kind of samples needs no names
+        whose = [*networks] if networks is not None and differ else [""] * len(self.names)
         groups = [*dict.fromkeys(whose)]
         having = parts if joined and parts is not None else _for_each(own, groups)
         hashes = {name: None if (pair := having[name].public) is None else public_hash(pair) for name in groups}
@@ -261,8 +272,8 @@ class Clients:
         return JoinedFederation(found, whose) if joined else found[""]
 
     def _at_the_start(self, client: int) -> dict[str, Any]:
-        """Return a client's facts as they were when the run began, by which it is known. A client that was not there
-        then counts as having as many samples as the others on the average, and none to be judged on, until it comes."""
+        """Return a client's facts as they were when the run began. A client that was not there then counts as having
+        the others' mean number of samples, and none for evaluation, until it comes."""
         facts = self.facts.get(client)
         if self.earlier:
             return {**(facts or self.facts[min(self.facts)]), "sizes": self.earlier.begun[client]}
@@ -270,8 +281,8 @@ class Clients:
         return facts or {**self.facts[min(self.facts)], "sizes": {**dict.fromkeys(SPLITS, 0), "train": mean}}
 
     def _classes(self, known: Sequence[int]) -> int | None:
-        """Return how many classes there are: as the server was told, or in clients' data, test and public sets, a
-        schema, and when the run began; None for numbers."""
+        """Return the number of classes: as the server was told, or as found in clients' data, test and public sets, a
+        schema, and the roster; None for regression."""
         seen = [fact["classes"] for fact in self.facts.values() if fact["classes"] is not None]
         if not seen:
             return None
@@ -279,7 +290,7 @@ class Clients:
         return max(*known, self.limits.classes or max(*seen, before or 0))
 
     def _weigh(self) -> None:
-        """Say it where one client has more samples than all others together."""
+        """Report if one client has more samples than all others together."""
         sizes = {k: fact["sizes"]["train"] for k, fact in self.facts.items()}
         heaviest = max(sizes, key=lambda k: sizes[k])
         share = sizes[heaviest] / sum(sizes.values())
@@ -292,15 +303,15 @@ class Clients:
     # ---- clients that come after the start
 
     def welcome(self) -> dict[int, dict[str, int]]:
-        """Greet clients that have come since and send them the plan; return the samples of clients that the run began
-        without."""
+        """Greet clients that have come since the start and send them the plan; return the samples of clients that the
+        run began without."""
         self._gather()
         known = {k: fact["sizes"] for k, fact in self.facts.items() if fact["sizes"] != self._begun[k]}
         strangers = self.attendance.strangers()
         if not strangers or not (there := strangers & self.link.online()):
             return known
         patient, self.deadline = self.deadline, min(self.deadline, GREETING)
-        needed, self.needed = self.needed, 0  # nobody has to be among them
+        needed, self.needed = self.needed, 0  # none of them is required
         try:
             found = self._newcomers(there)
         finally:
@@ -320,18 +331,18 @@ class Clients:
         accepted = self.tell({k: self._plans[k] for k in facts})
         return {k: facts[k]["sizes"] for k in accepted}
 
-    # ---- what is wrong with what they say
+    # ---- checks of clients' facts
 
     def _proper(self, told: Mapping[int, Any]) -> dict[int, dict[str, Any]]:
-        """Return the facts that are well-formed, of those that clients tell."""
+        """Return the facts that are well-formed."""
         wrong = {k: "it does not say properly how many samples it has, and of what kind." for k in told}
         wrong = {k: reason for k, reason in wrong.items() if not _well_formed(told[k])}
         self._without(wrong, len(told) - len(wrong))
         return {k: fact for k, fact in told.items() if k not in wrong}
 
     def _unlike(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
-        """Return the clients whose labels are of another kind than everybody's, or whose samples than those of their
-        network: the kind of most of those that may stay away, else of the first."""
+        """Return the clients whose labels differ in kind from all others', or whose samples differ from those of their
+        network. The norm is the majority's kind if clients may stay away, else the first client's."""
         known = {**facts, **self.facts}
         labels = _usual({k: fact["y"] for k, fact in known.items()}, self.needed < len(self.names))
         wrong = {}
@@ -350,12 +361,12 @@ class Clients:
         return wrong
 
     def _other_public(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
-        """Return the clients that lack the run's public set, or have another."""
+        """Return the clients that lack the run's public set, or have a different one."""
         lacking = {k: fact for k, fact in facts.items() if self.public_sets[k] not in (None, fact.get("public"))}
         return {k: OTHER_PUBLIC if fact.get("public") else LACKS_PUBLIC for k, fact in lacking.items()}
 
     def _too_many(self, facts: Mapping[int, dict[str, Any]]) -> dict[int, str]:
-        """Return the clients that claim more samples than the server takes, or others than when the run began."""
+        """Return the clients that claim more samples than the server accepts, or others than when the run began."""
         sizes = {k: fact["sizes"]["train"] for k, fact in {**self.facts, **facts}.items()}
         wrong = {k: reason for k, reason in self.limits.too_many_samples(sizes).items() if k in facts}
         for k in facts if self.earlier else ():
@@ -391,8 +402,8 @@ class Clients:
         )  # fmt: skip
 
     def prepared(self, data: Federation, recipe: Recipe | None, ids: Sequence[int]) -> Federation:
-        """Ask these clients, whose data these are, for the sums that their features are prepared by; all that take part
-        must answer. A run that goes on keeps the preparation that it began with."""
+        """Ask these clients for the sums from which their features are prepared, and return the prepared data; all that
+        take part must answer. A resumed run keeps the preparation that it began with."""
         if recipe is None:
             return data
         x, y = data.train.x, data.train.y
@@ -425,8 +436,8 @@ class Clients:
         return data.prepared_by(found)
 
     def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
-        """Send the plan to all clients, each with the digest of its network. The run's name comes from the plan and the
-        keys: the same run, resumed by a new server, finds the clients' state."""
+        """Send the plan to all clients, each with the digest of its network. The run's name is made from the plan and
+        the keys, so that a new server that resumes the run finds the clients' state."""
         told_all = {t: tables[t] for t in PLANNED if tables.get(t)} | {"run": _planned_run(tables["run"])}
         planned, files = _portable(told_all)
         plan: dict[str, Any] = {
@@ -455,15 +466,17 @@ class Clients:
             self.attendance.joined(client)
 
     def _of_part(self, part: Federation, client: int) -> dict[str, Any]:
-        """Return what a client's plan says of its kind of samples: how they are prepared, and the public set."""
+        """Return the part of a client's plan about its kind of samples: how they are prepared, and the public set."""
         out: dict[str, Any] = {"preparation": part.preparation and part.preparation.plain()}
-        if self.public_sets[client] is not None:  # only then: a plan without one is what it always was
+        # left out if there is none, so that plans without one stay as they were
+        if self.public_sets[client] is not None:
             out["public"] = self.public_sets[client]
         return out
 
     def end(self, run: Run) -> None:
-        """Tell everybody that the run is over, and what of theirs counted. A client that is away hears it next time."""
-        assert isinstance(run.clients, ClientStore)  # real clients of all networks have one
+        """Tell all clients that the run is over, and which of their rounds counted. A client that is away hears it next
+        time."""
+        assert isinstance(run.clients, ClientStore)  # real clients of all networks share one
         known = run.clients.known()
         rows = run.clients.rows_of(known).get("acknowledged") if len(known) else None
         counted = {} if rows is None else {int(k): int(v) - 2 for k, v in zip(known, rows, strict=True) if int(v)}
@@ -471,7 +484,8 @@ class Clients:
         there = [k for k in self.link.online() if self.attendance.records[k].planned]
         requests = {k: (wire.encode({**message, "acknowledged": counted.get(k)}, {}),) for k in there}
         for _ in self.link.exchange(requests, min(self.deadline, 5.0)) if requests else ():
-            pass  # some leave at once, and their answer with them
+            # a client that leaves at once may take its answer along
+            pass
 
 
 def run(
@@ -496,15 +510,15 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     check: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Run a config on the clients of these keys, as `unalike.config.run` does on data of one's own.
+    """Run a config on the clients with these keys, as `unalike.config.run` does on local data.
 
     keys: public keys by the clients' names; deadline: seconds for an exchange; wait: seconds until all are there; test:
-    (x, y) of the server's own to evaluate the global model on; classes: at least so many; recipe: how features are
-    prepared before anything else, if they are, or just "standard" or "client"; schema: what the features are; public:
-    (x, y or None) that every client has too, else it is refused; shipped: its bytes count; parts: all these by network,
-    where the clients' samples are of different kinds; architecture: the network of each client, where [run] does not
-    say it; limits: how many clients it takes, and what of them at most; profile: say at the end where the seconds of a
-    round went; check: called while waiting, to raise what it knows.
+    (x, y) of the server to evaluate the global model on; classes: at least this many; recipe: how features are prepared
+    before anything else, or just "standard" or "client"; schema: what the features are; public: (x, y or None), which
+    every client must have too; shipped: its bytes count; parts: all these by network, if the clients' samples are of
+    different kinds; architecture: the network of each client, if [run] does not say it; limits: how many clients are
+    needed, and what they may send; profile: report at the end where the seconds of a round went; check: called while
+    waiting, to raise errors.
     """
     for name, value in (("deadline", deadline), ("wait", wait)):
         if not value > 0:
@@ -532,7 +546,8 @@ def run(
         before=lambda checked, networks: clients.plan(checked, data, marks, networks), remote=clients,
     )  # fmt: skip
     clients.end(done)
-    if done.folder is not None:  # what exports need data for, and the server has none
+    # exports would need data, which the server does not have
+    if done.folder is not None:
         with contextlib.suppress(UnalikeError):  # a method without a global model
             _save(done, done.folder.path / DEPLOYABLE, tables)
     if lost := [line["lost"] for line in done.history if "lost" in line]:
@@ -543,7 +558,7 @@ def run(
 
 
 def _networks(tables: dict[str, Any], architecture: Sequence[str] | None, clients: int) -> list[str] | None:
-    """Return the name of each client's network, None where there is one for all."""
+    """Return the name of each client's network, None if there is one for all."""
     if len(tables.get(config.MODELS_TABLE, {})) < 2:
         return None
     settings = tables.get("run", {})
@@ -552,7 +567,8 @@ def _networks(tables: dict[str, Any], architecture: Sequence[str] | None, client
 
 
 def _prepared(clients: Clients, data: Federation, own: Own, parts: Mapping[str, Own] | None) -> Federation:
-    """Return the data with features prepared from sums, where they are; of several kinds, each by itself."""
+    """Return the data with features prepared from clients' sums, if asked for; several kinds of samples are prepared
+    separately."""
     if not isinstance(data, JoinedFederation):
         return clients.prepared(data, own.recipe_for(data), range(len(data)))
     found = {}
@@ -563,15 +579,15 @@ def _prepared(clients: Clients, data: Federation, own: Own, parts: Mapping[str, 
 
 
 def _planned_run(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that its clients are told; of a channel, every setting of its stages."""
+    """Return the settings of a run that its clients are told; for a channel, every setting of its stages."""
     planned = {name: settings[name] for name in PLANNED_RUN if name in settings}
     stages = config.channel_tables(planned.pop("channel", []))
     return {**planned, "channel": stages} if stages else planned
 
 
 def _for_each(own: Own, networks: Sequence[str]) -> dict[str, Own]:
-    """Return what the server has for each network's clients, where their samples turn out to be of different kinds: it
-    cannot be one test set or one public set."""
+    """Return the server's own sets for each network's clients, if their samples turn out to be of different kinds: then
+    one test set or one public set cannot serve all."""
     if len(networks) > 1:
         for what, value in (("test set", own.test), ("public set", own.public), ("schema", own.schema)):
             if value is not None:
@@ -583,7 +599,7 @@ def _for_each(own: Own, networks: Sequence[str]) -> dict[str, Own]:
 
 
 def _class_counts(having: Iterable[Own]) -> Iterator[int]:
-    """Yield the numbers of classes that the server knows by itself: of its test and public sets, and of a schema."""
+    """Yield the numbers of classes that the server knows by itself: from its test and public sets, and a schema."""
     for own in having:
         for labels in (own.test and own.test[1], own.public and own.public[1]):
             if labels is not None:
@@ -592,7 +608,8 @@ def _class_counts(having: Iterable[Own]) -> Iterator[int]:
 
 
 def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | None]:
-    """Return the digest of each client's network, with its first weights where clients must know them themselves."""
+    """Return the digest of each client's network, including its start weights if clients must know them without the
+    server."""
     start = config.make_method(tables["method"]).serverless
     if not isinstance(networks, dict):
         return [None if networks is None else network_digest(networks, start)] * clients
@@ -601,7 +618,7 @@ def _digests(networks: Any, tables: dict[str, Any], clients: int) -> list[str | 
 
 
 def _mean_sizes(networks: Any, tables: dict[str, Any], sizes: np.ndarray) -> list[float]:
-    """Return what each client compares its own number of samples with: the mean over the clients of its network."""
+    """Return the mean number of samples over the clients of each client's network, for relative sizes."""
     if not isinstance(networks, dict):
         return [float(sizes.mean())] * len(sizes)
     names = np.array(config.network_names(tables, len(sizes)))
@@ -609,7 +626,7 @@ def _mean_sizes(networks: Any, tables: dict[str, Any], sizes: np.ndarray) -> lis
 
 
 def _save(run: Run, file: Path, tables: dict[str, Any]) -> None:
-    """Write the model as one file; of several networks, a file each (model-small.unalike)."""
+    """Write the model as one file; with several networks, one file each (model-small.unalike)."""
     if run.architectures is None:
         run.save(file, source=tables.get("model", {}).get("file"))
         return
@@ -619,7 +636,7 @@ def _save(run: Run, file: Path, tables: dict[str, Any]) -> None:
 
 
 def _portable(tables: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tables that name files by their last name alone, and what is in those files."""
+    """Return tables that name files without their folders, and the content of those files."""
     files: dict[str, str] = {}
 
     def bare(path: str, thing: str) -> str:
@@ -636,7 +653,7 @@ def _zeros(is_float: bool, shape: list[int]) -> torch.Tensor:
 
 
 def _header(answer: bytes) -> dict[str, Any]:
-    """Return the header of a proper answer; raise the reason that it gives."""
+    """Return the header of a valid answer; raise the reason that a refusal gives."""
     header, _ = wire.decode(answer)
     if header.get("kind") != "reply":
         raise UnalikeError(printable(header.get("reason"), 500))
@@ -653,12 +670,12 @@ def _usual(kinds: Mapping[int, Any], by_most: bool) -> int:
 
 
 def _named(name: str, reason: str) -> str:
-    """Return a reason with its client: "site-0 has …" for "it has …"."""
+    """Return a reason with its client's name: "site-0 has …" for "it has …"."""
     return f"{name} {reason.removeprefix('it ')}" if reason.startswith("it ") else f"{name}: {reason}"
 
 
 def _well_formed(facts: Any) -> bool:
-    """Return whether these say how many samples a client has, and of what kind."""
+    """Return whether facts say, in the right types, how many samples a client has and of what kind."""
     return (
         isinstance(facts, dict)
         and isinstance(facts.get("sizes"), dict)
@@ -677,7 +694,8 @@ def _whole(value: Any) -> bool:
 
 
 def _is_kind(value: Any) -> bool:
-    """Whether this says of a sample or a label if it is of floats, and its shape, which is not too large."""
+    """Return whether a value describes a sample or a label: whether it is of floats, and a shape that is not too
+    large."""
     if not isinstance(value, list) or [type(part) for part in value] != [bool, list]:
         return False
     shape = value[1]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 STATUS = "status.json"
 VERSION = 1
-ROUNDS = 10  # whose losses it has
+ROUNDS = 10  # rounds whose losses are listed
 LOSSES = ("round", "train_loss", "clients_loss", "test_loss", "lost")
 
 

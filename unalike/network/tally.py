@@ -1,7 +1,7 @@
-"""How much of a run a client has answered, against what its owner allows.
+"""Count a client's answers in a run, against what its owner allows.
 
-A server numbers rounds and exchanges as it likes, and every answer that is computed anew has noise of its own: many
-answers of one round would let it average the noise away. So a client counts them itself.
+A server numbers rounds and exchanges as it likes, and every answer that is computed anew has fresh noise: many answers
+for one round would let it average the noise away. So a client counts them itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _counter() -> collections.Counter[int]:
 
 @dc.dataclass
 class Tally:
-    """Answers of one run, by round: how often it was begun, exchanges since it began last, and evaluations."""
+    """Answers of one run, by round: how often the round was begun, exchanges since it last began, and evaluations."""
 
     begun: collections.Counter[int] = dc.field(default_factory=_counter)
     exchanges: collections.Counter[int] = dc.field(default_factory=_counter)
@@ -37,7 +37,7 @@ class Tally:
             self.exchanges[round] += 1
 
     def admit(self, call: Call, policy: Policy) -> None:
-        """Count an answer that is to be computed; refuse where it is one too many."""
+        """Count an answer that is to be computed; refuse it if the limit is reached."""
         evaluation, round = isinstance(call.function, Evaluate), call.round
         most = policy.max_exchanges * (1 + policy.max_repeats if evaluation else 1)
         if not evaluation and call.exchange >= most:

@@ -1,4 +1,4 @@
-"""What a server wants of a client, in plain words: for the person who is asked."""
+"""A server's wishes in plain words, for the person who is asked to agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAVES = {
 
 
 def facts_words(facts: Mapping[str, Any]) -> str:
-    """Return what a client tells when it is greeted."""
+    """Return in words the facts that a client tells when it is greeted."""
     sizes = ", ".join(f"{count} for {name}" for name, count in facts["sizes"].items() if count)
     classes = "a number to predict" if facts["classes"] is None else f"{facts['classes']} classes"
     return (
@@ -27,7 +27,7 @@ def facts_words(facts: Mapping[str, Any]) -> str:
 
 
 def sums_words(samples: int, features: int) -> str:
-    """Return what leaves when features are prepared."""
+    """Return in words what leaves when features are prepared."""
     return (
         f"The server asks for sums over the {samples} training samples, to bring {features} features into comparable "
         "units: of every feature how many rows have it, their sum, and the sum of squared distances from a mean."
@@ -35,7 +35,7 @@ def sums_words(samples: int, features: int) -> str:
 
 
 def plan_words(run: str, job: Job, digest: str, fields: Mapping[str, Field]) -> str:
-    """Return what a plan has this client do, and what it will send."""
+    """Return in words what a plan asks of this client, and what it will send."""
     method, task = job.method, job.task
     stages = job.channel.stages if job.channel is not None else ()
     lines = [
@@ -52,7 +52,7 @@ def plan_words(run: str, job: Job, digest: str, fields: Mapping[str, Field]) -> 
 
 
 def local_words(local: LocalTraining) -> str:
-    """Return the amount of a training."""
+    """Return in words how much is trained."""
     amount = f"{local.steps} steps" if local.steps is not None else f"{local.epochs} passes"
     batch = "all samples at once" if local.batch_size is None else f"batches of {local.batch_size}"
     return f"{amount}, {batch}, {local.optimizer}, rate {local.lr}"

@@ -1,4 +1,4 @@
-"""A run, or several to compare, as one page: `write(folders)` makes report.html. `Record` gives it more to show."""
+"""One page about a run, or several to compare: `write(folders)` makes report.html. `Record` gives it more to show."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMPARISON = "comparison.json"
 def write(
     folders: Iterable[str | Path] | str | Path, out: str | Path | None = None, comparison: dict[str, Any] | None = None
 ) -> Path:
-    """Write the report of these run folders and give back its path.
+    """Write the report of these run folders and return its path.
 
-    folders: a run's folder, a folder of run folders, or several of either; runs in progress are shown as far as they
-      are. Runs that differ in their seed alone are drawn as one line with a band.
-    out: the file; default report.html in the one folder given, or here for several.
-    comparison: {"verdict": lines, "table": rows, "command": text}, each optional; default what comparison.json holds
-      in the one folder given, or in the one that all runs lie in.
+    folders: a run's folder, a folder of run folders, or several of either; a run in progress is shown up to its last
+      round. Runs that differ in their seed alone are drawn as one line with a band.
+    out: the file; default report.html in the one folder given, or in the current folder for several.
+    comparison: {"verdict": lines, "table": rows, "command": text}, each optional; default the content of
+      comparison.json in the one folder given, or in the folder that holds all runs.
     """
     given = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
     if not given:
@@ -37,7 +37,7 @@ def write(
 
 
 def html(given: list[Path], comparison: dict[str, Any] | None = None, live: str | None = None) -> str:
-    """Return the page of these folders as text; `live`: see page.html."""
+    """Return the page of these folders as text; live: a version for `unalike watch`, whose page updates itself."""
     runs = read.find(given)
     if comparison is None:
         homes = {given[0]} if len(given) == 1 else {run.resolve().parent for run in runs}

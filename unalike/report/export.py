@@ -1,4 +1,4 @@
-"""Runs as flat tables and final models as files, for other programs: `unalike export`."""
+"""Export runs as flat tables and final models as files, for other programs: `unalike export`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ Table = dict[str, list[Any]]
 
 
 def rounds(folders: list[Path]) -> Table:
-    """Return one row per round: run, method, seed, every number of rounds.jsonl, with drift where it was recorded."""
+    """Return one row per round: run, method, seed, every number of rounds.jsonl, and drift if it was recorded."""
     return _columns([{**_who(run), **line} for run in map(RunFiles, find(folders)) for line in run.lines])
 
 
 def clients(folders: list[Path]) -> Table:
-    """Return a row per round and client: run, method, seed, round, client, its name and size, its loss and metrics."""
+    """Return one row per round and client: run, method, seed, round, client, its name and size, its loss and
+    metrics."""
     rows = []
     for run in map(RunFiles, find(folders)):
         ids = run.who.get("client") or []
@@ -61,12 +62,12 @@ def _columns(rows: list[dict[str, Any]]) -> Table:
 
 
 def _inert(cell: Any) -> Any:
-    """Return a name that a spreadsheet would take for a formula, with the mark that makes it text."""
+    """Mark a name that a spreadsheet would take for a formula as text."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def write_csv(table: Table, file: Path) -> None:
-    """A header and a line a row; what is not known is empty."""
+    """Write a header and one line per row; unknown values are empty."""
     replace(file, csv_of(table).encode())
 
 
@@ -77,7 +78,7 @@ def csv_of(table: Table) -> str:
 
 
 def write_parquet(table: Table, file: Path) -> None:
-    """Through pyarrow or polars, whichever is here."""
+    """Write a parquet file with pyarrow or polars, whichever is installed."""
     with replacing(file) as new:
         try:
             import pyarrow
@@ -96,7 +97,7 @@ def write_parquet(table: Table, file: Path) -> None:
 
 
 def finished(folder: Path, architecture: str | None = None, allow_code: bool = False) -> tuple[Run, dict[str, Any]]:
-    """Return the run with what its last whole checkpoint holds of the server, and its [model] table (of this
+    """Return the run with the server's state from its last complete checkpoint, and its [model] table (of this
     network)."""
     from unalike import config
 
@@ -126,20 +127,20 @@ def finished(folder: Path, architecture: str | None = None, allow_code: bool = F
 
 
 def write_deployable(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
-    """All that it takes to use the model, in one file: `ua.load_model(file)` and `unalike predict` take it."""
+    """Write the model with everything needed to use it as one file, for `ua.load_model(file)` and `unalike predict`."""
     run, table = finished(folder, architecture, allow_code)
     run.save(file, source=table.get("file"), architecture=architecture)
 
 
 def write_safetensors(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
-    """Parameters and buffers by name: `module.load_state_dict(safetensors.torch.load_file(file))` takes them."""
+    """Write parameters and buffers by name; `module.load_state_dict(safetensors.torch.load_file(file))` reads them."""
     run, _ = finished(folder, architecture, allow_code)
     module = run.model if architecture is None else run.models[architecture]
     replace(file, safetensors.torch.save({name: t.contiguous() for name, t in module.state_dict().items()}))
 
 
 def write_onnx(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
-    """One input `x`, one output `output`, any number of samples."""
+    """Write the model as ONNX: one input `x`, one output `output`, any number of samples."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -151,10 +152,11 @@ def write_onnx(folder: Path, file: Path, architecture: str | None = None, allow_
     sample = run.parts[architecture or next(iter(run.tasks))].train.x[:2]
     log = logging.getLogger("torch.onnx")
     level = log.level
-    log.setLevel(logging.ERROR)  # it warns of operators that this model does not have
+    # torch.onnx warns of operators that this model does not have
+    log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's own, about its own
+            warnings.simplefilter("ignore")  # PyTorch's warnings about its own code
             program = torch.onnx.export(
                 module, (sample,), dynamo=True, input_names=["x"], output_names=["output"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False,

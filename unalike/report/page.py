@@ -1,8 +1,8 @@
-"""The page itself: one HTML file with its style, its script and its numbers inside, and no way out.
+"""The page itself: one HTML file that contains its style, its script and its numbers, and contacts no other address.
 
-Text from outside (names of clients, folders, settings) reaches the page as JSON and is put there as text, never as
-HTML; words that this file writes into the page are escaped. A content security policy allows the one script and the
-one style by their hashes and no address at all, so that even a mistake here could not run or send anything.
+Text from outside (names of clients, folders, settings) reaches the page as JSON and is inserted as text, never as HTML;
+text that this file writes into the page is escaped. A content security policy allows only the one script and the one
+style, by their hashes, and no address at all, so that even a mistake here could not run or send anything.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import json
 from importlib.resources import files
 from typing import Any
 
-# One colour a method, of one hue in both schemes: at least 3 : 1 against the page, and far enough from each other for
+# One colour per method, of the same hue in both schemes: at least 3 : 1 against the page, and far enough from each
+# other for
 # people who see no red or no green (tests/report/test_report.py computes both).
 LIGHT = ("#3e7ff6", "#af2f2d", "#3f997f", "#4a2eab", "#b37600", "#8b3062", "#007f9b", "#572601")
 DARK = ("#5faaf7", "#f09d97", "#9ffed8", "#805bdb", "#f3c112", "#ac5182", "#6cd9f8", "#e1762b")
 
 
 def html(data: dict[str, Any], comparison: dict[str, Any], live: str | None = None) -> str:
-    """Return the whole file; `live`: the version of it that `unalike watch` serves, which may ask its server for the
-    present one and nothing else."""
+    """Return the whole file; live: the version string of a page served by `unalike watch`, which may ask its server for
+    a newer version and nothing else."""
     here = files("unalike.report")
     script = (here / "page.js").read_text(encoding="utf-8")
     style = _palette() + (here / "page.css").read_text(encoding="utf-8")
@@ -69,7 +70,7 @@ def _hash(text: str) -> str:
 
 
 def _palette() -> str:
-    """Return the colours as variables: --c0, --c1, ... in both schemes."""
+    """Return the colours as CSS variables: --c0, --c1, ... in both schemes."""
 
     def block(colors: tuple[str, ...]) -> str:
         return "".join(f"--c{k}:{color};" for k, color in enumerate(colors))
@@ -84,7 +85,7 @@ def _palette() -> str:
 
 
 def _comparison(given: dict[str, Any]) -> dict[str, Any]:
-    """Verdict, table, command and the runs that diverged, as plain text, whatever the file said."""
+    """Return verdict, table, command and diverged runs as plain text, whatever types the file had."""
     verdict = given.get("verdict") or []
     lines = [verdict] if isinstance(verdict, str) else [str(line) for line in verdict]
     rows = given.get("table") or []
@@ -105,7 +106,7 @@ def _comparison(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(rows: Any) -> list[list[str]]:
-    """Return the verdict's table with its head; the data first where there are several cases."""
+    """Return the verdict's table with its header; the data come first if there are several cases."""
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         return []
     keys = {"wish": "what you care about", "method": "method", "sure": "how sure"}
@@ -114,7 +115,7 @@ def _answers(rows: Any) -> list[list[str]]:
 
 
 def _statistics(rows: Any) -> list[list[str]]:
-    """Return the tests behind the verdict, with their head."""
+    """Return the statistical tests behind the verdict, with a header."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         return []
     keys = ("data", "what", "method", "against", "difference", "standard_error", "ahead", "seeds", "p", "p_corrected")
@@ -123,7 +124,7 @@ def _statistics(rows: Any) -> list[list[str]]:
 
 
 def _diverged(given: dict[str, Any]) -> list[str]:
-    """Return every run that diverged, by its method, setting and seed."""
+    """Return every run that diverged, by method, setting and seed."""
     try:
         return [
             f"{', '.join(filter(None, [case['case'], method['label']]))}, seed {seed} (round {round})"
@@ -132,7 +133,7 @@ def _diverged(given: dict[str, Any]) -> list[str]:
             for seed, round in method["diverged"].items()
         ]
     except (AttributeError, KeyError, TypeError):
-        return []  # no cases of ours
+        return []  # not cases that we wrote
 
 
 def _cell(value: Any) -> str:

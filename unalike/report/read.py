@@ -1,9 +1,9 @@
-"""Run folders as what a report shows: a plain tree that JSON can hold, small whatever the runs' size.
+"""Read run folders into the data of a report: a plain tree for JSON, of limited size however long the runs are.
 
-What is thinned, and how: a curve keeps at most 400 points (fewer where many runs share the page), evenly spaced, always
-with the first and the last; a client's history is rounded to 1/254 of its range and keeps as many evenly spaced rounds
-as fit into 1.6 MB for all runs together; features are shown of one run a method; classes beyond the 99 most frequent
-are shown as one. The numbers of the last round are not thinned.
+How it is thinned: a curve keeps at most 400 points (fewer if many runs share the page), evenly spaced, always with the
+first and the last. A client's history is rounded to 1/254 of its range and keeps as many evenly spaced rounds as fit
+into 1.6 MB for all runs together. Features are shown for one run per method. Classes beyond the 99 most frequent are
+merged. The numbers of the last round are not thinned.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from unalike.results.evidence import REFERENCES
 from unalike.run.folder import FREE, read_rounds
 from unalike.settings.toml import flatten
 
-PRINTS = ("data.fingerprint", "data.public_fingerprint", "model.fingerprint")  # of facts: those of one run alone
-STAGES = "channel.stages"  # of facts: what replies went through
+PRINTS = ("data.fingerprint", "data.public_fingerprint", "model.fingerprint")  # facts that differ from run to run
+STAGES = "channel.stages"  # the fact that names the channel's stages
 
 CURVE_POINTS, CURVE_NUMBERS = 400, 120_000
 HISTORY_BYTES, HISTORY_ROUNDS = 1_600_000, 1000
@@ -51,7 +51,7 @@ def find(folders: list[Path]) -> list[Path]:
 
 
 def read(folders: list[Path]) -> dict[str, Any]:
-    """Everything that the page shows of these runs."""
+    """Return everything that the page shows of these runs."""
     runs = [RunFiles(folder) for folder in folders]
     begun = [run for run in runs if run.lines]
     if not begun:
@@ -94,7 +94,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
 
 
 class RunFiles:
-    """One folder, as it is now: a run in progress is read up to its last whole line."""
+    """The files of one run folder, as they are now: a run in progress is read up to its last complete line."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -118,7 +118,8 @@ class RunFiles:
 
     @property
     def reference(self) -> bool:
-        """Whether it is a line to compare others with; a Python program names it after its class."""
+        """Return whether the run is a reference line; a run from a Python program is recognised by its method's class
+        name."""
         return self.method.replace("-", "").lower() in [name.replace("-", "") for name in REFERENCES]
 
     @property
@@ -127,7 +128,7 @@ class RunFiles:
 
     @property
     def final(self) -> dict[str, Any]:
-        """The last line that has a result."""
+        """Return the last line that has a result."""
         return next((line for line in reversed(self.lines) if _results(line)), self.lines[-1])
 
     @property
@@ -139,16 +140,17 @@ class RunFiles:
         return sum(line.get("seconds") or 0.0 for line in self.lines)
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings, flat, less those that make no other run of it."""
+        """Return all settings in one flat dict, without those that do not change the result."""
         recipe: list[str] = ["data", "model"] if "facts" in self.config else []
         flat = flatten(self.facts) | flatten({t: self.config[t] for t in recipe if t in self.config})
         return {k: v for k, v in flat.items() if not k.startswith("unalike.")}
 
     def identity(self) -> str:
-        """Return a text that runs have in common if they differ in their seed alone."""
+        """Return a text that is equal for runs that differ in their seed alone."""
         free = (*FREE, "run.seed", "data.seed", *PRINTS, "data.samples")
         kept = {k: v for k, v in self.settings().items() if k not in free and not k.startswith("engine.")}
-        of_parts = (("models.", ".fingerprint"), ("data.", ".seed"))  # of several networks, [data.pictures] seed
+        # for several networks: [data.pictures] seed and the like
+        of_parts = (("models.", ".fingerprint"), ("data.", ".seed"))
         kept = {k: v for k, v in kept.items() if not any(k.startswith(a) and k.endswith(b) for a, b in of_parts)}
         return json.dumps([self.method, kept], sort_keys=True, default=str)
 
@@ -165,7 +167,7 @@ def _json(file: Path) -> dict[str, Any] | None:
 
 
 def _results(line: dict[str, Any]) -> list[str]:
-    """Return the metrics of a round's line that come from evaluating."""
+    """Return the metrics in a round's line that come from evaluation."""
     return [k for k in _numbers(line) if names.of(k).source == "evaluation"]
 
 
@@ -179,15 +181,16 @@ def _metrics(runs: list[RunFiles], numbers: dict[str, Number]) -> list[str]:
         for line in (run.lines[0], run.final, run.lines[-1]):
             found |= dict.fromkeys(_numbers(line))
     order = [k for k in numbers if k in found]
-    if order and _personal(runs):  # what all have, and what personal models are for, is shown first
+    # a metric that all runs have, and the one for personal models, comes first
+    if order and _personal(runs):
         own = f"clients_{numbers[order[0]].metric}_mean"
         order.sort(key=lambda k: k != own)
     return order + [k for k in found if k not in order]
 
 
 def _personal(runs: list[RunFiles]) -> bool:
-    """Return whether some run gives clients models of their own, so that there are two measures; training alone does
-    not count."""
+    """Return whether some run gives clients their own models, so that there are two measures; training alone does not
+    count."""
     final = [run.final for run in runs if not run.reference]
     tested = [any(k.startswith("test_") for k in line) for line in final]
     return any("gain_share" in line for line in final) or (any(tested) and not all(tested))
@@ -207,14 +210,14 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     kept |= {evaluated[k] for k in thin(len(evaluated), points)}
     rows = sorted(kept)
     x = {"rounds": [lines[k]["round"] for k in rows], "seconds": [round(seconds[k], 3) for k in rows]}
-    if not run.reference:  # what these would send is nobody's traffic
+    if not run.reference:  # reference lines send nothing in reality
         x["bytes"] = [sent[k] for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
     return {"x": x, "y": {key: values for key, values in y.items() if any(v is not None for v in values)}}
 
 
 def _short(value: Any, digits: int = 5) -> float | None:
-    """Five digits of a number; what is none, or infinite, is left out."""
+    """Return a number rounded to five digits; None if it is missing or infinite."""
     return float(f"{value:.{digits}g}") if is_finite(value) else None
 
 
@@ -240,7 +243,7 @@ def _clients(run: RunFiles) -> dict[str, Any] | None:
 
 
 def _place(known: list[dict[str, Any]], new: dict[str, Any] | None) -> int | None:
-    """Return the place of these clients in the list: runs on the same data share one entry."""
+    """Return the index of these clients in the list, adding them if need be: runs on the same data share one entry."""
     if new is None:
         return None
     if new not in known:
@@ -256,7 +259,7 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
         return nothing
     hidden = ("features", "clusters")
     found = [k for k, v in lines[-1].items() if isinstance(v, str) and k not in hidden and not k.startswith("global_")]
-    # the headline; of a run whose facts do not say it, accuracy
+    # the headline metric; accuracy if a run's facts do not name it
     name = next((n for n in (*run.metrics, "accuracy", *found) if n in found and n != "loss"), "loss")
     count = len(run.who["client"])
     rows = [(line["round"], record.unpack(line[name])) for line in lines if isinstance(line.get(name), str)]
@@ -281,8 +284,8 @@ def _values(run: RunFiles, budget: int) -> dict[str, Any]:
 
 
 def _clusters(run: RunFiles) -> dict[str, Any] | None:
-    """Return each client's cluster over the rounds (-1: none yet), what the clusters are after the last, and how they
-    came about where they were made by splits."""
+    """Return each client's cluster over the rounds (-1: none yet), the clusters after the last round, and the tree of
+    splits if they were made by splitting."""
     last, count = run.lines[-1]["round"], len(run.who.get("client") or ())
     lines = [line for line in run.record.values() if line["round"] <= last and isinstance(line.get("clusters"), str)]
     if not lines or not count:
@@ -308,11 +311,11 @@ def _clusters(run: RunFiles) -> dict[str, Any] | None:
 
 
 def _features(run: RunFiles) -> list[dict[str, Any]]:
-    """Return the clients' features on two axes, a picture for each recorded round; axes point the same way in all."""
+    """Return the clients' features on two axes, one picture per recorded round; axes keep their direction."""
     lines = [line for line in run.record.values() if "features" in line]
     if "features" in run.last and run.last["round"] not in {line["round"] for line in lines}:
         lines.append(run.last)
-        lines.sort(key=lambda line: line["round"])  # it may be older than others: of a run that was continued
+        lines.sort(key=lambda line: line["round"])  # a resumed run may have an older picture last
     pictures = []
     reference: np.ndarray | None = None
     for line in reversed(lines):
@@ -327,7 +330,7 @@ def _features(run: RunFiles) -> list[dict[str, Any]]:
     pictures.reverse()
     for picture in pictures[1:]:
         if picture["places"] == pictures[0]["places"]:
-            picture["places"] = None  # as in the first
+            picture["places"] = None  # the same as in the first picture
     return pictures
 
 
@@ -335,8 +338,8 @@ def _features(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
-    """Runs that differ in their seed alone, together and named: the method, and what tells it from its namesakes, also
-    from those that have no finished round and are not shown."""
+    """Group runs that differ in their seed alone and name each group: the method, and the settings that distinguish it
+    from others of the same method, including runs that have no finished round and are not shown."""
     found: dict[str, list[RunFiles]] = {}
     for run in runs:
         found.setdefault(run.identity(), []).append(run)
@@ -381,7 +384,7 @@ def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, A
 
 
 def _share(run: RunFiles) -> str:
-    """Return how many clients a round has, in words."""
+    """Return the number of clients per round in words."""
     given = run.config.get("run", {}).get("clients_per_round", run.facts.get("participation", {}).get("fraction"))
     if isinstance(given, float) and given < 1:
         return f" with {given:.3g} of the clients in each"
@@ -389,7 +392,7 @@ def _share(run: RunFiles) -> str:
 
 
 def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[str, Any]:
-    """After the last round: mean and standard deviation (n - 1) over the seeds of each method."""
+    """Return mean and standard deviation (n - 1) over the seeds of each method, after the last round."""
     columns = [number for number in numbers.values() if number.summary]
     rows = []
     for group in groups:
@@ -404,13 +407,13 @@ def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[s
         rows.append({"label": group["label"], "seeds": len(members), "cells": cells, "reference": reference})
     shown = [number for number in columns if any(number.key in row["cells"] for row in rows)]
     if len(rows) > 1 and len({row["cells"]["rounds"][0] for row in rows}) == 1:
-        shown = [number for number in shown if number.key != "rounds"]  # the headline says it
+        shown = [number for number in shown if number.key != "rounds"]  # the headline says it already
     personal = _personal([run for group in groups for run in group["members"]])
     return {"columns": [_column(number, personal) for number in shown], "rows": rows}
 
 
 def _column(number: Number, personal: bool) -> dict[str, str]:
-    """Return a column of the table; where clients have models of their own it says which model is meant."""
+    """Return a column of the table; if clients have their own models, its title says which model is meant."""
     kind = "plain" if number.unit == "pp²" else number.unit
     whose = {"test": "global model, test set", "clients": "clients' own data"}
     place, _, rest = number.key.partition("_")
@@ -431,7 +434,8 @@ def _final(run: RunFiles, number: Number) -> float | None:
         return float(getattr(run, key))
     if key == "rounds":
         return float(run.lines[-1]["round"])
-    if key.startswith("selected_"):  # the test value of the round that validation data would choose
+    # the test value in the round chosen by validation data
+    if key.startswith("selected_"):
         test = f"test_{number.metric}"
         chosen = choose([line for line in run.lines if test in line], number)
         return chosen[test] if chosen else None
@@ -439,7 +443,7 @@ def _final(run: RunFiles, number: Number) -> float | None:
 
 
 def _settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """Settings as a table: a column a method, the rows that differ first."""
+    """Return settings as a table: one column per method, rows that differ first."""
     columns = [g["members"][0].settings() for g in groups]
     keys = list(dict.fromkeys(k for c in columns for k in c if "fingerprint" not in k and k != "run.seed"))
     rows = []
@@ -451,8 +455,8 @@ def _settings(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _privacy(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what leaves a client, who sees what, what it goes through and what that saves, of the groups whose runs
-    have recorded it."""
+    """Return, for groups whose runs recorded it: what leaves a client, who sees what, the channel, and the bytes it
+    saves."""
     out = []
     for group in groups:
         run: RunFiles = group["members"][0]
@@ -468,8 +472,7 @@ def _is_sight(row: Any) -> bool:
 
 
 def _through(run: RunFiles) -> dict[str, Any]:
-    """Return a run's channel, the bytes that went up with it and would have without, and ε and δ after the last
-    round."""
+    """Return a run's channel, the bytes sent up with it and without it, and ε and δ after the last round."""
     stages, last = run.facts.get("channel", {}).get("stages") or [], run.lines[-1]
     plain = sum(line.get("bytes_up_plain") or 0 for line in run.lines)
     up = sum(line.get("bytes_up") or 0 for line in run.lines) if not run.reference else 0
@@ -488,11 +491,12 @@ def _word(value: Any) -> str:
 
 
 def command(config: dict[str, Any]) -> str | None:
-    """Return the command line that runs it again; None of a run that a Python program started, and of one with several
-    networks, which takes a file."""
+    """Return the command line that repeats the run; None for a run started by a Python program, and for one with
+    several networks, which needs a file."""
     if "facts" not in config or "models" in config:
         return None
-    from unalike import config as settings  # here: a report is read without the rest
+    # imported here, so that a report can be read without the other packages
+    from unalike import config as settings
     from unalike.config import flags
 
     tables = {table: settings.every(table) for table in settings.TABLES}
@@ -511,7 +515,7 @@ def command(config: dict[str, Any]) -> str | None:
 
 
 def comparison(file: Path) -> dict[str, Any] | None:
-    """Return the content of comparison.json; None where there is no such file."""
+    """Return the content of comparison.json; None if there is no such file."""
     if not file.is_file():
         return None
     found = _json(file)

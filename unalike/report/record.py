@@ -1,15 +1,14 @@
-"""What a report shows beyond rounds.jsonl, written by the run itself into its folder's `record/`.
+"""Record more than rounds.jsonl has, for the report; the run itself writes it into its folder's `record/`.
 
-    clients.json    once: who the clients are, how many samples and which labels they have, what leaves them, who
-                    sees it
-    rounds.jsonl    a line a round: drift; where clients were evaluated, each one's numbers (float32, base64); in the
-                    rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components; each one's
-                    cluster where a method has clusters
-    last.json       the same two components after the last round; recall, precision and F1 of every class; the tree of
-                    clusters
+    clients.json    once: who the clients are, their numbers of samples and labels, what leaves them, who sees it
+    rounds.jsonl    one line per round: drift; where clients were evaluated, each one's numbers (float32, base64); in
+                    the rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components; each
+                    client's cluster if the method has clusters
+    last.json       the same two components after the last round; recall, precision and F1 of every class; the tree
+                    of clusters
 
-Lines after the checkpoint that a run continues from are dropped, as those of rounds.jsonl are: a resumed run leaves the
-same bytes as one that was never stopped. At most 2,000 clients are recorded.
+Lines after the checkpoint from which a run continues are dropped, as in rounds.jsonl: a resumed run leaves the same
+bytes as one that was never stopped. At most 2,000 clients are recorded.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ if TYPE_CHECKING:
 
 FOLDER, CLIENTS, ROUNDS, LAST = "record", "clients.json", "rounds.jsonl", "last.json"
 MOST_CLIENTS = 2000
-MOST_CLASSES = 30  # in the table of classes
-MOST_POINTS = 500  # clients in the picture of features
-MOST_SAMPLES = 4000  # that are looked at for it, and at most 20 of a client
+MOST_CLASSES = 30  # most classes in the table of classes
+MOST_POINTS = 500  # most clients in the picture of features
+# most samples used for the picture; at most 20 per client
+MOST_SAMPLES = 4000
 
 
 class Record(Callback):
-    """Records what `unalike report` shows of clients, drift and features. The run needs a folder."""
+    """Record clients, drift and features for `unalike report`. The run needs a folder."""
 
     def on_start(self, run: Run) -> None:
         self.path = run.home("Record").path / FOLDER
@@ -78,7 +78,7 @@ class Record(Callback):
             file.write(json.dumps(out) + "\n")
 
     def _clusters(self, run: Run) -> dict[str, Any]:
-        """Which cluster each recorded client is in, NaN where that is not known."""
+        """Return each recorded client's cluster, NaN if it is not known."""
         if run.clusters is None or not run.evaluated(run.rounds_done):
             return {}
         found = np.full(len(run.data), np.nan)
@@ -92,12 +92,12 @@ class Record(Callback):
 
 
 def _by_class(run: Run) -> dict[str, Any]:
-    """Return the metrics of every class, where one of the run's metrics is about classes and there are few."""
+    """Return the metrics of every class, if one of the run's metrics is about classes and there are few classes."""
     if not {"f1", "balanced_accuracy"} & run.higher.keys() or (run.data.classes or 0) > MOST_CLASSES:
         return {}
     try:
         return {"by_class": run.by_class()}
-    except UnalikeError:  # nothing to count on
+    except UnalikeError:  # no test samples
         return {}
 
 
@@ -108,7 +108,7 @@ def _tree(run: Run) -> dict[str, Any]:
 
 
 def pack(values: np.ndarray) -> str:
-    """Numbers as text: float32, little-endian, base64."""
+    """Return numbers as text: float32, little-endian, base64."""
     return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
@@ -117,7 +117,7 @@ def unpack(text: str) -> np.ndarray:
 
 
 def _whom(run: Run) -> np.ndarray:
-    """Return all clients, or of many those that are evaluated, or some."""
+    """Return the clients to record: all, or if there are many, the evaluated ones or a selection."""
     ids = np.arange(len(run.data))
     if len(ids) > MOST_CLIENTS and len(run.evaluated_clients):
         ids = run.evaluated_clients
@@ -138,8 +138,8 @@ def _clients(run: Run, ids: np.ndarray) -> dict[str, Any]:
 
 
 def _field(run: Run) -> str | None:
-    """Return the field of a reply that is the client's update: `delta`, or the first of the model's shape. Updates of
-    different networks have no directions to compare."""
+    """Return the field of a reply that is the client's update: `delta`, or the first of the model's shape. None if
+    networks differ, because then updates have no common directions."""
     if run.architectures is not None:
         return None
     fields = [name for name, field in run.method.sends.items() if field.shape == "model"]
@@ -147,17 +147,17 @@ def _field(run: Run) -> str | None:
 
 
 def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
-    """Return the clients' mean features (the head's input, of the global model) as two principal components.
+    """Return the clients' mean features (the head's input, for the global model) as two principal components.
 
-    Of the Gram matrix, so that it costs as much for 4,096 features as for 32. Signs are arbitrary in principle: here
-    the client farthest out on an axis is on its positive side.
+    Computed from the Gram matrix, so that 4,096 features cost as much as 32. The signs of components are arbitrary:
+    here the client farthest out on an axis is on its positive side.
     """
     vector = next(iter(run.vectors().values()), None)
     columns, task = run.parts[next(iter(run.tasks))].train, run.task
     places = np.flatnonzero(columns.sizes[recorded])
     places = places[thin(len(places), MOST_POINTS)]
     ids = recorded[places]
-    if not isinstance(vector, torch.Tensor) or len(ids) < 3:  # networks that differ have no features in common
+    if not isinstance(vector, torch.Tensor) or len(ids) < 3:  # different networks have no common features
         return {}
     sizes = np.minimum(columns.sizes[ids], max(1, min(20, MOST_SAMPLES // len(ids))))
     bound = run.bound(vector)

@@ -1,9 +1,9 @@
-"""The report while runs go on: a server on this machine alone, which serves one page and its version.
+"""Show the report while runs go on: a server for this machine alone, which serves one page and its version.
 
-It reads the files of run folders and runs nothing of them. It answers GET of "/" and "/version" for requests to
-127.0.0.1 or localhost and refuses any other Host: a page of the web that makes its own name point to this machine
-cannot read the report. The page is made again only where a file has changed, and at most once in two seconds, however
-many ask.
+It reads the files of run folders and runs no code from them. It answers GET of "/" and "/version" for requests to
+127.0.0.1 or localhost and refuses any other Host header, so that a web page whose name points to this machine cannot
+read the report. The page is rebuilt only if a file has changed, and at most once in two seconds, however many requests
+come.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from unalike.report import read
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")
-LEAST_SECONDS = 2.0  # between two looks at the folders
-MOST_REQUESTS = 8  # at once
+# least seconds between two looks at the folders
+LEAST_SECONDS = 2.0
+MOST_REQUESTS = 8  # most requests at once
 PATIENCE = 10.0  # seconds for a request to arrive
 WATCHED = ("config.toml", "rounds.jsonl", "record/rounds.jsonl", "record/last.json")
 WAITING = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
@@ -31,7 +32,7 @@ WAITING = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta ht
 
 
 class Page:
-    """The page of some folders as it is now, made again where something has changed."""
+    """The current page of some folders, rebuilt if a file has changed."""
 
     def __init__(self, folders: Sequence[Path], clock: Callable[[], float] = time.monotonic):
         self.folders, self.clock = list(folders), clock
@@ -39,7 +40,7 @@ class Page:
         self.looked, self.version, self.text = -LEAST_SECONDS, "", WAITING
 
     def now(self) -> tuple[str, str]:
-        """Return the version and the text."""
+        """Return the page's version and text."""
         with self.lock:
             if self.clock() - self.looked >= LEAST_SECONDS:
                 version = _version(self.folders)
@@ -51,12 +52,13 @@ class Page:
     def _made(self, version: str) -> str:
         try:
             return report.html(self.folders, live=version)
-        except (UnalikeError, OSError):  # no finished round yet, or a folder that is being written
+        # no finished round yet, or a folder still being written
+        except (UnalikeError, OSError):
             return WAITING
 
 
 def _version(folders: Sequence[Path]) -> str:
-    """Return a hash of the sizes and times of the files that the page is made of."""
+    """Return a hash of the sizes and times of the files that the page is made from."""
     try:
         runs = read.find(list(folders))
     except (UnalikeError, OSError):
@@ -73,7 +75,7 @@ def _version(folders: Sequence[Path]) -> str:
 
 
 def server(folders: Sequence[Path], port: int = 0) -> ThreadingHTTPServer:
-    """Return a server of the page of these folders, bound to a port (0: any that is free) and not yet serving."""
+    """Return a server for the page of these folders, bound to a port (0: any free one) but not yet serving."""
     page, room = Page(folders), threading.BoundedSemaphore(MOST_REQUESTS)
 
     class Handler(BaseHTTPRequestHandler):
@@ -112,7 +114,7 @@ def server(folders: Sequence[Path], port: int = 0) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, *given: object) -> None:
-            """Nothing: requests are the page's own."""
+            """Log nothing: the requests come from our own page."""
 
     try:
         found = ThreadingHTTPServer((ADDRESS, port), Handler)
