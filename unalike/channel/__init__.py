@@ -1,8 +1,8 @@
-"""The way of a reply from a client to the server's sums.
+"""The path of a reply from a client to the server's sums.
 
-`stages/` are the steps on it (clip, noise, quantise, sparsify), `stage.py` what a step is, `channel.py` several of them
-fitted to a method and a model, `passage.py` one exchange of a simulation. `sums.py` weighs, sums and lets single values
-be read where a field declares it.
+`stages/` are the steps on it (clip, noise, quantise, sparsify), `stage.py` defines a step, `channel.py` fits several of
+them to a method and a model, `passage.py` is one exchange of a simulation. `sums.py` weighs and sums, and gives access
+to single values of fields that declare it.
 """
 
 from unalike.channel.by_architecture import SumsByArchitecture

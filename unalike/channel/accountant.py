@@ -1,9 +1,9 @@
-"""What a run has spent of its clients' privacy: events are added, ε at a δ comes out.
+"""Account for the privacy that a run spends: add events, and compute ε at a given δ.
 
-Two ways to compute it, both upper bounds that hold. Rényi divergences add up (RDP): quick enough for every round's
-line, 5 to 15 % too large, more where ε is small. `tight` is exact where every release is Gaussian without sampling,
-else the composed privacy loss distribution (PLD): a second or so, for the end of a run and for finding the noise.
-docs/privacy.md says what is guaranteed, to whom, and what is not.
+There are two ways, both valid upper bounds. Rényi divergences add up (RDP): quick enough for every round's line, 5 to
+15 % too large, more if ε is small. `tight` is exact if every release is Gaussian without sampling, else the composed
+privacy loss distribution (PLD): a second or so, for the end of a run and for calibrating the noise. docs/privacy.md
+says what is guaranteed, to whom, and what is not.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from unalike.errors import UnalikeError, either, unknown
 GAUSSIAN = (GaussianSum, SampledGaussian, CohortGaussian, TreeGaussian, LocalGaussian)
 KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (*GAUSSIAN, LocalLaplace, SkellamSum, DiscreteGaussianSum)}
 
-# dp-accounting's own orders, written out so that another version of it gives the same ε
+# dp-accounting's own orders, listed so that another version of it gives the same ε
 ORDERS = np.array([1 + k / 10 for k in range(1, 100)] + [*range(11, 64), 128, 256, 512, 1024], dtype=np.float64)
-PLD_UP_TO = 100.0  # above this ε by RDP, a loss distribution takes minutes and gigabytes for a number without meaning
-GRID = 1e-4  # of a loss distribution; a coarser one is quicker and gives a larger ε, which holds too
+# above this ε by RDP, a loss distribution takes minutes and gigabytes for a meaningless number
+PLD_UP_TO = 100.0
+# grid of a loss distribution; a coarser one is quicker and gives a larger ε, which is still valid
+GRID = 1e-4
 
 
 @dc.dataclass(frozen=True)
 class Guarantee:
-    """ε at a δ: who counts as a neighbour, how it was computed, and whether a client or a sample is protected."""
+    """ε at a δ: the neighbouring relation, how it was computed, and whether a client or a sample is protected."""
 
     epsilon: float
     delta: float
@@ -56,7 +58,7 @@ class Guarantee:
 
 
 class Accountant:
-    """The events of a run and how often each came. `rows` is all its state."""
+    """The events of a run and how often each occurred. `rows` is its whole state."""
 
     def __init__(self, rows: Iterable[list] = (), unit: str = "client"):
         self.unit = unit
@@ -66,18 +68,18 @@ class Accountant:
 
     @property
     def rows(self) -> list[list]:
-        """The state as lists of text and numbers: [[kind, the event's numbers …, count], …]."""
+        """Return the state as lists of text and numbers: [[kind, the event's numbers …, count], …]."""
         return [[*event.row, count] for event, count in self.counts.items()]
 
     def add(self, event: Event, count: int = 1) -> None:
-        """Add what `count` releases spend."""
+        """Add `count` releases of this event."""
         if count < 0:
             raise UnalikeError(f"What was spent cannot be taken back: a count must be at least 0; got {count}.")
         if count:
             self.counts[event] = self.counts.get(event, 0) + count
 
     def after(self, event: Event, count: int = 1) -> Accountant:
-        """Return a copy that has spent `count` releases more."""
+        """Return a copy with `count` more releases of this event."""
         copy = Accountant(unit=self.unit)
         copy.counts = dict(self.counts)
         copy.add(event, count)
@@ -85,7 +87,7 @@ class Accountant:
 
     @property
     def relation(self) -> str:
-        """The first relation that every event has: the one to state."""
+        """Return the first relation that every event supports: the one to state."""
         for relation in Event.relations:
             if all(relation in event.relations for event in self.counts):
                 return relation
@@ -93,7 +95,7 @@ class Accountant:
         raise UnalikeError(f"No one guarantee covers these together: {kinds}. Use one kind of noise in a run.")
 
     def spent(self, delta: float, relation: str | None = None) -> Guarantee:
-        """Return what was spent, by RDP, or by the plain sum of ε where every event has one and it is smaller."""
+        """Return the guarantee by RDP, or by the plain sum of ε if every event has one and it is smaller."""
         relation = self._checked(delta, relation)
         rdp = renyi_epsilon(self.counts, delta, relation)
         pure = self._sum(lambda event: event.pure(relation))
@@ -101,7 +103,7 @@ class Accountant:
         return Guarantee(epsilon, delta, relation, way, self.unit)
 
     def tight(self, delta: float, relation: str | None = None, grid: float = GRID) -> Guarantee:
-        """Return the smallest ε that can be shown: exact, by PLD, or as `spent` where an event has neither."""
+        """Return the smallest ε that can be shown: exact, by PLD, or as `spent` if an event has neither."""
         relation = self._checked(delta, relation)
         squares = self._sum(lambda event: None if (mu := event.mu(relation)) is None else mu**2)
         if squares is not None:
@@ -124,7 +126,7 @@ class Accountant:
         return relation or self.relation
 
     def _sum(self, part: Callable[[Event], float | None]) -> float | None:
-        """Return Σ count · part over all events; None where an event has none."""
+        """Return Σ count · part over all events; None if an event lacks this part."""
         parts = [(part(event), count) for event, count in self.counts.items()]
         return None if any(p is None for p, _ in parts) else math.fsum(p * count for p, count in parts if p is not None)
 
@@ -150,7 +152,7 @@ def renyi_epsilon(counts: dict[Event, int], delta: float, relation: str) -> floa
 
 @functools.lru_cache(maxsize=256)
 def renyi_curve(event: Event, relation: str) -> np.ndarray:
-    """Return an event's Rényi divergences at `ORDERS`; some 40 ms the first time, nothing afterwards."""
+    """Return an event's Rényi divergences at `ORDERS`; about 40 ms the first time, then from a cache."""
     with _quiet():
         return event.renyi(ORDERS, relation)
 
@@ -158,7 +160,7 @@ def renyi_curve(event: Event, relation: str) -> np.ndarray:
 def loss_epsilon(losses: Iterable[tuple[Any, int]], delta: float, relation: str, grid: float) -> float:
     """Return ε from the composed privacy loss distribution of dp-accounting's events, rounded up to its grid."""
     dp = dp_accounting()
-    # what is zeroed out differs as what is removed does, for all events that have a loss distribution here
+    # zeroing out changes a distribution as removing does, for all events that have a loss distribution here
     neighbours = dp.NeighboringRelation.REPLACE_ONE if relation == REPLACE else dp.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = dp.pld.PLDAccountant(neighbours, grid)
     with _quiet():
@@ -168,7 +170,7 @@ def loss_epsilon(losses: Iterable[tuple[Any, int]], delta: float, relation: str,
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """Return ε at δ of telling N(μ, 1) from N(0, 1): exact (Balle and Wang 2018)."""
+    """Return ε at δ for distinguishing N(μ, 1) from N(0, 1): exact (Balle and Wang 2018)."""
     if mu == 0:
         return 0.0
     return float(dp_accounting().get_epsilon_gaussian(1 / mu, delta)) if mu < math.inf else math.inf
@@ -176,7 +178,8 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hush dp-accounting's warnings of orders that it leaves out: fewer orders give a larger ε, which still holds."""
+    """Silence dp-accounting's warnings about orders that it leaves out: fewer orders give a larger ε, which is still
+    valid."""
     logger = logging.getLogger("absl")
     before = logger.disabled
     logger.disabled = True

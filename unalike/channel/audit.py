@@ -30,13 +30,15 @@ from unalike.errors import UnalikeError
 
 @dc.dataclass(frozen=True)
 class Audit:
-    """What an attack has shown: with the confidence asked for, the release spends at least this much."""
+    """The result of an attack: with the given confidence, the release spends at least this much."""
 
     epsilon: float
     mu: float
     threshold: float
-    true_positives: float  # the lower end of the share of canaries that were found
-    false_positives: float  # the upper end of the share of runs without a canary that were taken for one with it
+    # lower bound of the share of canaries that were found
+    true_positives: float
+    # upper bound of the share of runs without a canary that were taken for runs with one
+    false_positives: float
 
 
 def audit(
@@ -66,8 +68,9 @@ def audit(
 
 
 def clopper_pearson(hits: np.ndarray, tries: int, miss: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return bounds of a probability, each of which fails with a chance of at most `miss`: from below, from above."""
-    dp_accounting()  # it brings scipy, and says so where both are missing
+    """Return lower and upper bounds of a probability, each of which fails with a chance of at most `miss`."""
+    # it brings scipy, and gives a clear error if both are missing
+    dp_accounting()
     from scipy.special import betaincinv
 
     hits = np.asarray(hits, dtype=np.float64)
@@ -79,7 +82,8 @@ def clopper_pearson(hits: np.ndarray, tries: int, miss: float) -> tuple[np.ndarr
 def _bounds(
     present: np.ndarray, absent: np.ndarray, thresholds: np.ndarray, confidence: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return at each threshold: the lower bound of μ, that of true positives, the upper bound of false positives."""
+    """Return at each threshold the lower bound of μ, that of the true positives, and the upper bound of the false
+    positives."""
     miss = (1 - confidence) / 2  # two bounds, each of which may fail
     found = clopper_pearson((present[:, None] > thresholds).sum(0), len(present), miss)[0]
     mistaken = clopper_pearson((absent[:, None] > thresholds).sum(0), len(absent), miss)[1]
@@ -91,7 +95,7 @@ def _bounds(
 
 
 def _best_threshold(present: np.ndarray, absent: np.ndarray, confidence: float) -> float:
-    """Return the value among the repeats that gives the largest bound; the middle one of several that are as good."""
+    """Return the value among the repeats that gives the largest bound; of several equally good ones, the middle one."""
     values = np.unique(np.concatenate([present, absent]))
     mu = _bounds(present, absent, values, confidence)[0]
     best = np.flatnonzero(mu == mu.max())

@@ -1,4 +1,5 @@
-"""Sums of replies from clients with different networks: fields of a model's shape by architecture, others together."""
+"""Sum replies from clients with different networks: fields of a model's shape by architecture, other fields over all
+clients."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from unalike.contract import BUFFERS, Architectures, Field, Outcome, Vectors
 
 
 class SumsByArchitecture:
-    """The replies to one call, with the face of `Sums`. Fields of a model's shape are `Vectors`, zeros for the
-    architectures that nobody brought; the others are summed over everybody, in whatever order the architectures come.
+    """The replies to one call, with the interface of `Sums`. Fields of a model's shape are `Vectors`, zero for
+    architectures without replies; other fields are summed over all clients, in the order in which architectures come.
 
-    fields: of each architecture, which differ in BatchNorm's statistics; like: a tensor with the dtype and
-    device of the models.
+    fields: of each architecture; they differ in BatchNorm's statistics. like: a tensor with the dtype and device of the
+    models.
     """
 
     def __init__(
@@ -34,10 +35,10 @@ class SumsByArchitecture:
         self._shared = Sums(self.fields, method, ordered=False)
         self._parts = {name: Sums(some, method, ordered) for name, some in fields.items()}
 
-    # ---- a stack of replies comes in
+    # ---- adding replies
 
     def add(self, outcome: Outcome) -> None:
-        """Take in the replies of some clients of one architecture."""
+        """Add the replies of some clients of one architecture."""
         names = {*outcome.up, *(outcome.sealed or {})}
         own = {name for name in names if self._is_own(name)}
         for sums, keep in ((self._part(outcome), own), (self._shared, names - own)):
@@ -51,7 +52,8 @@ class SumsByArchitecture:
         """End the call: put ids, rows and losses into the cohort's order."""
         self._shared.close(cohort)
         for sums in self._parts.values():
-            losses = np.zeros(len(sums.ids))  # in place of those that are kept for everybody
+            # placeholders for the losses, which are kept for all architectures together
+            losses = np.zeros(len(sums.ids))
             sums.add_losses(losses)
             sums.close(cohort)
 
@@ -61,7 +63,7 @@ class SumsByArchitecture:
     def _is_own(self, name: str) -> bool:
         return self._architectures.is_own(name, self.fields[name], self._method)
 
-    # ---- what the server reads
+    # ---- results
 
     @property
     def ids(self) -> np.ndarray:
@@ -77,7 +79,7 @@ class SumsByArchitecture:
 
     @property
     def architectures(self) -> list[str]:
-        """Those that answered."""
+        """Return the architectures that answered."""
         return [name for name, sums in self._parts.items() if len(sums.ids)]
 
     def ids_of(self, architecture: str) -> np.ndarray:
@@ -86,7 +88,7 @@ class SumsByArchitecture:
 
     @property
     def weights(self) -> dict[str, float | Vectors]:
-        """The sums of weights by field; 1 for architectures that nobody brought, whose sums are 0."""
+        """Return the sums of weights by field; 1 for architectures without replies, whose sums are 0."""
         own = {name: self._own_weights(name) for name in self.names if self._is_own(name)}
         return {**self._shared.weights, **own}
 
@@ -104,7 +106,7 @@ class SumsByArchitecture:
         return sums.total(name) if name in sums.names else self._zeros(architecture, name, torch.float64)
 
     def rows(self, name: str) -> Tensor | Vectors:
-        """Return one row per client; of a field by architecture, the rows of each one's clients."""
+        """Return one row per client; for a field by architecture, the rows of each architecture's clients."""
         if not self._is_own(name):
             return self._shared.rows(name)
         return Vectors({key: self._rows(key, name) for key in self._parts})
@@ -119,7 +121,7 @@ class SumsByArchitecture:
         return torch.zeros((*rows, *shape), dtype=dtype, device=self._like.device)
 
     def buffers(self) -> Iterator[tuple[str, np.ndarray, Tensor, float]]:
-        """Yield BatchNorm's statistics as each architecture's clients sent them: its name, they, sum and weight."""
+        """Yield BatchNorm's statistics for each architecture: its name, its clients, sum and weight."""
         for name, sums in self._parts.items():
             if BUFFERS in sums.names:
                 yield name, sums.ids, sums.total(BUFFERS), sums.weights[BUFFERS]

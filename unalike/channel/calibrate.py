@@ -1,4 +1,4 @@
-"""How much noise for an ε, and how many rounds for one: searches over what the accountant says."""
+"""Find the noise for a given ε, or the number of rounds: searches over the accountant's results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from unalike.channel.accountant import GRID, Accountant
 from unalike.channel.events import Event
 from unalike.errors import UnalikeError
 
-TOLERANCE = 1e-4  # of a noise that is looked for, relative
+# relative tolerance of a noise that is searched for
+TOLERANCE = 1e-4
 MOST_NOISE = 2.0**20
 MOST_ROUNDS = 1 << 40
 
@@ -18,8 +19,8 @@ MOST_ROUNDS = 1 << 40
 def noise_for(epsilon: float, delta: float, rounds: int, make: Callable[[float], Event], tight: bool = True) -> float:
     """Return the least noise with which `rounds` releases spend at most ε at δ.
 
-    `make` gives the event of a noise: `lambda noise: SampledGaussian(0.01, noise)`. With `tight` (some seconds where
-    clients are drawn) the ε is that of `Accountant.tight`; a run that states RDP in each line then shows more than ε.
+    `make` returns the event for a noise: `lambda noise: SampledGaussian(0.01, noise)`. With `tight` (some seconds if
+    clients are drawn) the ε is that of `Accountant.tight`; the RDP values in a run's lines are then larger than ε.
     """
     if not epsilon > 0 or not 0 < delta < 1 or rounds < 1:
         raise UnalikeError(
@@ -45,7 +46,7 @@ def noise_for(epsilon: float, delta: float, rounds: int, make: Callable[[float],
 
 
 def rounds_left(account: Accountant, event: Event, most: float, delta: float, tight: bool = False) -> int:
-    """Return how many more releases of this kind fit under ε = `most`; `tight` takes some seconds."""
+    """Return how many more releases of this kind keep ε at or below `most`; `tight` takes some seconds."""
 
     def fits(way: Callable[[Accountant], float], count: int) -> bool:
         return way(account.after(event, count)) <= most
@@ -57,7 +58,8 @@ def rounds_left(account: Accountant, event: Event, most: float, delta: float, ti
 
 
 def ways(delta: float, tight: bool) -> list[Callable[[Accountant], float]]:
-    """Return ways to compute ε, each smaller and slower than the one before: a search begins with the quick ones."""
+    """Return ways to compute ε, each giving a smaller value more slowly than the one before, so that a search can begin
+    with the quick ones."""
 
     def quick(account: Accountant) -> float:
         return account.spent(delta).epsilon
@@ -69,7 +71,8 @@ def ways(delta: float, tight: bool) -> list[Callable[[Accountant], float]]:
 
 
 def _least(spends: Callable[[float], float], target: float, enough: float, step: float) -> float:
-    """Return the least noise that spends at most the target, given one that does and a first step down from it."""
+    """Return the least noise that spends at most the target, given one that does and the factor of a first step down
+    from it."""
     at_enough = spends(enough)
     while (at_little := spends(little := enough * step)) <= target:
         enough, at_enough, step = little, at_little, step**2
@@ -77,7 +80,8 @@ def _least(spends: Callable[[float], float], target: float, enough: float, step:
             return enough
     turn = 0
     while enough > little * (1 + TOLERANCE):
-        turn += 1  # every third time the middle: a line through the ends may come near to one of them only
+        # every third guess is the middle: a line through the ends may keep approaching only one of them
+        turn += 1
         middle = (
             math.sqrt(little * enough) if turn % 3 == 0 else _crossing(little, at_little, enough, at_enough, target)
         )
@@ -89,8 +93,8 @@ def _least(spends: Callable[[float], float], target: float, enough: float, step:
 
 
 def _crossing(little: float, at_little: float, enough: float, at_enough: float, target: float) -> float:
-    """Return where the target is crossed if ε is a power of the noise in between, on the safe side by half a
-    tolerance: the next guess then closes the gap from the other."""
+    """Return where the target is crossed if ε is a power of the noise in between, shifted to the safe side by half a
+    tolerance, so that the next guess closes the gap from the other side."""
     if not 0 < at_enough < at_little < math.inf:
         return math.sqrt(little * enough)
     share = math.log(at_little / target) / math.log(at_little / at_enough)
@@ -100,7 +104,7 @@ def _crossing(little: float, at_little: float, enough: float, at_enough: float, 
 
 
 def _largest(fits: Callable[[int], bool], count: int) -> int:
-    """Return the largest count that fits, given one that does."""
+    """Return the largest count for which `fits` holds, given one for which it does."""
     step = 1
     while fits(count + step):
         count, step = count + step, 2 * step

@@ -23,8 +23,9 @@ from unalike.settings.typed import hints, misfit, short
 from unalike.text import listed
 
 Find = Callable[[str], type[Stage]]
-KEPT = "_channel "  # prefix, among the server's values, of what a channel keeps there
-READERS: dict[Any, Callable[[str], Any]] = {  # the more particular first
+# prefix of a channel's own values among the server's values
+KEPT = "_channel "
+READERS: dict[Any, Callable[[str], Any]] = {  # the more specific types first
     type(None): lambda text: {"none": None}[text.lower()],
     bool: lambda text: {"true": True, "false": False}[text.lower()],
     int: int,
@@ -33,11 +34,11 @@ READERS: dict[Any, Callable[[str], Any]] = {  # the more particular first
 }
 
 
-# ---------------------------------------------------------------- what a user writes
+# ---------------------------------------------------------------- reading what a user writes
 
 
 def registered(kind: str) -> type[Stage]:
-    """The stage of this name among those that come with the program."""
+    """Return the built-in stage of this name."""
     found = STAGES.get(kind.lower())
     if found is None:
         raise unknown("stage of a channel", kind, STAGES)
@@ -45,8 +46,8 @@ def registered(kind: str) -> type[Stage]:
 
 
 def parse(given: Any, find: Find = registered) -> tuple[Stage, ...]:
-    """The stages of 'clip:1.0,topk:0.01', of a list of stages, of such texts and of tables {kind = "clip", norm = 1.0};
-    or of a dict from fields to such lists. find: gives the class of a stage by its kind."""
+    """Return stages from 'clip:1.0,topk:0.01', from a list of stages, of such texts and of tables {kind = "clip", norm
+    = 1.0}, or from a dict from fields to such lists. find: returns the class of a stage by its kind."""
     if given is None or isinstance(given, Stage):
         return () if given is None else (given,)
     if isinstance(given, str):
@@ -61,7 +62,7 @@ def parse(given: Any, find: Find = registered) -> tuple[Stage, ...]:
 
 
 def tables(stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """Return stages as the tables that `parse` takes, with nothing but numbers, texts and lists."""
+    """Return stages as tables that `parse` reads, with nothing but numbers, texts and lists."""
     return [_table(stage) for stage in stages]
 
 
@@ -71,7 +72,7 @@ def _table(stage: Stage) -> dict[str, Any]:
 
 
 def texts(channel: str) -> list[str]:
-    """The stages of 'clip:1.0,topk:0.01', each as a text; 'none' has none."""
+    """Split 'clip:1.0,topk:0.01' into one text per stage; 'none' gives an empty list."""
     found = [text.strip() for text in channel.split(",") if text.strip()]
     if not found:
         raise UnalikeError("channel is empty: name its stages, such as clip:1.0, or write none.")
@@ -79,11 +80,11 @@ def texts(channel: str) -> list[str]:
 
 
 def as_table(text: str, find: Find = registered) -> dict[str, Any]:
-    """The table of a text: 'clip:1.0' and 'clip:norm=1.0' are {kind = "clip", norm = 1.0}, 'clip:1.0@delta+control' is
-    on these fields."""
+    """Return a stage's text as a table: 'clip:1.0' and 'clip:norm=1.0' are {kind = "clip", norm = 1.0};
+    'clip:1.0@delta+control' acts on these fields only."""
     words, at, fields = text.partition("@")
     name, *values = [piece.strip() for piece in words.split(":")]
-    if name.endswith(".py") and values:  # a file's
+    if name.endswith(".py") and values:  # a class in a file
         name = f"{name}:{values.pop(0)}"
     kind = find(name)
     names, types = [f.name for f in kind.arguments()], hints(kind)
@@ -104,7 +105,7 @@ def as_table(text: str, find: Find = registered) -> dict[str, Any]:
 
 
 def as_text(table: Mapping[str, Any]) -> str:
-    """The text of a table, which `as_table` reads."""
+    """Return a table as a text that `as_table` reads."""
     given = {name: value for name, value in table.items() if name not in ("kind", "fields")}
     words = [f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
     text = ":".join([str(table["kind"]), *words])
@@ -112,7 +113,7 @@ def as_text(table: Mapping[str, Any]) -> str:
 
 
 def _read(word: str, hint: Any) -> Any:
-    """A word as an annotation wants it; ValueError where it cannot be."""
+    """Convert a word to the type of an annotation; raise ValueError if it cannot be."""
     for kind in sorted(get_args(hint) or (hint,), key=[*READERS].index):
         with contextlib.suppress(ValueError, KeyError):
             return READERS[kind](word)
@@ -120,7 +121,7 @@ def _read(word: str, hint: Any) -> Any:
 
 
 def from_table(table: Mapping[str, Any], find: Find = registered) -> Stage:
-    """The stage of a table {kind = "clip", norm = 1.0}."""
+    """Return the stage of a table {kind = "clip", norm = 1.0}."""
     if not isinstance(table["kind"], str):
         raise UnalikeError(f"channel: kind must be the name of a stage; got {short(table['kind'])}.")
     options = {name: value for name, value in table.items() if name != "kind"}
@@ -148,8 +149,8 @@ def _made(kind: type[Stage], options: dict[str, Any]) -> Stage:
 
 
 def acting(stages: Sequence[Stage], method: Method) -> list[tuple[str, ...]]:
-    """Return the fields of a method's replies that each stage acts on; refuse stages whose order has no meaning, and
-    those that would act on nothing."""
+    """Return the fields of a method's replies that each stage acts on; refuse a meaningless order of stages, and stages
+    that would act on nothing."""
     if stages and method.pooled:
         raise UnalikeError(f"channel: {type(method).__name__} pools all data: there are no replies to send through it.")
     acts = [_fields(stage, method) for stage in stages]
@@ -161,7 +162,7 @@ def acting(stages: Sequence[Stage], method: Method) -> list[tuple[str, ...]]:
 
 
 def _check_sums(stage: Stage, method: Method) -> None:
-    """Refuse a method that reads more than sums, where a stage leaves the server no more."""
+    """Refuse a method that reads more than sums, if a stage leaves the server only sums."""
     for name, field in method.sends.items():
         if field.read in ("each", "peers"):
             raise refuse(
@@ -172,7 +173,7 @@ def _check_sums(stage: Stage, method: Method) -> None:
 
 
 def beside(stages: Sequence[Stage], acts: Sequence[Sequence[str]], k: int, others: Iterable[int]) -> list[Stage]:
-    """Return those of other stages that act on a field of stage k."""
+    """Return those of the stages `others` that act on a field of stage k."""
     return [stages[j] for j in others if not set(acts[j]).isdisjoint(acts[k])]
 
 
@@ -193,10 +194,10 @@ def _fields(stage: Stage, method: Method) -> tuple[str, ...]:
 
 
 class Channel:
-    """The stages, and on which of a method's fields each acts.
+    """The stages, and the fields of a method on which each acts.
 
-    dims, sizes: of the fields that stages may act on; touched: those that some stage acts on. shapes: what the stages
-    keep for each client, as a store needs it.
+    dims, sizes: of the fields that stages may act on; touched: the fields that some stage acts on. shapes: of the state
+    that stages keep for each client, for a store.
     """
 
     def __init__(self, stages: Sequence[Stage], method: Method, task: Task):
@@ -225,57 +226,57 @@ class Channel:
 
     @property
     def noises(self) -> list[Noise]:
-        """Its stages that bound what can be learnt of a client."""
+        """Return the stages that bound what can be learnt about a client."""
         return [stage for stage in self.stages if isinstance(stage, Noise)]
 
     @property
     def central(self) -> bool:
-        """Whether the bound is of what is learnt from sums, so that who takes part must not show either."""
+        """Return whether the bound is about what is learnt from sums; then who takes part must stay secret too."""
         return any(not stage.local for stage in self.noises)
 
     @property
     def private(self) -> bool:
-        """Whether its noise bounds what can be learnt of a client."""
+        """Return whether the noise bounds what can be learnt about a client."""
         return any(stage.private for stage in self.stages)
 
     @property
     def hides(self) -> bool:
-        """Whether the server gets sums alone."""
+        """Return whether the server gets only sums."""
         return any(stage.hides for stage in self.stages)
 
     @property
     def hiding(self) -> SecureSum:
-        """The stage that leaves the server sums alone."""
+        """Return the stage that leaves the server only sums."""
         stage = self.stages[-1]
         assert isinstance(stage, Summed)
         return stage  # type: ignore[return-value]
 
     @property
     def shares(self) -> int:
-        """The clients whose shares of noise a sum must have; 0 where noise is not theirs to add."""
+        """Return the number of clients whose shares of noise a sum must have; 0 if clients do not add the noise."""
         return max((stage.clients for stage in self.stages if isinstance(stage, IntegerNoise) and stage.z), default=0)
 
     @property
     def hidden(self) -> bool:
-        """Whether replies say nothing of their clients beside what went through it: a loss in the clear would be
-        outside every bound, and every sum."""
+        """Return whether replies must say nothing about their clients outside the channel: a loss in the clear would
+        escape every bound and every sum."""
         return self.private or self.hides
 
     # ---- sizes
 
     def plain(self, fields: Sequence[str]) -> dict[str, Form]:
-        """What would travel of these fields without the stages, of those that stages act on."""
+        """Return the forms of these fields without the stages, for fields that stages act on."""
         bits = 8 * torch.empty((), dtype=self.dtype).element_size()
         return {n: Form(self.sizes[n], self.sizes[n], bits) for n in fields if n in self.touched}
 
     def saved(self, fields: Sequence[str]) -> int:
-        """The bytes that the stages take off one reply of these fields; a number of a stage's own adds one."""
+        """Return the bytes that the stages save in one reply with these fields; a stage's own number adds one byte."""
         after = self.forms(fields)
         own = sum(len(s.extra) for s, acts in zip(self.stages, self.acts, strict=True) if {*fields} & {*acts})
         return sum(form.bytes - after[name].bytes for name, form in self.plain(fields).items()) - own
 
     def forms(self, fields: Sequence[str]) -> dict[str, Form]:
-        """What travels of these fields of a reply, of those that stages act on."""
+        """Return the forms in which these fields of a reply travel, for fields that stages act on."""
         forms = self.plain(fields)
         for stage, acts in zip(self.stages, self.acts, strict=True):
             forms |= {name: stage.form(form) for name, form in forms.items() if name in acts}
@@ -284,13 +285,13 @@ class Channel:
     # ---- at the client
 
     def touches(self, name: str, rows: Tensor) -> bool:
-        """Whether a field of a reply goes through stages: whole numbers go as they are."""
+        """Return whether a field of a reply passes through stages: whole numbers do not."""
         return name in self.touched and rows.is_floating_point()
 
     def client(
         self, up: Mapping[str, Tensor], draw: Draw, common: Common, kept: dict[str, Tensor], told: Mapping[str, float]
     ) -> Way:
-        """Take a stack of replies through the stages; `way.kept` is what the clients keep after it."""
+        """Pass a stack of replies through the stages; `way.kept` is the clients' new kept state."""
         flights = {name: Flight.of(rows) for name, rows in up.items() if self.touches(name, rows)}
         if self.private and len(flights) < len(up):
             name = next(name for name in up if name not in flights)
@@ -307,7 +308,7 @@ class Channel:
     # ---- at the server
 
     def agreed(self, field: str, common: Common, device: torch.device | str = "cpu") -> Flight:
-        """Return what both ends know of a field before it comes, from which `packing.unpack` makes a flight."""
+        """Return what both ends know of a field in advance, from which `packing.unpack` makes a flight."""
         blank = Flight.of(torch.empty(1, self.sizes[field], dtype=self.dtype, device=device))
         for stage, acts in zip(self.stages, self.acts, strict=True):
             if field in acts:
@@ -315,12 +316,12 @@ class Channel:
         return blank
 
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """What clients are told before they answer; values: what the server keeps."""
+        """Return what clients are told before they answer; values: the server's kept values."""
         own = kept_of(values)
         return {name: value for stage in self.stages for name, value in stage.told(own).items()}
 
     def server(self, total: Total, names: Sequence[str]) -> None:
-        """Take the sums through the stages, the last first; names: the fields that came."""
+        """Pass the sums through the stages in reverse order; names: the fields that came."""
         for stage, acts in reversed([*zip(self.stages, self.acts, strict=True)]):
             some = dc.replace(total, sums={n: total.sums[n] for n in names if n in acts and n in total.sums})
             if some.sums:
@@ -329,7 +330,7 @@ class Channel:
 
 
 class _Numbered:
-    """The draws of one stage of several: two alike in one channel draw otherwise."""
+    """The draws of one stage among several: two equal stages in one channel draw differently."""
 
     def __init__(self, draw: Draw, number: int):
         self._draw, self._number = draw, number
@@ -342,16 +343,17 @@ class _Numbered:
 
 
 def shared_draws(seed: int, round: int, exchange: int) -> Common:
-    """Return the generators, by purpose, that all clients and the server have alike in an exchange."""
+    """Return a function that gives, by purpose, generators that are the same for all clients and the server in an
+    exchange."""
     return lambda purpose: draws.generator(seed, "channel", round, exchange, purpose)
 
 
 def kept_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a channel keeps among the server's values, by its own names."""
+    """Return the channel's own values among the server's values, by their own names."""
     return {name.removeprefix(KEPT): value for name, value in values.items() if name.startswith(KEPT)}
 
 
 def _of_model(field: Field, method: Method) -> bool:
-    """Whether a field has the size of the model or of a part of it."""
+    """Return whether a field has the size of the model or of a part of it."""
     words = [size for size in field.names if isinstance(size, str)]
     return any(word not in SHARED and not isinstance(getattr(method, word, None), int) for word in words)

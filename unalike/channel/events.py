@@ -26,7 +26,7 @@ ADD_REMOVE, ZERO_OUT, REPLACE = "add or remove", "zero out", "replace"
 
 
 def dp_accounting() -> Any:
-    """Return the package dp-accounting, which is an extra: it brings scipy."""
+    """Return the package dp-accounting, which is an optional dependency because it brings scipy."""
     try:
         import dp_accounting
     except ImportError as error:
@@ -35,15 +35,16 @@ def dp_accounting() -> Any:
 
 
 def together(*noises: float) -> float:
-    """Return the noise of one Gaussian release that spends what several spend on the same clients."""
+    """Return the noise of one Gaussian release that spends as much as several on the same clients."""
     return sum(z**-2 for z in noises) ** -0.5 if all(noises) else 0.0
 
 
 def noise_beside_count(noise: float, count_std: float) -> float:
     """Return the noise that updates need so that they and a noised count of clipped clients spend `noise` together.
 
-    Adaptive clipping (Andrew et al. 2021) counts bits with noise `count_std`. A bit less ½ moves the count by ½, so its
-    noise is 2·count_std: (z⁻² − (2·count_std)⁻²)^(−½). The ½ must really be there: share = ½ + (Σ(bit − ½) + noise)/n.
+    Adaptive clipping (Andrew et al. 2021) counts bits with noise `count_std`. A bit minus ½ moves the count by ½, so
+    its noise is 2·count_std: (z⁻² − (2·count_std)⁻²)^(−½). The ½ must really be there: share = ½ + (Σ(bit − ½) +
+    noise)/n.
     """
     if 2 * count_std <= noise:
         raise UnalikeError(
@@ -54,39 +55,41 @@ def noise_beside_count(noise: float, count_std: float) -> float:
 
 @dc.dataclass(frozen=True)
 class Event:
-    """One release. Of its spending at least `renyi` is known; `mu`, `pure` and `loss` where there is one."""
+    """One release. At least its `renyi` is known; `mu`, `pure` and `loss` may be None."""
 
     kind: ClassVar[str] = ""
     relations: ClassVar[tuple[str, ...]] = (ADD_REMOVE, ZERO_OUT, REPLACE)
 
     @property
     def row(self) -> list[str | float]:
-        """The event as a list that a checkpoint can keep."""
+        """Return the event as a list that a checkpoint can keep."""
         return [self.kind, *(getattr(self, field.name) for field in dc.fields(self))]
 
     def renyi(self, orders: np.ndarray, relation: str) -> np.ndarray:
-        """Return its Rényi divergence at each order."""
+        """Return the Rényi divergence at each order."""
         mu = self.mu(relation)
         assert mu is not None
         return orders * mu**2 / 2
 
     def mu(self, relation: str) -> float | None:
-        """Return μ where the release is exactly as hard to tell apart as N(0, 1) from N(μ, 1)."""
+        """Return μ if the release is exactly as hard to distinguish as N(0, 1) from N(μ, 1)."""
         return None
 
     def pure(self, relation: str) -> float | None:
-        """Return ε where the release has one at δ = 0."""
+        """Return ε if the release has one at δ = 0."""
         return None
 
     def loss(self, relation: str) -> Any:
-        """Return dp-accounting's event for a privacy loss distribution; its PLD doubles for REPLACE_ONE by itself."""
+        """Return dp-accounting's event for a privacy loss distribution; its PLD itself doubles the sensitivity for
+        REPLACE_ONE."""
         mu = self.mu(relation)
         return mu and dp_accounting().GaussianDpEvent((2 if relation == REPLACE else 1) / mu)
 
 
 @dc.dataclass(frozen=True)
 class GaussianSum(Event):
-    """Noise on the sum of everybody's updates, or of clients who were not drawn in secret: no amplification."""
+    """Noise on the sum of all clients' updates, or of clients who were not drawn in secret: no amplification by
+    sampling."""
 
     noise: float
     kind: ClassVar[str] = "gaussian"
@@ -131,7 +134,7 @@ class SampledGaussian(Event):
 @dc.dataclass(frozen=True)
 class CohortGaussian(Event):
     """Noise on the sum of a cohort of fixed size, drawn in secret. The bound holds for any mechanism, so it is loose:
-    Bernoulli sampling spends about a tenth. Only "replace" is known."""
+    Bernoulli sampling spends about a tenth. Only "replace" is supported."""
 
     clients: int
     size: int
@@ -148,7 +151,8 @@ class CohortGaussian(Event):
         if self.mu(relation) is not None:
             return super().renyi(orders, relation)
         dp = dp_accounting()
-        halved = dp.GaussianDpEvent(self.noise / 2)  # dp-accounting's RDP does not double the sensitivity by itself
+        # dp-accounting's RDP does not itself double the sensitivity
+        halved = dp.GaussianDpEvent(self.noise / 2)
         event = dp.SampledWithoutReplacementDpEvent(self.clients, self.size, halved)
         return curve(event, orders, "REPLACE_ONE")
 
@@ -173,7 +177,7 @@ class TreeGaussian(Event):
 
     @property
     def depth(self) -> int:
-        """The nodes that a leaf lies in: ⌊log₂ leaves⌋ + 1, in a tree that is not complete too."""
+        """Return the number of nodes that contain a leaf: ⌊log₂ leaves⌋ + 1, also in an incomplete tree."""
         return self.leaves.bit_length()
 
     def mu(self, relation: str) -> float | None:
@@ -182,7 +186,7 @@ class TreeGaussian(Event):
 
 @dc.dataclass(frozen=True)
 class LocalGaussian(Event):
-    """Noise that a client adds to its own reply: any reply could have been any other, and sampling does not help."""
+    """Noise that a client adds to its own reply: its reply could have been any other, and sampling does not help."""
 
     noise: float
     kind: ClassVar[str] = "local gaussian"
@@ -217,7 +221,7 @@ class LocalLaplace(Event):
 
 
 def moved(relation: str) -> int:
-    """Return how far a neighbour moves the sum, in clips."""
+    """Return how far a neighbour moves the sum, in multiples of the clip."""
     return 2 if relation == REPLACE else 1
 
 
@@ -228,7 +232,7 @@ def curve(event: Any, orders: np.ndarray, relation: str = "ADD_OR_REMOVE_ONE") -
 
 
 def at_least_zero(event: Event, *names: str) -> None:
-    """Check numbers of an event."""
+    """Check that these numbers of an event are not negative."""
     for name in names:
         value = getattr(event, name)
         if not 0 <= value < math.inf:
@@ -236,7 +240,7 @@ def at_least_zero(event: Event, *names: str) -> None:
 
 
 def probability(event: Event, name: str) -> None:
-    """Check an event's chance that a client is drawn."""
+    """Check that an event's sampling rate is a probability."""
     value = getattr(event, name)
     if not 0 < value <= 1:
         raise UnalikeError(f"{type(event).__name__} {name} must be in (0, 1]; got {value!r}.")

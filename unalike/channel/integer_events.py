@@ -1,11 +1,12 @@
-"""What noise in whole numbers spends: each client adds a share, a secure sum adds the shares up (distributed privacy).
+"""What noise in whole numbers spends: each client adds a share, and a secure sum adds the shares up (distributed
+privacy).
 
 All in units of the integer grid: an update is clipped to C, scaled by s, and rounded at random, which lengthens it:
-`rounded_norms` says how much. The variance is that of the noise in the *sum* that is sure to be there: where clients
-may drop out, of the shares of those who must remain.
+`rounded_norms` bounds by how much. The variance is that of the noise that is certain to be in the *sum*: if clients may
+drop out, of the shares of those who must remain.
 
-A client brings its share of the noise with it, so a sum with one client more has more noise: who takes part shows, and
-there is no guarantee for "add or remove". For "zero out" and "replace" the client takes part in both runs.
+A client brings its share of the noise with it, so a sum with one more client has more noise: who takes part is visible,
+and there is no guarantee for "add or remove". For "zero out" and "replace" the client takes part in both runs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def rounded_norms(length: float, dimension: int, beta: float = math.exp(-0.5)) -
 class IntegerSum(Event):
     """Integer noise of this variance on a sum that one client moves by at most `l1` and `l2` in the two norms.
 
-    A subclass gives `bound`; it holds at whole orders, and (order − 1) · divergence is convex between them. With
+    A subclass defines `bound`, which holds at integer orders; (order − 1) · divergence is convex between them. With
     clients drawn at probability q: see `sampled`.
     """
 
@@ -53,7 +54,7 @@ class IntegerSum(Event):
         probability(self, "q")
 
     def bound(self, orders: np.ndarray, relation: str) -> np.ndarray:
-        """Return the Rényi divergences at whole orders, without sampling."""
+        """Return the Rényi divergences at integer orders, without sampling."""
         raise NotImplementedError
 
     def renyi(self, orders: np.ndarray, relation: str) -> np.ndarray:

@@ -1,15 +1,16 @@
-"""What travels of a reply's field as bytes: `pack` at the client, `unpack` at the server.
+"""The bytes of a reply's field as they travel: `pack` at the client, `unpack` at the server.
 
-The parts, of one client's flight, are exactly `form.bytes` long together:
+The parts of one client's flight are exactly `form.bytes` long together:
 
-    values   numbers as they are: the model's own kind, float16 or bfloat16
-    codes    whole numbers of `form.bits` bits, one behind the other, the lowest bit first, in two's complement (of 1
-             bit: set means −1, else 1)
-    places   ascending numbers of `form.place_bits` bits, packed alike; or, where that is shorter, a bit for every entry
-    unit     what a code is worth
+    values   numbers as they are: the model's dtype, float16 or bfloat16
+    codes    whole numbers of `form.bits` bits, one after another, lowest bit first, in two's complement (with 1 bit:
+             set means −1, else 1)
+    places   ascending numbers of `form.place_bits` bits, packed likewise; or, if that is shorter, one bit per entry
+    unit     the value of a code of 1
 
-Unused bits at the end are 0. What both ends know beforehand (`Channel.agreed`: the form, a common unit, drawn places)
-does not travel. A server believes nothing: whatever a client did not pack is one line.
+Unused bits at the end are 0. Everything that both ends know in advance (`Channel.agreed`: the form, a common unit,
+drawn places) does not travel. The server checks everything: parts that were not packed in this way are refused in one
+line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KINDS = {"half": torch.float16, "bfloat": torch.bfloat16}
 
 
 def pack(flight: Flight) -> dict[str, Tensor]:
-    """Return the parts of one client's flight, on the host."""
+    """Return the parts of one client's flight, on the CPU."""
     form, values = flight.form, flight.values[0].cpu()
     parts: dict[str, Tensor] = {}
     if form.kind == "codes":
@@ -44,9 +45,9 @@ def pack(flight: Flight) -> dict[str, Tensor]:
 
 
 def unpack(blank: Flight, parts: Mapping[str, Tensor]) -> Flight:
-    """Return the flight of which these are the parts; raise one line where they are none.
+    """Return the flight that these parts encode; raise an error of one line if they are invalid.
 
-    blank: what is known of it beforehand (`Channel.agreed`); its values say which dtype and device numbers get.
+    blank: what is known in advance (`Channel.agreed`); its values determine dtype and device.
     """
     form, dtype, device = blank.form, blank.values.dtype, blank.values.device
     shapes = layout(form, dtype)
@@ -68,7 +69,7 @@ def unpack(blank: Flight, parts: Mapping[str, Tensor]) -> Flight:
 
 
 def layout(form: Form, dtype: torch.dtype) -> dict[str, tuple[torch.dtype, int]]:
-    """Return the parts of which a flight of this form consists: dtype and count of each. dtype: the model's."""
+    """Return the parts of a flight of this form, with the dtype and count of each. dtype: the model's."""
     parts: dict[str, tuple[torch.dtype, int]] = {}
     if form.kind == "codes":
         parts["codes"] = torch.uint8, math.ceil(form.count * form.bits / 8)
@@ -85,11 +86,11 @@ def _names(parts: Mapping[str, object]) -> str:
     return ", ".join(parts) or "none"
 
 
-# ---------------------------------------------------------------- numbers of any number of bits
+# ---------------------------------------------------------------- numbers of a given number of bits
 
 
 def _packed(numbers: np.ndarray, bits: int) -> Tensor:
-    """Return whole numbers, one behind the other; of negative ones the lowest bits."""
+    """Pack whole numbers one after another; of negative ones, the lowest bits."""
     octets = numbers.astype("<i8").view(np.uint8).reshape(-1, 8)
     return _octets(np.unpackbits(octets, axis=1, count=bits, bitorder="little"))
 
@@ -99,7 +100,7 @@ def _octets(ones: np.ndarray) -> Tensor:
 
 
 def _bits(packed: Tensor, count: int, name: str) -> np.ndarray:
-    """Return the first bits of what was packed; the others must be 0."""
+    """Return the first `count` packed bits; check that the others are 0."""
     ones = np.unpackbits(packed.cpu().numpy(), bitorder="little")
     if ones[count:].any():
         raise UnalikeError(f"its {name} have bits behind the last number.")
@@ -107,7 +108,7 @@ def _bits(packed: Tensor, count: int, name: str) -> np.ndarray:
 
 
 def _unpacked(packed: Tensor, count: int, bits: int, name: str) -> np.ndarray:
-    """Return so many whole numbers from 0."""
+    """Return `count` whole numbers, not negative."""
     ones = _bits(packed, count * bits, name).reshape(count, bits)
     octets = np.zeros((count, 8), dtype=np.uint8)
     octets[:, : math.ceil(bits / 8)] = np.packbits(ones, axis=1, bitorder="little")
@@ -118,7 +119,7 @@ def _codes(packed: Tensor, form: Form) -> Tensor:
     codes = _unpacked(packed, form.count, form.bits, "codes")
     if form.bits == 1:
         return torch.from_numpy(1 - 2 * codes)
-    codes = codes - ((codes >> (form.bits - 1)) << form.bits)  # the sign
+    codes = codes - ((codes >> (form.bits - 1)) << form.bits)  # restores the sign
     most = form.most or (1 << (form.bits - 1)) - 1
     if np.abs(codes).max(initial=0) > most:
         raise UnalikeError(f"its codes go to {np.abs(codes).max()}; they must lie in [-{most}, {most}].")

@@ -1,4 +1,4 @@
-"""The channel in one exchange of a simulation: every reply goes through it, and the sums after them."""
+"""The channel in one exchange of a simulation: first every reply passes through it, then their sums."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from unalike.channel.summing import EXTRA, LOSS, OWN, TRAINED, Build, Slot, Summ
 from unalike.channel.sums import Sums
 from unalike.contract import Outcome
 
-SECRET = KEPT + "secret"  # among the server's values: what noise comes from that the server must draw again
+# key in the server's values: the secret for noise that the server must draw again
+SECRET = KEPT + "secret"
 
 
 class Kept(Protocol):
-    """What stages keep for clients (`unalike.client.ClientStore`)."""
+    """A store for what stages keep for clients (`unalike.client.ClientStore`)."""
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]: ...
     def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None: ...
@@ -29,10 +30,11 @@ class Kept(Protocol):
 class Passage:
     """One exchange.
 
-    draw: gives the draws of some clients; values: the server's, by name, where the channel keeps its own; seed: of what
-    is drawn alike by all, and of the server's noise; secret: the server's noise comes from its operating system, for
-    real clients know the seed; expected: how many clients come, on the average of all rounds; summing: of a channel
-    that hides replies, makes what is summed over so many `clients`; sealed: fields that are for other clients.
+    draw: returns the draws of some clients; values: the server's values by name, among which the channel keeps its own;
+    seed: for common draws and for the server's noise; secret: the server's noise comes from the operating system
+    instead, because real clients know the seed; expected: the mean number of clients over all rounds; summing: for a
+    channel that hides replies, makes the description of a sum over `clients` clients; sealed: fields that are for other
+    clients.
     """
 
     def __init__(
@@ -57,14 +59,15 @@ class Passage:
         self.sealed = sealed
         self.summing: Summing | None = None
         if summing is not None and clients:
-            channel.hiding.opening(clients)  # a sum over so few is refused
+            channel.hiding.opening(clients)  # refuses a sum over too few clients
             self.summing = summing(self.common, self.told, clients)
         self.slots: list[Slot] = []
-        self.own: dict[str, int] = {}  # sums of the numbers about replies themselves, in codes
+        # sums of the numbers about replies themselves, as codes
+        self.own: dict[str, int] = {}
 
     def take(self, outcome: Outcome) -> int:
-        """Take in the replies of an outcome, as the server reads them; return the bytes that travel of the fields
-        concerned. Replies from other machines went through the client half there."""
+        """Take in the replies of an outcome, as the server reads them; return the bytes that travelled for the fields
+        concerned. Replies from other machines have passed through the client half there."""
         sent = self._client_half(outcome) if outcome.sent is None else outcome.sent
         if self.summing is not None:
             self._take_own(outcome)
@@ -73,7 +76,7 @@ class Passage:
         return sent
 
     def _client_half(self, outcome: Outcome) -> int:
-        """Take simulated replies through the stages."""
+        """Pass simulated replies through the stages."""
         kept, _ = self.kept.read(outcome.ids) if self.kept is not None else ({}, None)
         up = {name: rows for name, rows in outcome.up.items() if name not in self.sealed}
         if self.summing is not None:
@@ -89,7 +92,7 @@ class Passage:
         return each * len(outcome.ids)
 
     def _summed(self, summing: Summing, outcome: Outcome, up: dict[str, Tensor], way: Way) -> int:
-        """Put the sums of the clients' codes in place of their replies."""
+        """Replace replies by the sums of their codes."""
         slots = outcome.slots = summing.slots({name: rows[0] for name, rows in up.items()})
         codes = summing.codes(slots, up, way, outcome.loss, outcome.samples)
         outcome.summed = {name: rows.sum(0) for name, rows in codes.items()}
@@ -97,7 +100,7 @@ class Passage:
         return summing.bytes(slots) * len(outcome.ids)
 
     def _take_own(self, outcome: Outcome) -> None:
-        """Take the slots that are no fields out of an outcome's sums."""
+        """Remove the slots that are not fields from an outcome's sums."""
         self.slots = outcome.slots or []
         outcome.summed = dict(outcome.summed or {})
         for slot in (slot for slot in self.slots if slot.name.startswith(OWN)):
@@ -105,7 +108,7 @@ class Passage:
 
     @property
     def losses(self) -> np.ndarray:
-        """The mean training loss of all clients that trained, once for each of them."""
+        """Return the mean training loss, repeated once per client that trained."""
         trained = self.own.get(TRAINED, 0)
         unit = 0.0 if self.summing is None else self.summing.unit
         return np.full(trained if LOSS in self.own else 0, self.own.get(LOSS, 0) * unit / max(trained, 1))
@@ -118,7 +121,7 @@ class Passage:
         return (plain - self.summing.bytes(self.slots)) * len(sums.ids)
 
     def close(self, sums: Sums) -> None:
-        """Take the sums through the channel's server half."""
+        """Pass the sums through the channel's server half."""
         own = kept_of(self.values)
         total = Total(
             {name: sums.total(name) for name in sums.names if sums.fields[name].read != "sealed"},
@@ -138,14 +141,14 @@ class Passage:
         self.values.update({KEPT + name: value for name, value in own.items()})
 
     def _normal(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Draw standard normal numbers of the server's, float64."""
+        """Draw the server's standard normal numbers, float64."""
         if self.secret:
             return draws.SecretDraws(None, like.device, torch.float64).normal(purpose, shape)
         key = torch.tensor(draws.key(self.seed, "channel noise", *self.when, purpose), device=like.device)
         return draws.fine_normal(key, shape)
 
     def _lasting(self, purpose: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Draw the standard normal numbers of a purpose, the same in every exchange."""
+        """Draw standard normal numbers that depend on the purpose alone, the same in every exchange."""
         if self.secret:
             own = bytes.fromhex(self.values.setdefault(SECRET, draws.new_secret().hex()))
             return draws.lasting_normal(own, purpose, shape).to(like.device)

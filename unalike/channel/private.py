@@ -1,5 +1,5 @@
-"""What a channel with noise asks of a method and of a model, each with its own error: what would travel beside the
-noise, or say by itself who took part, is refused before a run begins."""
+"""What a channel with noise requires of a method and of a model. Anything that would travel outside the noise, or
+reveal who took part, is refused before a run begins, each with its own error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unalike.nn.task import Task
 
 
 def check_private(stages: Sequence[Stage], acts: Sequence[Sequence[str]], method: Method, task: Task) -> None:
-    """Refuse what the noise does not cover; acts: the fields of each stage."""
+    """Refuse a method or a model whose messages the noise does not cover; acts: the fields of each stage."""
     kind = type(method).__name__
     if task.averages_buffers:
         raise UnalikeError(

@@ -1,7 +1,7 @@
-"""A stage of a channel: one step on a reply's way from a client to the server's sums (clip, noise, compress).
+"""A stage of a channel: one step on a reply's path from a client to the server's sums (clip, noise, compress).
 
-A stage is written for a stack of clients, flat: numbers are [c, n], and what it does to one row depends on that row
-alone. So one client on its own machine and a thousand in a simulation go through the same lines.
+A stage is written for a stack of clients, flat: numbers are [c, n], and the result for one row depends on that row
+alone. So one client on its own machine and a thousand in a simulation run the same code.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Common = Callable[[str], np.random.Generator]
 
 @dc.dataclass(frozen=True)
 class Form:
-    """What travels of a field, known before there is any number: so its bytes are counted, not guessed.
+    """How a field travels, known before there are any numbers: so its bytes are counted, not guessed.
 
-    size: of the field, P. count: how many numbers travel, n. bits: of each. kind: "float" (as the model has them),
-    "half", "bfloat", or "codes", whole numbers of so many bits. positions: "all" entries travel; some do, and their
-    places are "sent" with them; or places are "drawn" alike by all, and need not travel. unit: what a code is worth is
-    "sent", is "common" to all, agreed beforehand, or there is "none". unit_bits: of a unit that is sent, as many as the
-    model's numbers have. most: the largest code, of either sign (0: all that so many bits hold); codes of 1 bit are
+    size: of the field, P. count: how many numbers travel, n. bits: per number. kind: "float" (as in the model), "half",
+    "bfloat", or "codes", whole numbers of `bits` bits. positions: "all" entries travel; or some, whose places are
+    "sent" with them, or "drawn" alike by all, so that they need not travel. unit: the value of a code of 1 is "sent",
+    is "common" to all and agreed in advance, or there is "none". unit_bits: of a unit that is sent, as many as the
+    model's numbers have. most: the largest code, of either sign (0: as many as the bits hold); codes of 1 bit are
     signs.
     """
 
@@ -49,30 +49,30 @@ class Form:
 
     @property
     def place_bits(self) -> int:
-        """The bits of a place where places are listed; 0: a bit for every entry is shorter than a list."""
+        """Return the bits per place if places are listed; 0 if one bit per entry is shorter than a list."""
         each = max(1, math.ceil(math.log2(max(2, self.size))))
         return each if self.count * each < self.size else 0
 
     @property
     def place_bytes(self) -> int:
-        """The bytes of all places."""
+        """Return the bytes of all places."""
         if self.positions != "sent":
             return 0
         return math.ceil((self.count * self.place_bits if self.place_bits else self.size) / 8)
 
     @property
     def bytes(self) -> int:
-        """The bytes of one client's reply in this field."""
+        """Return the bytes of one client's reply in this field."""
         unit = self.unit_bits // 8 if self.unit == "sent" else 0
         return math.ceil(self.count * self.bits / 8) + self.place_bytes + unit
 
 
 @dc.dataclass
 class Flight:
-    """A field of a stack of replies on its way.
+    """One field of a stack of replies on its way.
 
-    values [c, n]: floats, or whole numbers (float or int64) where the form is of codes. at: int64 [c, n], ascending:
-    their places, where not all entries travel. unit: [c, 1], what a code is worth; a number where it is common to all.
+    values [c, n]: floats, or whole numbers (float or int64) if the form has codes. at: int64 [c, n], ascending: their
+    places, if not all entries travel. unit: [c, 1], the value of a code of 1; a plain number if it is common to all.
     """
 
     form: Form
@@ -82,16 +82,16 @@ class Flight:
 
     @classmethod
     def of(cls, rows: Tensor) -> Flight:
-        """A field as the client's function left it."""
+        """Return a field as the client function left it."""
         flat = rows.reshape(len(rows), -1)
         return cls(Form(flat.shape[1], flat.shape[1], 8 * flat.element_size()), flat)
 
     def worth(self) -> Tensor:
-        """The numbers that travel, as the server will read them, [c, n]."""
+        """Return the numbers that travel, as the server will read them, [c, n]."""
         return self.values if self.unit is None else self.values * self.unit
 
     def dense(self) -> Tensor:
-        """The whole field as the server will read it, [c, P]: zeros where nothing travels."""
+        """Return the whole field as the server will read it, [c, P], with zeros for entries that do not travel."""
         values = self.worth()
         if self.at is None:
             return values
@@ -99,7 +99,7 @@ class Flight:
 
 
 class Draw(Protocol):
-    """Draws of a stack of clients, each client's its own (`unalike.draws`): [c, *shape]."""
+    """Random numbers for a stack of clients, independent for each (`unalike.draws`): [c, *shape]."""
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor: ...
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor: ...
@@ -109,10 +109,10 @@ class Draw(Protocol):
 class Way:
     """A stack of replies on its way through the stages.
 
-    flights: the fields, by name. draw: what each client draws for itself. common: a generator for a purpose, the same
-    for all clients and the server in this exchange. kept: what stages keep for each client, by the names that they
-    declare: read and replaced. told: what the server tells all clients, by name. layout: where the model's tensors lie.
-    extra: numbers that a stage adds to the reply for its own server half, [c] each.
+    flights: the fields, by name. draw: each client's own random numbers. common: a generator per purpose, the same for
+    all clients and the server in this exchange. kept: state that stages keep for each client, by the names that they
+    declare; stages read and replace it. told: values that the server sends to all clients, by name. layout: where the
+    model's tensors lie. extra: numbers that a stage adds to the reply for its own server half, [c] each.
     """
 
     flights: dict[str, Flight]
@@ -126,12 +126,12 @@ class Way:
 
 @dc.dataclass
 class Total:
-    """The sums of one exchange as the server half of a stage sees and changes them.
+    """The sums of one exchange, as the server half of a stage reads and changes them.
 
-    sums: float64, by field. came: how many answered; expected: how many were to come, on the average of all rounds.
-    extra: sums of the stages' own numbers. values: what the channel keeps at the server, by name, for good. normal: the
-    server's draws for a purpose, of a shape, where a tensor lies; others in every exchange. lasting: likewise, and the
-    same for a purpose in every round. round, exchange: when. hidden: the server has these sums and no single reply.
+    sums: float64, by field. came: how many clients answered; expected: how many come on the average of all rounds.
+    extra: sums of the stages' own numbers. values: what the channel keeps at the server permanently, by name.
+    normal(purpose, shape, like): the server's normal draws, new in every exchange. lasting: likewise, but the same for
+    a purpose in every round. round, exchange: when. hidden: the server has only these sums, no single reply.
     """
 
     sums: dict[str, Tensor]
@@ -147,10 +147,10 @@ class Total:
 
 
 class Sees(NamedTuple):
-    """What a stage changes in who sees what, in words: for the table of a run (`who_sees`).
+    """How a stage changes who sees what, in words, for the table of a run (`who_sees`).
 
-    server, clients, wire: what it means for each; nothing where it means nothing. shields: the server no longer gets
-    replies as clients computed them, and `server` says what it gets.
+    server, clients, wire: the effect for each; empty if there is none. shields: the server no longer gets replies as
+    clients computed them, and `server` says what it gets.
     """
 
     server: str = ""
@@ -169,13 +169,13 @@ UNKNOWN = Sees(server="a stage that does not say what it hides: it is taken to h
 class Stage:
     """One step of a channel.
 
-    name: as in files; of a stage of one's own the class's, in small letters, where it gives none. wide: it acts on
-    every field of a reply that the server sums; else on fields of the model's shape only, for a sum of class counts is
-    not to be compressed. fields: the fields that it acts on, where it is said. private: with the stages before it, it
-    bounds what anybody can learn of a client (noise). local: of such a stage, the noise is in every single reply, so
-    that the bound holds towards the server too. hides: the server gets sums alone; it is the last stage. stretch: by
-    which factor it may lengthen a reply. codes: it settles how each number travels (as a code, in 16 bits). floats: it
-    needs numbers as they are, so it cannot follow such a stage.
+    name: as in files; for a user's own stage without one, the class name in lower case. wide: it acts on every field of
+    a reply that the server sums; otherwise only on fields of the model's shape, because a sum of class counts must not
+    be compressed. fields: the fields that it acts on, if given. private: with the stages before it, it bounds what
+    anyone can learn about a client (noise). local: for such a stage, the noise is in every single reply, so that the
+    bound holds towards the server too. hides: the server gets only sums; it is the last stage. stretch: the factor by
+    which it may lengthen a reply. codes: it decides how each number travels (as a code, in 16 bits). floats: it needs
+    plain numbers, so it cannot follow such a stage.
     """
 
     name: ClassVar[str] = ""
@@ -200,16 +200,16 @@ class Stage:
         check_fields(self, f"{self.name}: ", kinds)
 
     def form(self, form: Form) -> Form:
-        """Return what travels after this stage, of what would travel before it."""
+        """Return the form after this stage, given the form before it."""
         return form
 
     def agreed(self, blank: Flight, name: str, common: Common) -> Flight:
-        """Return what both ends know of a field before any number of it travels: its form, and places or a unit that
+        """Return what both ends know of a field before any of its numbers travels: its form, and places or a unit that
         are the same for all. blank: a flight without numbers."""
         return dc.replace(blank, form=self.form(blank.form))
 
     def keeps(self, fields: Sequence[str]) -> dict[str, str]:
-        """Return what it keeps for each client: names, each with the field whose size it has."""
+        """Return the names of the state that it keeps for each client, each with the field whose size it has."""
         return {}
 
     def client(self, way: Way) -> None:
@@ -218,23 +218,23 @@ class Stage:
             way.flights[name] = self.one(flight, name, way)
 
     def one(self, flight: Flight, name: str, way: Way) -> Flight:
-        """Return one field as it travels on."""
+        """Return one field as it leaves this stage."""
         return flight
 
     def server(self, total: Total) -> None:
-        """Change the sums, at the server: the last stage first."""
+        """Change the sums, at the server; the last stage comes first."""
 
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """Return what the server tells all clients before they answer, from what the channel keeps at the server."""
+        """Return what the server tells all clients before they answer, from the channel's values at the server."""
         return {}
 
     def bound(self, known: Mapping[str, Any]) -> float | None:
-        """Return the largest norm of a reply after it; None: it bounds none. known: what the channel keeps at the
-        server, or what clients are told of it."""
+        """Return the largest norm of a reply after this stage; None if it sets no bound. known: the channel's values at
+        the server, or the values that clients are told."""
         return None
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
-        """Refuse an order of stages that has no meaning."""
+        """Refuse a meaningless order of stages."""
         for other in (stage for stage in before if stage.codes and self.floats and self.meets(stage)):
             if self.codes:
                 raise refuse(self, f"{other} comes before it and settles how numbers travel: leave one of them out.")
@@ -245,24 +245,25 @@ class Stage:
         return not (self.fields and other.fields) or bool({*self.fields} & {*other.fields})
 
     def fit(self, before: Sequence[Stage], size: int) -> Stage:
-        """Return the same, knowing the stages before it on its fields and how many numbers these fields have."""
+        """Return this stage fitted to the stages before it on its fields, and to the number of values in these
+        fields."""
         return self
 
     @property
     def sees(self) -> Sees:
-        """What it changes in who sees what; a stage that only makes replies shorter need not say it."""
+        """Return how it changes who sees what; a stage that only shortens replies need not define it."""
         whole = Form(1 << 20, 1 << 20, 32)
         return COMPRESSED if self.form(whole).bytes < whole.bytes else UNKNOWN
 
     def seen(self, summed: bool) -> Sees:
-        """What it changes in who sees what; summed: a later stage leaves the server sums alone."""
+        """Return how it changes who sees what; summed: a later stage leaves the server only sums."""
         return self.sees._replace(server="") if summed and not self.private else self.sees
 
     # ---- as text
 
     @classmethod
     def arguments(cls) -> list[dc.Field]:
-        """Its parameters in their order; what is given by name only is not written."""
+        """Return its parameters in order, without those that are given by name only."""
         return [f for f in dc.fields(cls) if not f.kw_only]
 
     def __str__(self) -> str:
@@ -274,16 +275,16 @@ class Stage:
         return f"{text}@{'+'.join(self.fields)}" if self.fields else text
 
     def on(self, fields: Sequence[str]) -> Self:
-        """The same, on these fields only."""
+        """Return the same stage, on these fields only."""
         return dc.replace(self, fields=tuple(fields))
 
 
 def refuse(stage: Stage, why: str) -> UnalikeError:
-    """The error for a channel in which a stage has no meaning."""
+    """Return the error for a channel in which a stage has no meaning."""
     return UnalikeError(f"channel: {stage}: {why}")
 
 
 def norms(flights: Iterator[Flight] | Sequence[Flight]) -> Tensor:
-    """The norm of each client's reply over several fields, [c]."""
+    """Return the norm of each client's reply over several fields, [c]."""
     squares = [flight.worth().double().square().sum(1) for flight in flights]
     return torch.stack(squares).sum(0).sqrt()

@@ -1,4 +1,4 @@
-"""Weigh replies, sum them, and read of them what their fields declare."""
+"""Weigh and sum replies, and give access to single values of fields that declare it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from torch import Tensor
 from unalike.contract import Field, Outcome
 from unalike.training.transfer import to_device
 
-MAX_SCRATCH = 64 << 20  # bytes of float64 in use while a stack of replies is summed
+# bytes of float64 used while a stack of replies is summed
+MAX_SCRATCH = 64 << 20
 
 
 class Sums:
-    """The replies to one call: a weighted sum per field, and rows of the fields that declare `read="each"/"peers"`. Of
-    fields that declare `read="sealed"` there is no sum: their rows are for other clients.
+    """The replies to one call: a weighted sum per field, and rows of fields that declare `read="each"/"peers"`. Fields
+    that declare `read="sealed"` have no sum: their rows are for other clients.
 
-    Sums are float64, of whole numbers int64. With `ordered` replies come in client order. Without, they come as clients
-    answer, and are added with their rounding errors kept apart, so that the order of arrival does not show.
+    Sums are float64, or int64 for whole numbers. With `ordered`, replies come in client order. Without, they come as
+    clients answer, and rounding errors are kept separately, so that the order of arrival does not change the result.
     """
 
     def __init__(self, fields: Mapping[str, Field], method: object, ordered: bool = True):
@@ -32,10 +33,10 @@ class Sums:
         self._ids: list[np.ndarray] = []
         self._losses: list[np.ndarray] = []
 
-    # ---- a stack of replies comes in
+    # ---- adding replies
 
     def add(self, outcome: Outcome) -> None:
-        """Take in some clients' replies; their losses follow by `add_losses`, which may wait for a device."""
+        """Add some clients' replies; their losses follow by `add_losses`, which may wait for a device."""
         self._ids.append(outcome.ids)
         for name, total in (outcome.summed or {}).items():
             self.weights[name] = self.weights.get(name, 0.0) + float(self._weigh(name, outcome).sum())
@@ -64,7 +65,8 @@ class Sums:
             self._totals[name] = part
         elif self.ordered or not part.is_floating_point():
             self._totals[name] += part
-        else:  # Knuth's two-sum: what the rounded sum loses is kept
+        # Knuth's two-sum: keeps what the rounded sum loses
+        else:
             old = self._totals[name]
             new = old + part
             rest = new - old
@@ -82,15 +84,15 @@ class Sums:
         self._ids, self._losses = [self.ids[order]], [self.losses[order]]
 
     def replace(self, name: str, total: Tensor) -> None:
-        """Put what a channel makes of a sum into its place."""
+        """Replace a sum by the channel's version of it."""
         self._totals[name] = total
         self._errors.pop(name, None)
 
     def expect(self, count: float) -> None:
-        """Let means divide by the number of clients that come on the average, not by those that came."""
+        """Make means divide by the expected number of clients instead of the number that came."""
         self.weights = dict.fromkeys(self.weights, count)
 
-    # ---- what the server reads
+    # ---- results
 
     @property
     def ids(self) -> np.ndarray:
@@ -118,7 +120,7 @@ def _partial_sums(values: Tensor, weights: np.ndarray):
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
     w = to_device(values.device, weights)[0]
     rows = max(1, MAX_SCRATCH // (8 * max(1, flat.shape[1])))
-    for a in range(0, max(1, len(flat)), rows):  # the sum of no rows is zeros
+    for a in range(0, max(1, len(flat)), rows):  # at least once, since the sum of no rows is zeros
         part, weight = flat[a : a + rows], w[a : a + rows]
         if values.is_floating_point():
             total = weight @ part.double()

@@ -1,8 +1,8 @@
-"""A reply between machines: packed where the client is, read where the server is.
+"""A reply between machines: packed at the client, read at the server.
 
-A field that went through stages travels in parts, "delta:codes", "delta:places" and so on (`packing.py`); a number that
-a stage adds to the reply as ":name", one byte; all else under its own name, as it is. So a reply has exactly the bytes
-that forms count.
+A field that passed through stages travels in parts, "delta:codes", "delta:places" and so on (`packing.py`); a number
+that a stage adds to the reply as ":name", one byte; everything else under its own name, unchanged. So a reply has
+exactly the number of bytes that forms count.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from unalike.channel.packing import pack, unpack
 from unalike.channel.stage import Common, Way
 from unalike.errors import UnalikeError
 
-MARK = ":"  # between a field and its part; no field of a method has it in its name
+# between a field and its part; no method's field has it in its name
+MARK = ":"
 
 
 @dc.dataclass
 class Received:
     """A reply as the server reads it, a stack of one. up: the fields; extra: the stages' own numbers; sent: the bytes
-    that travelled of what went through stages."""
+    that travelled for fields that passed through stages."""
 
     up: dict[str, Tensor]
     extra: dict[str, Tensor]
@@ -32,7 +33,7 @@ class Received:
 
 
 def packed(way: Way, reply: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what travels of one client's reply, whose fields have taken this way."""
+    """Return the tensors that travel for one client's reply, whose fields have taken this way."""
     out = {name: value for name, value in reply.items() if name not in way.flights}
     for name, flight in way.flights.items():
         out |= {f"{name}{MARK}{part}": value for part, value in pack(flight).items()}
@@ -64,7 +65,7 @@ def received(channel: Channel, sent: Mapping[str, Tensor], common: Common, devic
 
 
 def _numbers(channel: Channel, extra: Mapping[str, Tensor], fields: set[str]) -> dict[str, Tensor]:
-    """Return the numbers that stages added to a reply with these fields: each is 0 or 1."""
+    """Return the numbers that stages added to a reply with these fields; check that each is 0 or 1."""
     wanted = {
         n for stage, acts in zip(channel.stages, channel.acts, strict=True) if fields & {*acts} for n in stage.extra
     }

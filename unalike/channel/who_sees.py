@@ -1,8 +1,8 @@
-"""Who sees what in a run: the server, other clients, the wire, whoever holds the final model.
+"""Who sees what in a run: the server, other clients, the wire, holders of the final model.
 
-One table for a run, made from what the method declares (`Field.read`), from what the channel's stages say of themselves
+One table for a run, made from the method's declarations (`Field.read`), from the stages' own descriptions
 (`Stage.sees`) and from a few facts about the run. Its rows are data: the command line, JSON and the report show the
-same. It describes what is, not what is promised: only noise with a stated ε is a guarantee.
+same. It describes the facts, not promises: only noise with a stated ε is a guarantee.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def who_sees(
 ) -> list[Sight]:
     """Return the rows for a run.
 
-    real: between machines, not simulated. common: there is a model that all share. statistics: BatchNorm's are
+    real: between machines, not simulated. common: there is a model that all clients share. statistics: BatchNorm's are
     averaged. judged: models are evaluated on clients' own samples. samples: noise in local steps hides single samples.
     reply: bytes of one reply without the channel and with it.
     """
@@ -87,7 +87,7 @@ def _server(method: Method, stages: Sequence[Stage], private: bool, statistics: 
     hides = any(stage.hides for stage in stages)
     loss = "" if private or hides or method.serverless else "; the training loss of each reply"
     yield Sight(SERVER, "the clients", f"who takes part and when, how many samples each has{loss}")
-    # the stage that leaves sums alone is the last
+    # the stage that leaves only sums comes last
     shield = next((stage.sees.server for stage in reversed(stages) if stage.sees.shields), "")
     for read, what in _sent(method):
         acted = read != "sealed" and shield
@@ -131,7 +131,7 @@ def _model(method: Method, private: bool, common: bool) -> Iterator[Sight]:
 
 
 def _sent(method: Method) -> Iterator[tuple[str, str]]:
-    """How a field is read, and what it is in words; fields that are read alike together."""
+    """Yield how fields are read, and what they are in words; fields that are read in the same way come together."""
     for read in READERS:
         found = dict.fromkeys(words_of(n, f) for n, f in method.sends.items() if f.read == read)
         if found:

@@ -1,4 +1,4 @@
-"""Engines: who runs the client half of a method. `choose_engine` takes the one asked for, or the one that fits."""
+"""Engines: they run the client half of a method. `choose_engine` takes the one asked for, or the one that fits."""
 
 from unalike.engines.choose import ENGINES, choose_engine
 

@@ -1,4 +1,4 @@
-"""The choice of an engine: the one that was asked for, or the one that fits, and why."""
+"""Choose an engine: the one that was asked for, or the one that fits, and say why."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OPTIONS = {option: setting for engine in ENGINES.values() for option, setting in
 def choose_engine(
     name: str, job: Job, cohort: int, options: dict[str, Any], rounds: int = 0, taken: dict[str, Any] | None = None
 ) -> tuple[Engine, str]:
-    """Return the engine and the reason for it, one sentence. `taken` is what an earlier part of the same run took. With
-    the option `member` the run shares its stacks with others (batched/lockstep.py)."""
+    """Return the engine and the reason for it in one sentence. taken: the engine that an earlier part of the same run
+    used. With the option `member` the run shares its stacks with others (batched/lockstep.py)."""
     options = dict(options)
     member = options.pop("member", None)
     engine, reason = _choose(name, job, cohort, options, rounds, taken)
@@ -68,19 +68,21 @@ def _make(name: str, job: Job, options: dict[str, Any]) -> Engine:
 
 
 def heavy(module: nn.Module) -> tuple[bool, bool]:
-    """Return whether a model has recurrent layers, and convolutions: on a CPU neither gains from stacks of clients."""
+    """Return whether a model has recurrent layers, and whether it has convolutions: on a CPU neither gains from
+    stacking clients."""
     kinds = (nn.RNNBase, nn.modules.conv._ConvNd)
     recurrent, convolution = (any(isinstance(layer, kind) for layer in module.modules()) for kind in kinds)
     return recurrent, convolution
 
 
 def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
-    """By what the model is made of and, where that does not decide, by what a step costs here (docs/engines.md)."""
+    """Suggest an engine by the model's layers and, if they do not decide, by the cost of a step on this machine
+    (docs/engines.md)."""
     recurrent, convolution = heavy(job.task.module)
     if cohort == 1:
         return "sequential", "one client a round", {}
     if job.task.device.type != "cpu":
-        other = nn.GRU | nn.RNN  # the LSTM has a stacked form of its own
+        other = nn.GRU | nn.RNN  # the LSTM has its own stacked form
         if any(isinstance(layer, other) for layer in job.task.module.modules()):
             return "sequential", "GRU and RNN layers cannot be stacked over clients", {}
         return "batched", f"{job.task.device.type} device", {}
@@ -93,7 +95,7 @@ def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, An
 
 
 def _by_costs(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:
-    """Measured, unless it is not worth it or the run must not depend on a stopwatch: then by size."""
+    """Decide by measurement; by size if measuring is not worth it, or if the run must not depend on measured times."""
     size, cores = job.task.layout.size, available_cores()
     usual = "batched" if size <= TINY else "workers" if cores > 1 else "sequential"
     longest, total = costs.workload(job, cohort)

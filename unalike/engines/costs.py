@@ -1,7 +1,7 @@
-"""What a step costs on this machine: how `auto` decides on a CPU where a rule by size would guess.
+"""Measure the cost of a step on this machine: how `auto` decides on a CPU if a rule by size would be a guess.
 
 A few steps of FedAvg on the run's own model and data: one client alone, one on every core at once, a narrow and a wide
-stack. Together some 20 ms for a small model. The figures are kept in a file beside the cached data, so that the same
+stack. Together about 20 ms for a small model. The figures are kept in a file beside the cached data, so that the same
 work always gets the same engine on the same machine.
 """
 
@@ -33,19 +33,28 @@ from unalike.engines.workers import Workers, available_cores
 from unalike.files import replace
 from unalike.nn.numerics import one_thread
 
-TINY = 50_000  # parameters up to which a stack of clients usually beats single ones on a CPU
-LARGE = 1_000_000  # parameters from which threads, where there are cores, need no measurement
-WIDE = 8  # clients of the wider stack that is measured
-PATIENCE = 0.02  # seconds after which a figure is not measured again
-CLEARLY = 0.75  # a share of the usual engine's time below which another one is taken: a busy machine misleads
-COMPILING = 20.0  # seconds that compiling a step in its few widths takes (two cores: 6 to 16)
-COMPILED = 0.15  # what compiling leaves of a step's fixed cost, and of nothing else (measured: a tenth)
-FEW = 2000  # steps of a whole run that are not worth a measurement
+# up to so many parameters, a stack of clients usually beats single ones on a CPU
+TINY = 50_000
+# from so many parameters on, with several cores, threads need no measurement
+LARGE = 1_000_000
+# clients of the wider stack that is measured
+WIDE = 8
+# seconds after which a measurement is not repeated
+PATIENCE = 0.02
+# another engine is chosen only if its time is below this share of the usual one's: a busy machine misleads
+CLEARLY = 0.75
+# seconds to compile a step in its few widths (two cores: 6 to 16)
+COMPILING = 20.0
+# the share of a step's fixed cost that remains when compiled (measured: a tenth)
+COMPILED = 0.15
+# runs with fewer steps are not worth a measurement
+FEW = 2000
 
 
 @dc.dataclass(frozen=True)
 class Costs:
-    """Seconds a step: of one client alone; of one where every core has one; of a stack: fixed, and for each client."""
+    """Seconds per step: of one client alone; of one client while every core has one; of a stack: fixed, and per
+    client."""
 
     single: float
     crowd: float
@@ -55,7 +64,7 @@ class Costs:
     def choose(
         self, usual: str, longest: float, total: float, rounds: int, compiler: bool
     ) -> tuple[str, dict[str, float]]:
-        """Return the engine with the shortest predicted run, if it is clearly shorter than the usual one's, and the
+        """Return the engine with the shortest predicted run, if it is clearly shorter than the usual engine's, and the
         predictions. A round has `total` steps, of which one client alone takes `longest`."""
         seconds = {
             "sequential": total * self.single,
@@ -77,11 +86,13 @@ def compiler() -> bool:
 
 
 def workload(job: Job, cohort: int) -> tuple[float, float]:
-    """(steps of the longest client, steps of all) in a typical round."""
-    own = np.flatnonzero(job.data.train.sizes)  # of joined federations a part has samples at its own clients only
+    """Return the steps of the longest client and the steps of all clients in a typical round."""
+    # in a joined federation, a part has samples only at its own clients
+    own = np.flatnonzero(job.data.train.sizes)
     some = own if len(own) <= 1000 else own[np.linspace(0, len(own) - 1, 1000).astype(np.int64)]
     steps = np.sort(job.local.counts(some, job.data.train.sizes[some], 0))[::-1]
-    longest, without = 0.0, 1.0  # from the longest down: each is the first one that is drawn, with this probability
+    # from the longest client down: the probability that it is the longest one drawn
+    longest, without = 0.0, 1.0
     for k, count in enumerate(steps):
         drawn = min(1.0, cohort / (len(steps) - k))
         longest += without * drawn * count
@@ -90,7 +101,7 @@ def workload(job: Job, cohort: int) -> tuple[float, float]:
 
 
 def measured(job: Job) -> Costs:
-    """From the file, or by measuring."""
+    """Return the costs from the file, or measure them."""
     key, file = _key(job), cache() / "step-costs.json"
     known = _known(str(file))
     if key not in known:
@@ -102,8 +113,8 @@ def measured(job: Job) -> Costs:
 
 
 def _busy() -> bool:
-    """Return whether other programs keep the cores: what threads gain cannot be seen then."""
-    with contextlib.suppress(OSError, AttributeError):  # Windows does not say
+    """Return whether other programs occupy the cores: then the gain from threads cannot be measured."""
+    with contextlib.suppress(OSError, AttributeError):  # Windows does not tell
         return os.getloadavg()[0] > available_cores() - 0.5
     return False
 
@@ -112,19 +123,19 @@ def _busy() -> bool:
 def _known(file: str) -> dict[str, Costs]:
     try:
         return {k: Costs(**v) for k, v in json.loads(Path(file).read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or not ours
+    except (OSError, ValueError, TypeError, AttributeError):  # no file yet, or not ours
         return {}
 
 
 def _write(file: Path, known: dict[str, dict[str, float]]) -> None:
-    """It is only a note: a disk that cannot be written to must not stop a run."""
+    """Write the figures; a disk that cannot be written to must not stop a run."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace(file, json.dumps(known, indent=1).encode(), sync=False, mark=str(os.getpid()))
 
 
 def _key(job: Job) -> str:
-    """Return all that the cost of a step depends on."""
+    """Return everything that the cost of a step depends on, as a text."""
     task, local, x = job.task, job.local, job.data.train.x
     facts = [torch.__version__, platform.machine(), platform.processor(), available_cores(), str(task.module)]
     facts += [str(task.dtype), task.precision, str(x.dtype), list(x.shape[1:])]
@@ -138,9 +149,11 @@ def _measure(job: Job, busy: bool) -> Costs:
         single = _step(_engine(job, Sequential), 1)
         if cores == 1:
             crowd = single
-        elif busy:  # what is usual: small operations wait for the interpreter's lock
+        # the usual case: small operations wait for the interpreter's lock
+        elif busy:
             crowd = single if job.task.layout.size > TINY else cores * single
-        else:  # by the wall clock: threads that wait for each other spend no CPU time
+        # by the wall clock: threads that wait for each other use no CPU time
+        else:
             workers = _engine(job, Workers)
             crowd = max(single, _step(workers, cores, time.perf_counter))
             workers.close()
@@ -151,16 +164,16 @@ def _measure(job: Job, busy: bool) -> Costs:
 
 
 def _engine(job: Job, kind: Callable[..., Engine], **options: bool) -> Engine:
-    """Return an engine for FedAvg on the same model and data; what it does touches nothing of the run. A round's number
-    is how many steps it has."""
+    """Return an engine for FedAvg on the same model and data, without effect on the run. A round's number is its number
+    of steps."""
     local = job.local.replaced(steps=lambda client, round: max(1, round), keep_optimizer=False, lr=1e-4)
     states = ClientStore({}, len(job.data))
     return kind(Job(Method(), job.task, job.data, local, job.seed, states, job.mean_samples), **options)
 
 
 def _step(engine: Engine, width: int, clock: Callable[[], float] = time.process_time) -> float:
-    """Seconds a step of so many clients: what four more steps add, the least of a few tries. In CPU time: other
-    programs' shares of a busy machine are not this step's."""
+    """Return the seconds per step of `width` clients: the difference that four more steps make, the least of a few
+    tries. In CPU time, so that other programs on a busy machine do not count."""
     own = np.flatnonzero(engine.sizes)
     ids = own[np.arange(width) % len(own)]
 

@@ -1,4 +1,4 @@
-"""What every engine is: it runs a client function on some clients and stages the state they return."""
+"""The interface of every engine: it runs a client function on some clients and stages the state they return."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Engine:
 
     name = "engine"
     ordered = True  # whether outcomes come in client order
-    architectures: Architectures | None = None  # where clients have different networks (families.py)
-    others_seconds = 0.0  # spent in calls so far for other runs of the same stack (batched/lockstep.py)
+    architectures: Architectures | None = None  # set if clients have different networks (families.py)
+    # seconds spent so far in calls for other runs of the same stack (batched/lockstep.py)
+    others_seconds = 0.0
 
     def __init__(self, job: Job):
         self.job = job
 
     @classmethod
     def options(cls) -> Known:
-        """Return the options of this engine by name; one without words cannot be written into a file."""
+        """Return the options of this engine by name; an option without a description cannot be written into a file."""
         return {name: setting for name, setting in hints(cls).items() if name != "job"}
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
@@ -41,8 +42,8 @@ class Engine:
         raise NotImplementedError
 
     def read(self, call: Call, sent: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the fields of one client's reply as a stack of one, and what an `Outcome` says of the channel that it
-        went through at the client; refuse one that is not packed as the run's channel packs it."""
+        """Return the fields of one client's reply as a stack of one, and the channel's part of an `Outcome`; refuse a
+        reply that is not packed as the run's channel packs it."""
         channel, device = self.job.channel, self.job.task.device
         if channel is None or isinstance(call.function, Evaluate):
             return {name: value[None].to(device) for name, value in sent.items()}, {}
@@ -50,38 +51,38 @@ class Engine:
         return found.up, {"sent": found.sent, "extra": found.extra}
 
     def renew(self) -> None:
-        """Hear that the clients' samples were changed in place (data that drift), between two calls."""
+        """Called between two calls, after the clients' samples were changed in place (data that drift)."""
         self.job.renew()
 
     def leave_out(self, client: int, reason: str) -> None:
-        """Hear that a client is not called, and why; in a simulation this does not happen."""
+        """Called when a client is left out, with the reason; never in a simulation."""
 
     @functools.cached_property
     def rehearsal(self) -> Rehearsal:
-        """What tells, without a client, which fields a function sends."""
+        """Return the rehearsal, which tells without a client which fields a function sends."""
         return Rehearsal(self.job)
 
     def passes(self, call: Call, ids: np.ndarray) -> np.ndarray:
-        """Return how often a call has any one of a client's own samples in a step of training, for each of these
-        clients. It follows from the method and the clients' sizes, so that no reply has to tell it."""
+        """Return for each of these clients how often a call uses any one of its own samples in a step of training. It
+        follows from the method and the clients' sizes, so that no reply has to tell it."""
         fields = reply_fields(self.job.method, self.job.task)
         call = unsealed(call, fields, self.job.task, self.job.method)
         return self.rehearsal.passes(call, ids, self.sizes[ids])
 
     @property
     def sizes(self) -> np.ndarray:
-        """Return each client's training samples."""
+        """Return each client's number of training samples."""
         return self.job.data.train.sizes
 
     @property
     def remark(self) -> str:
-        """What belongs beside the reason for its choice, once that is known."""
+        """Return a remark to go with the reason for the engine's choice, once it is known."""
         return ""
 
     @property
     def notes(self) -> list[str]:
-        """What a user may want to know of how it ran."""
+        """Return remarks for the user on how the engine ran."""
         return []
 
     def close(self) -> None:
-        """Give back threads and files."""
+        """Release threads and files."""

@@ -1,7 +1,7 @@
-"""Clients with different networks: an engine of engines, one for each architecture.
+"""Clients with different networks: an engine made of engines, one per architecture.
 
 A call is divided by the architecture of its clients. Each part goes to its own engine, with the rows of its clients and
-its part of every `Vectors` in the message; real clients are asked all at once.
+its part of every `Vectors` in the message; real clients are all asked at the same time.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Families(Engine):
 
     @property
     def compile(self) -> bool:
-        """Whether any of them compiles."""
+        """Return whether any of the engines compiles."""
         return any(getattr(engine, "compile", False) for engine in self.parts.values())
 
     @property
@@ -78,12 +78,12 @@ class Families(Engine):
         return [*dict.fromkeys(note for engine in self.parts.values() for note in engine.notes)]
 
     def close(self) -> None:
-        for engine in reversed(self.parts.values()):  # the first may own what the others use
+        for engine in reversed(self.parts.values()):  # reversed: the first engine may own what the others use
             engine.close()
 
 
 def divided(architectures: Architectures, call: Call, ids: np.ndarray) -> Iterator[tuple[str, Call, np.ndarray]]:
-    """Yield each architecture of these clients with its own form of a call, and its clients."""
+    """Yield each architecture among these clients with its own form of the call, and its clients."""
     for name, places in architectures.groups(ids):
         shared = architectures.part(call.shared, name)
         rows = architectures.rows(call.rows, name, places)
@@ -94,13 +94,13 @@ Store = ClientStore | FileStates
 
 
 class StatesByArchitecture:
-    """The clients' states with one store per architecture: each client's are in the store of its own."""
+    """The clients' states, with one store per architecture."""
 
     def __init__(self, stores: Mapping[str, Store], architectures: Architectures):
         self.stores, self.architectures = dict(stores), architectures
 
     def of(self, client: int) -> Store:
-        """Return the store of a client."""
+        """Return the store that holds a client's state."""
         return self.stores[self.architectures.name(client)]
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Any], Tensor]:

@@ -1,11 +1,11 @@
-"""A real federation over Flower's network: each client's half runs on its owner's machine, on data and with state that
+"""A real federation over Flower's network: each client's half runs on its owner's machine, with data and state that
 never leave it.
 
-The server has a `RemoteFederation` and sends the same bytes as `loopback`. A client that does not answer in time,
-or not properly, is left out of the round. Its state is its own: with every request the server says which of the
-client's rounds counted last, and the client keeps or forgets what is pending. A reply is checked and handed on when it
-comes: the server holds one at a time. Rows that clients seal for each other wait here, and are handed on with a key
-that their sender has wrapped for the receiver: the server cannot open them.
+The server has a `RemoteFederation` and sends the same bytes as `loopback`. A client that does not answer in time, or
+not properly, is left out of the round. Its state stays with it: with every request the server says which of the
+client's rounds counted last, and the client keeps or forgets its pending state accordingly. A reply is checked and
+passed on when it comes, so the server holds one at a time. Rows that clients seal for each other wait here, and are
+passed on with a key that their sender has wrapped for the receiver: the server cannot open them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from unalike.messages.check import (
 from unalike.messages.request import request_header, told_parts
 from unalike.messages.sealed import take_sealed, unsealed, wrapped_keys
 
-# What the server keeps of each client: the last of its rounds that counted, plus 2 (0: none; 1: the setting-up, -1).
+# For each client the server keeps the last of its rounds that counted, plus 2 (0: none; 1: the set-up, round -1).
 ACKNOWLEDGED: Shapes = {"acknowledged": ((), torch.int64, "run")}
 
 
 class Remote(Protocol):
-    """The clients as the engine needs them (`unalike.network.server.Clients`)."""
+    """The clients, as this engine needs them (`unalike.network.server.Clients`)."""
 
     run: str
     public: list[str]  # the clients' public keys, by number
@@ -59,15 +59,15 @@ class Remote(Protocol):
         ...
 
     def accept(self, client: int, round: int) -> None:
-        """Hear that an answer is of use."""
+        """Record that a client's answer is usable."""
         ...
 
     def refuse(self, client: int, reason: str, blame: bool = True) -> None:
-        """Say that an answer came and is of no use; blame: whether by the client's own doing."""
+        """Report that a client's answer is not usable; blame: whether it counts as the client's failure."""
         ...
 
     def welcome(self) -> Mapping[int, Mapping[str, int]]:
-        """Send the plan to clients that have come since; return their samples in each split."""
+        """Send the plan to clients that have come since the start; return their samples in each split."""
         ...
 
 
@@ -95,8 +95,9 @@ class Flower(Engine):
     def wrapped(
         self, call: Call, ids: np.ndarray, several: Architectures | None
     ) -> tuple[np.ndarray, Call, dict[int, dict[str, Any]]]:
-        """Ask the senders of sealed rows to wrap their keys for the receivers: (the clients that can be called, their
-        call, what each is told about its sealed parts). A receiver whose sender is silent is left out."""
+        """Ask the senders of sealed rows to wrap their keys for the receivers. Return the clients that can be
+        called, their call, and what each is told about its sealed parts. A receiver whose sender does not answer is
+        left out."""
         rows: dict[int, list[dict[str, Any]]] = {}
         for part, some in call.parcels.items():
             for sender, receiver in zip(some.senders.tolist(), some.receivers.tolist(), strict=True):
@@ -108,7 +109,8 @@ class Flower(Engine):
         for sender, answer in self.remote.ask(requests):
             try:
                 found = wrapped_keys(answer, header, len(rows[sender]))
-            except Exception as error:  # whatever its bytes are: they cost this client's round, and no more
+            # any error in decoding costs this client's round, and no more
+            except Exception as error:
                 self.remote.refuse(sender, unreadable(error))
                 continue
             for row, wrapped in zip(rows[sender], found, strict=True):
@@ -123,8 +125,8 @@ class Flower(Engine):
     def requests(
         self, call: Call, ids: np.ndarray, sealed: Mapping[int, dict[str, Any]]
     ) -> dict[int, tuple[bytes, bytes]]:
-        """Return what is sent to each of these clients: what all of them get, and what is its own; sealed: what each is
-        told of sealed parts."""
+        """Return the request for each of these clients: the part that is the same for all, and its own part; sealed:
+        what each is told about sealed parts."""
         shared = wire.encode(request_header(self.job.method, call), {**call.shared, **told_parts(call)})
         counted = self._counted(ids).tolist()
         requests = {}
@@ -138,7 +140,8 @@ class Flower(Engine):
         return requests
 
     def judge(self, call: Call) -> Callable[[int, bytes], Outcome]:
-        """Return the function that makes an outcome of a client's answer to this call, or raises what is wrong."""
+        """Return a function that turns a client's answer to this call into an outcome, or raises what is wrong with
+        it."""
         job, asked = self.job, {**request_header(self.job.method, call), "run": self.remote.run}
         sizes, like = job.data.train.sizes, dict[str, torch.Tensor]()
         if isinstance(call.function, Evaluate):
@@ -162,11 +165,11 @@ class Flower(Engine):
 
     @functools.cached_property
     def sums(self) -> SecureSums:
-        """The secure sums of the run."""
+        """Return the secure sums of the run."""
         return SecureSums(self.job, self.remote)
 
     def judge_masked(self, call: Call) -> tuple[Read, dict[str, torch.Tensor]]:
-        """Return the function that reads a client's masked answer to this call, and what is in the sum."""
+        """Return a function that reads a client's masked answer to this call, and the tensors that are in the sum."""
         job, asked = self.job, {**request_header(self.job.method, call), "run": self.remote.run}
         sent = self.rehearsal.sent(unsealed(call, self.fields, job.task, job.method))
         sealed = [name for name in sent if self.fields[name].read == "sealed"]
@@ -189,11 +192,12 @@ class Flower(Engine):
         return read, {name: value for name, value in sent.items() if name not in sealed}
 
     def acknowledge(self, ids: np.ndarray, answered: list[int], round: int) -> None:
-        """Write down whose round counts."""
+        """Record whose round counts."""
         counts = np.array(sorted(answered), dtype=np.int64)
         self.states.stage(counts, {"acknowledged": torch.full((len(counts),), round + 2)})
         silent = np.setdiff1d(ids, counts)
-        if len(silent):  # also one that answered an earlier exchange of the round: its round does not count
+        # also a client that answered an earlier exchange of the round: its round does not count
+        if len(silent):
             self.states.stage(silent, {"acknowledged": self._counted(silent)})
 
     def _check(self, up: dict[str, torch.Tensor], names: Set[str], sends: frozenset[str], call: Call) -> None:
@@ -206,7 +210,7 @@ class Flower(Engine):
             raise UnalikeError(f"it sent {sent}, and {call.function} sends {', '.join(sorted(sends))}.")
 
     def _counted(self, ids: np.ndarray) -> torch.Tensor:
-        """Return what is acknowledged to these clients, before this round; 0 for none."""
+        """Return the round acknowledged to each of these clients before this one; 0 for none."""
         known = np.isin(ids, self.states.known())
         counted = torch.zeros(len(ids), dtype=torch.int64)
         if known.any():
@@ -214,11 +218,12 @@ class Flower(Engine):
         return counted
 
 
-Parts = Sequence[tuple[Flower, Call, np.ndarray]]  # an architecture's engine, its own form of a call, its clients
+# an architecture's engine, its own form of a call, its clients
+Parts = Sequence[tuple[Flower, Call, np.ndarray]]
 
 
 def _secure(engine: Flower, call: Call, ids: np.ndarray, sealed: Mapping[int, dict[str, Any]]) -> Iterator[Outcome]:
-    """Ask clients for the sum of their answers alone."""
+    """Ask clients for the secure sum of their answers."""
     norm = engine.remote.limits.norm
     if math.isfinite(norm.most) or math.isfinite(norm.times):
         raise UnalikeError("A norm of single replies cannot be seen in a secure sum: leave it out, and clip instead.")
@@ -238,14 +243,14 @@ def together(
     several: Architectures | None = None,
     divide: Callable[[Call, np.ndarray], Parts] | None = None,
 ) -> Iterator[Outcome]:
-    """Ask clients of one or several architectures all at once, and yield the answers of use as they come.
+    """Ask clients of one or several architectures at the same time, and yield the usable answers as they come.
 
-    first: one of the engines; divide: the parts of a call, where there are several architectures.
+    first: one of the engines; divide: returns the parts of a call, if there are several architectures.
     """
     sealed: Mapping[int, dict[str, Any]] = {}
     if call.parcels:
         ids, call, sealed = first.wrapped(call, ids, several)
-    if not len(ids):  # nobody's row has come, and everybody was told
+    if not len(ids):  # no client has its row, and all were told
         return
     remote = first.remote
     if call.exchange == 0:
@@ -269,7 +274,8 @@ def together(
             try:
                 with remote.times.spent("serialisation"):
                     outcome = judges[client](client, answer)
-            except Exception as error:  # whatever its bytes are: they cost this client's round, and no more
+            # any error in decoding costs this client's round, and no more
+            except Exception as error:
                 remote.refuse(client, unreadable(error))
                 continue
             for kept in norms.take(outcome):
@@ -284,7 +290,7 @@ def together(
         remote.refuse(client, reason)
     if isinstance(call.function, Evaluate):
         return
-    first.acknowledge(ids, answered, call.round)  # all write to one store
+    first.acknowledge(ids, answered, call.round)  # all engines write to one store
     if not answered:
         raise UnalikeError(
             f"Round {call.round + 1}: none of {len(ids)} clients gave an answer of use in time; see that they are "
@@ -293,14 +299,14 @@ def together(
 
 
 def _taken(remote: Remote, outcome: Outcome, call: Call) -> int:
-    """Write down that a client's answer is of use; return the client."""
+    """Record that a client's answer is usable; return the client."""
     client = int(outcome.ids[0])
     remote.accept(client, call.round + 1)
     return client
 
 
 def floats(fields: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the float tensors of a message that have numbers in them."""
+    """Yield the float tensors of a message that are not empty."""
     for value in fields.values():
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
             yield value

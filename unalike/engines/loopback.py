@@ -1,6 +1,6 @@
 """A federation inside one process: every message becomes bytes, every client's state a file.
 
-Slower than `sequential` and equal to it: what works here works between real machines.
+Slower than `sequential`, with the same results; a method that works here works between real machines.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Loopback(Engine):
 
     @functools.cached_property
     def sums(self) -> SecureSums:
-        """The secure sums of the run, of clients in this process."""
+        """Return the secure sums of the run, with clients in this process."""
         return SecureSums(self.job, self)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         if self.job.channel is not None and self.job.channel.hides and isinstance(call.function, str):
             yield from self._secure(call, ids)
             return
-        # evaluation is the simulator's own look at a client's model: no message is made of it
+        # in evaluation the simulator itself looks at a client's model: there is no message
         run = self._look if isinstance(call.function, Evaluate) else self._exchange
         for position, client in enumerate(ids):
             yield run(call, position, int(client))
@@ -73,7 +73,7 @@ class Loopback(Engine):
         return Outcome(np.array([client]), {}, none, none, header["trained"]), parts
 
     def ask(self, requests: Mapping[int, Sequence[bytes]]) -> Iterator[tuple[int, bytes]]:
-        """Answer for clients, in this process."""
+        """Yield the clients' answers, computed in this process."""
         for client, parts in requests.items():
             self.states.touched(client)
             if client not in self._members:
@@ -103,5 +103,5 @@ class Loopback(Engine):
         samples = np.array([answer.get("samples", self.sizes[client])])
         batches = np.array([answer.get("batches", 0)])
         one = np.array([client]), up, samples, np.array([loss]), answer["trained"]
-        # the simulator's own count: no reply tells it
+        # counted by the simulator, as no reply tells it
         return Outcome(*one, batches=batches, passes=self.one_client.passes, **carried)

@@ -1,7 +1,7 @@
 """A bound on the norm of every field of an update: absolute, or relative to the median of the exchange.
 
-The median is known only when all have answered. So that the server need not hold all replies until then, it hands on at
-once what is within the bound of those that have come so far, and holds what is not, and the first two.
+The median is known only when all clients have answered. So that the server need not hold all replies until then, it
+passes on at once every reply within the bound of those that have come so far, and holds the others and the first two.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Norms:
 
     @property
     def waiting(self) -> int:
-        """How many outcomes are held."""
+        """Return how many outcomes are held."""
         return len(self.held)
 
     def take(self, outcome: Outcome) -> Iterator[Outcome]:
-        """Yield this outcome if it is within the bound, and what was held and now is."""
+        """Yield this outcome if it is within the bound, and held outcomes that now are."""
         if math.isinf(self.bound.most) and math.isinf(self.bound.times):
             yield outcome
             return
@@ -41,7 +41,7 @@ class Norms:
             yield from self._within()
 
     def rest(self) -> Iterator[Outcome]:
-        """Yield what is within the bound now that all have come; the others are `beyond`."""
+        """Yield the held outcomes that are within the bound now that all have come; the others are `beyond`."""
         yield from self._within()
         for outcome, norms in self.held:
             name = next(name for name in norms if norms[name] > self.bound.limit(self.seen[name]))

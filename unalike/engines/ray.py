@@ -1,10 +1,10 @@
-"""Many workers of one owner, on this machine or on several: the cohort is dealt to Ray actors, one a CPU core or GPU,
-and each runs the fastest engine of its device on its share.
+"""Many workers of one owner, on one machine or several: the cohort is divided among Ray actors, one per CPU core or
+GPU, and each runs the fastest engine of its device on its share.
 
-A worker keeps the rows of the clients it has run, so that a client's state does not travel down again; what clients
-keep also comes back with their replies, into the same store that every engine uses. From there it is committed and
-checkpointed as always, and from there a worker that takes over a client, because the old one died or is too busy, gets
-its rows. Every draw is a function of (seed, round, client, purpose), so a share that is repeated gives the same again.
+A worker keeps the state rows of the clients it has run, so that a client's state need not be sent to it again; new
+state also comes back with the replies, into the same store that every engine uses. There it is committed and
+checkpointed as always, and from there a worker that takes over a client (because the old one died or is too busy) gets
+its rows. Every draw is a function of (seed, round, client, purpose), so a repeated share gives the same result.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ Address = Annotated[
     str | None, Knob("of a Ray cluster to join: auto, host:port or ray://host:port; else one is started")
 ]
 Inner = Annotated[str, Knob("the engine that each worker of the ray engine runs", choices=INNER, noun="inner engine")]
-TRIES = 3  # how often a share is given to a new worker before its clients are blamed
-START_SECONDS = 120  # to wait for workers: a busy cluster may first have to free some cores
+# how often a share is given to a new worker before the fault is blamed on its clients
+TRIES = 3
+# seconds to wait for workers: a busy cluster may first have to free some cores
+START_SECONDS = 120
 KNOCK_SECONDS = 10
 STOP_SECONDS = 5
 QUIET = {"log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -60,7 +62,7 @@ Rows = list[tuple[np.ndarray, Arrays]]  # some clients and their rows by name
 
 @dc.dataclass
 class Piece:
-    """Clients that one worker runs in one go, by their positions in the cohort, and the answer to come."""
+    """Clients that one worker runs in one go, by their positions in the cohort, and the pending answer."""
 
     positions: np.ndarray
     answer: Any = None
@@ -86,23 +88,25 @@ class Ray(Engine):
     ):
         """turns: engines of this run that take turns on the same cores and GPUs (one for each network)."""
         super().__init__(job)
-        self.part = math.floor(1e4 / turns) / 1e4  # of a core or GPU; Ray counts in ten-thousandths
+        # share of a core or GPU; Ray counts in ten-thousandths
+        self.part = math.floor(1e4 / turns) / 1e4
         if not isinstance(job.states, ClientStore) or isinstance(job.data, RemoteFederation):
             raise UnalikeError("The ray engine simulates clients whose data are here: give it a Federation.")
         self.states = job.states
         self.ray = load_ray()
         self.exchanges = 0
-        self._own = ExitStack()  # what we opened: a Ray of our own, or a connection
+        # closes what we opened: a Ray of our own, or a connection
+        self._own = ExitStack()
         self.actors: list[Any] = []
-        self.starts: list[Any] = []  # what each says when it has started
+        self.starts: list[Any] = []  # each worker's report after its start
         parcel = pack(self.ray, job, inner, options)
         try:
             self._connect(address, workers)
             count = self._count(workers)
-            # of client state all workers together keep in memory what the driver may
+            # all workers together may keep as much client state in memory as the driver
             self._parcel = self.ray.put((parcel, job.states.budget // count))
             self._data = self.ray.put(columns_of(job.data))
-            self.owner = np.full(len(job.data), -1, dtype=np.int16)  # who has a client's rows
+            self.owner = np.full(len(job.data), -1, dtype=np.int16)  # the worker that has a client's rows
             for slot in range(count):
                 self._hire(slot)
             self.inner, self.at_once = self._started()
@@ -113,7 +117,7 @@ class Ray(Engine):
     # ---- Ray
 
     def _connect(self, address: str | None, workers: int | None) -> None:
-        """Join the cluster at the address, or the one this process is connected to, or start one of our own."""
+        """Join the cluster at the address, or the one this process is connected to, or start our own."""
         if self.ray.is_initialized():
             return
         try:
@@ -122,7 +126,7 @@ class Ray(Engine):
             else:
                 knock(address)
                 self.ray.init(address=address, **QUIET)
-                self._own.callback(self.ray.shutdown)  # of the connection: the cluster goes on
+                self._own.callback(self.ray.shutdown)  # closes the connection; the cluster goes on
         except UnalikeError:
             raise
         except Exception as error:
@@ -130,7 +134,7 @@ class Ray(Engine):
             raise UnalikeError(f"{where}: {first_line(error)}.") from error
 
     def _count(self, asked: int | None) -> int:
-        """Return how many workers: as asked, or one a core or GPU."""
+        """Return the number of workers: as asked, or one per core or GPU."""
         resource, word = ("GPU", "GPUs") if self._gpu else ("CPU", "cores")
         there = int(self.ray.cluster_resources().get(resource, 0))
         if (asked or 1) > there:
@@ -144,7 +148,7 @@ class Ray(Engine):
         return int(self.job.task.device.type == "cuda")
 
     def _hire(self, slot: int) -> None:
-        """A new worker in this place, which is told the job first of all."""
+        """Start a new worker in this slot; it is sent the job first."""
         actor = self._new()
         self.actors[slot:] = [actor, *self.actors[slot + 1 :]]
         self.starts[slot:] = [actor.start.remote(self._parcel, self._data), *self.starts[slot + 1 :]]
@@ -154,7 +158,7 @@ class Ray(Engine):
         return self.ray.remote(Worker).options(**needs, max_restarts=0).remote()
 
     def _started(self) -> tuple[str, int]:
-        """Wait for all workers; which engine they run, and how many clients it takes in one go."""
+        """Wait for all workers; return the engine that they run, and how many clients it takes in one go."""
         try:
             reasons, sizes = zip(*self.ray.get(self.starts, timeout=START_SECONDS), strict=True)
             return reasons[0], min(sizes)
@@ -169,12 +173,14 @@ class Ray(Engine):
             raise UnalikeError(f"A Ray worker died while it was started: {first_line(error)}.") from error
 
     def close(self) -> None:
-        """Stop the workers; Ray itself only where it is our own."""
+        """Stop the workers; stop Ray itself only if it is our own."""
         if self.job.states.shapes:
-            with suppress(Exception):  # dead, or still busy with a round that failed elsewhere
+            # dead, or still busy with a round that failed elsewhere
+            with suppress(Exception):
                 self.ray.get([actor.stop.remote() for actor in self.actors], timeout=STOP_SECONDS)
         for actor in self.actors:
-            with suppress(Exception):  # one that is dead already, or a cluster that is
+            # a worker, or a cluster, that is already dead
+            with suppress(Exception):
                 self.ray.kill(actor)
         self.actors = []
         self._own.close()
@@ -182,18 +188,19 @@ class Ray(Engine):
     # ---- an exchange
 
     def renew(self) -> None:
-        """Send the samples as they are now: to the workers, and to those that take a dead one's place later."""
+        """Send the current samples to the workers, and to later replacements of dead ones."""
         super().renew()
         self._data = self.ray.put(columns_of(self.job.data))
         for actor in self.actors:
-            actor.renew.remote(self._data)  # done before what is asked next
+            actor.renew.remote(self._data)  # done before the next request
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        """Replies in client order; those that come early wait in Ray's object store, which goes to disk when full."""
+        """Yield replies in client order; replies that come early wait in Ray's object store, which spills to disk when
+        full."""
         exchange = Exchange(self, call, ids)
         exchange.send(range(len(self.actors)))
         ready: dict[int, Outcome] = {}
-        with one_thread():  # the cores are the workers'
+        with one_thread():  # the cores belong to the workers
             for position in range(len(ids)):
                 if position not in ready:
                     ready |= exchange.receive(position)
@@ -215,7 +222,7 @@ class Exchange:
         engine.exchanges += 1
         self.number = engine.exchanges
         self.ray, self.job = engine.ray, engine.job
-        self.keep = isinstance(call.function, str)  # of an evaluation nothing stays
+        self.keep = isinstance(call.function, str)  # an evaluation keeps no state
         self.order = self.ray.put((call.function, arrays(call.shared), call.round, call.exchange, call.trained))
         job, n = self.job, self.job.data.train.sizes[ids]
         cost = job.local.counts(ids, n, call.round) * np.minimum(n, job.local.batch_size or n)
@@ -229,7 +236,7 @@ class Exchange:
         self.orders: dict[int, Any] = {}
 
     def send(self, slots: Any) -> None:
-        """Everything that these workers have still to do."""
+        """Send these workers everything that they have still to do."""
         for slot in slots:
             actor = self.engine.actors[slot]
             if self.pieces[slot]:
@@ -243,12 +250,13 @@ class Exchange:
                     self.engine.owner[ids] = slot
 
     def _missing(self, slot: int, ids: np.ndarray) -> Rows:
-        """Return the state of those whose rows this worker does not have, as far as there is any."""
+        """Return the state of clients whose rows this worker lacks, if they have any."""
         ids, shapes = ids[self.engine.owner[ids] != slot], self.job.states.shapes
         if not len(ids) or not shapes:
             return []
         values, first = self.engine.states.read(ids)
-        begun = {"round"} if self.keep and self.call.exchange else set()  # a round's own state: none before its first
+        # state of the round itself: none before its first exchange
+        begun = {"round"} if self.keep and self.call.exchange else set()
         found = []
         for lives, some in ((begun | {"run"}, ~first.cpu().numpy()), (begun, first.cpu().numpy())):
             names = [name for name, (_, _, life) in shapes.items() if life in lives]
@@ -293,7 +301,7 @@ class Exchange:
         return found
 
     def _check(self, *earlier: Any) -> None:
-        """Whether an earlier answer says why a later one is an error."""
+        """Raise if an earlier answer explains why a later one is an error."""
         try:
             self.ray.get(list(earlier))
         except self.ray.exceptions.RayTaskError as error:
@@ -301,8 +309,8 @@ class Exchange:
 
 
 def deal(cost: np.ndarray, owner: np.ndarray, workers: int) -> np.ndarray:
-    """Assign clients to workers. First pass: the longest job first, to the least loaded worker; this fixes when all are
-    done. Second pass: prefer the worker that already has a client's rows, unless that would end later."""
+    """Assign clients to workers. First pass: longest job first, to the least loaded worker; this fixes the finishing
+    time. Second pass: prefer the worker that already has a client's rows, unless that would finish later."""
     longest, slots, latest = np.argsort(-cost, kind="stable"), np.empty(len(cost), dtype=np.int64), 0.0
     for preferred in (np.full(len(cost), -1), owner):
         busy = np.zeros(workers)
@@ -316,13 +324,13 @@ def deal(cost: np.ndarray, owner: np.ndarray, workers: int) -> np.ndarray:
     return slots
 
 
-# ---------------------------------------------------------------- what travels
+# ---------------------------------------------------------------- packing
 
 
 def load_ray() -> Any:
-    """Ray, if it is installed; it is not to report on its use."""
+    """Return the module ray, if it is installed, with its usage reports switched off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its coming default; else it warns
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; otherwise it warns
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -330,7 +338,7 @@ def load_ray() -> Any:
 
 
 def knock(address: str) -> None:
-    """Whether anybody listens there: Ray itself would try for minutes."""
+    """Raise unless something listens at the address: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
@@ -341,7 +349,8 @@ def knock(address: str) -> None:
 
 @contextmanager
 def local_ray(cores: int) -> Iterator[None]:
-    """A Ray on this machine, without its dashboard, that leaves neither a process nor a file behind."""
+    """Run a Ray on this machine, without its dashboard, for the duration of the block; no process or file is left
+    behind."""
     ray, folder = load_ray(), tempfile.mkdtemp(prefix="unalike-ray-")
     try:
         ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder, **QUIET)
@@ -352,10 +361,11 @@ def local_ray(cores: int) -> Iterator[None]:
 
 
 def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
-    """Return the job without its data and states. Ray's own pickle takes functions and classes of the user's by value;
-    it travels between machines of one owner only."""
+    """Return the job without its data and states, as bytes. Ray's own pickle takes the user's functions and classes by
+    value; it travels only between machines of one owner."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("unalike_user_"):  # a file given as path/to/file.py:name: no worker could import it
+        # a file given as path/to/file.py:name: workers could not import it
+        if name.startswith("unalike_user_"):
             ray.cloudpickle.register_pickle_by_value(module)
     task = job.task
     parts = {"the method": job.method, "the model": task.module, "the loss": task.loss}
@@ -384,7 +394,7 @@ def columns_of(data: Federation) -> dict[str, tuple[np.ndarray | None, ...]]:
 
 
 def splits_of(columns: dict[str, Any]) -> dict[str, Columns]:
-    """Return the splits that such arrays are of, over the same memory."""
+    """Return the splits made from such arrays, in the same memory."""
     return {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
 
 
@@ -401,14 +411,14 @@ def tensors(values: Arrays, device: torch.device) -> dict[str, Tensor]:
 
 
 def _tensor(value: np.ndarray) -> Tensor:
-    """Return a tensor over Ray's shared memory, without a copy. Nobody writes to what was received."""
+    """Return a tensor over Ray's shared memory, without a copy; received tensors are never written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(value)
 
 
 def _theirs(error: Any) -> UnalikeError:
-    """Return the error of a worker's code, without the way it took."""
+    """Return an error from a worker's code without Ray's wrapping."""
     cause = error.cause
     if isinstance(cause, UnalikeError):
         return cause
@@ -421,7 +431,7 @@ def _theirs(error: Any) -> UnalikeError:
 
 
 class Held(ClientStore):
-    """A worker's rows of its clients; what they stage is noted, to go back with the replies."""
+    """A worker's rows of its clients; it records new state, to be sent back with the replies."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -434,22 +444,23 @@ class Held(ClientStore):
 
     def commit(self) -> None:
         super().commit()
-        self._changed = []  # nobody makes checkpoints here
+        self._changed = []  # checkpoints are not made here
 
 
 class Worker:
     """The actor: a model, the data, the rows of its clients, and an engine."""
 
     def start(self, parcel: tuple[bytes, int], columns: dict[str, Any]) -> tuple[str, int]:
-        """Unpack the job and choose the engine; its reason, and how many clients it takes in one go."""
+        """Unpack the job and choose the engine; return its reason, and how many clients it takes in one go."""
         cloudpickle = importlib.import_module("ray").cloudpickle
         packed, budget = parcel
         path, inside = cloudpickle.loads(packed)
-        sys.path.extend(p for p in path if p not in sys.path)  # neighbours of the user's files, where they are here too
+        # so that files next to the user's files can be imported, if they are on this machine
+        sys.path.extend(p for p in path if p not in sys.path)
         method, task, local, seed, mean, shapes, parts, drifts, deterministic, inner, options = cloudpickle.loads(
             inside
         )
-        numerics(task.precision, deterministic).__enter__()  # for this process's whole life
+        numerics(task.precision, deterministic).__enter__()  # for the whole life of this process
         torch.set_num_threads(1)
         if (public := columns.pop("public", None)) is not None:
             parts["public"] = tuple(None if array is None else _tensor(array) for array in public)
@@ -459,23 +470,22 @@ class Worker:
         self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
         self.rows = Held(shapes, len(data), task.device, budget, self.folder)
         self.job = Job(method, task, data, local, seed, self.rows, mean, drifts=drifts)
-        from unalike.engines.choose import choose_engine  # here: it imports this module too
+        from unalike.engines.choose import choose_engine  # imported here, because that module imports this one
 
-        self.engine, reason = choose_engine(
-            inner, self.job, 2, {"workers": 1, **options}
-        )  # 2: several, a worker never knows
+        # 2 means several: a worker does not know how many
+        self.engine, reason = choose_engine(inner, self.job, 2, {"workers": 1, **options})
         self.round: int | None = None
         self.number = 0
         return reason, getattr(self.engine, "clients_at_once", 1)
 
     def renew(self, columns: dict[str, Any]) -> None:
-        """Take over the clients' samples as they are now."""
+        """Take over the clients' current samples."""
         columns.pop("public", None)
         fill(self.job.data, self.job.data.replace(**as_arguments(splits_of(columns))))
         self.engine.renew()
 
     def order(self, number: int, order: tuple[Any, ...], keep: bool) -> None:
-        """What the next runs are. A later round, or an evaluation, says that the round before counted."""
+        """Prepare for the next runs. A later round, or an evaluation, means that the previous round counted."""
         function, shared, round, exchange, trained = order
         if round != self.round or not keep:
             self.rows.commit()
@@ -484,7 +494,7 @@ class Worker:
         self.call = Call(function, tensors(shared, self.job.task.device), {}, round, exchange, trained)
 
     def run(self, number: int, ids: np.ndarray, rows: Arrays, missing: Rows) -> tuple[list[tuple[Any, ...]], Rows]:
-        """These clients' replies, and what they keep."""
+        """Run these clients; return their replies and the state that they keep."""
         if number != self.number:
             raise UnalikeError("A Ray worker did not get what it was to do.")
         for whose, values in missing:
@@ -500,5 +510,5 @@ class Worker:
         return outcomes, kept
 
     def stop(self) -> None:
-        """Take the rows off the disk, if they are there: an actor is not given time to leave by itself."""
+        """Remove the rows from disk, if they are there: an actor has no time to do so when it is stopped."""
         shutil.rmtree(self.folder, ignore_errors=True)

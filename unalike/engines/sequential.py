@@ -1,4 +1,4 @@
-"""One client after another: the plainest engine, and exactly what a real client runs."""
+"""One client after another: the simplest engine, and exactly what a real client runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from unalike.contract.call import Call, Outcome
 from unalike.engines.engine import Engine
 from unalike.nn.numerics import one_thread
 
-SMALL = 50_000  # parameters up to which a second thread costs more than it gives, much more on a busy machine
+# up to so many parameters, a second thread costs more than it gains, much more on a busy machine
+SMALL = 50_000
 
 
 class Sequential(Engine):
@@ -36,7 +37,7 @@ def one(job: Job, one_client: OneClient, call: Call, position: int, client: int)
     ids = np.array([client])
     state, first = job.states.read(ids)
     kept, sent, loss = one_client.run(call, client, _row(state), first[0], call.message(position))
-    # a copy: what a client keeps must not change when the server writes into its own tensors
+    # a copy: a client's kept state must not change when the server writes into its own tensors
     job.states.stage(ids, {k: v[None].clone() for k, v in kept.items()})
     samples = job.data.train.sizes[ids]
     up = {k: v[None] for k, v in sent.items()}

@@ -1,9 +1,10 @@
-"""Several workers of one thread each, one client at a time each: the fast way on a CPU for all but tiny models.
+"""Several workers with one thread each, each running one client at a time: the fast way on a CPU for all but tiny
+models.
 
-The workers are Python threads, each with a module of its own. PyTorch lets go of the interpreter's lock inside its
-operations, so for models of some size threads are as fast as processes (`docs/engines.md` has the measurement), and
-nothing needs to be copied, pickled or started. PyTorch itself is held to one thread meanwhile: its own threads and
-ours would fight over the cores.
+The workers are Python threads, each with its own module. PyTorch releases the interpreter's lock inside its operations,
+so for models of some size threads are as fast as processes (`docs/engines.md` has the measurement), and nothing needs
+to be copied, pickled or started. Meanwhile PyTorch itself is limited to one thread: its threads and ours would compete
+for the cores.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Workers(Engine):
             self._idle.put(one_client)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
-        """Replies come back in client order; a few are in flight at any time, so memory does not grow."""
+        """Yield replies in client order; only a few are in flight at any time, so memory does not grow."""
         waiting: deque[Future[Outcome]] = deque()
         try:
             with one_thread():
@@ -63,5 +64,5 @@ class Workers(Engine):
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

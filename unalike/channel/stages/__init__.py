@@ -1,4 +1,4 @@
-"""The stages of a channel, one file a family."""
+"""The stages of a channel, one file per family."""
 
 from unalike.channel.stage import Stage
 from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers

@@ -15,10 +15,12 @@ from unalike.errors import UnalikeError
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import knob
 
-LEAST = 1e-30  # in place of a norm of 0, which no factor changes
+# in place of a norm of 0, which no factor changes
+LEAST = 1e-30
 SHORT = "no reply longer than {}: that bounds one client's influence and hides nothing"
-SHADES = {torch.float64: 1 - 1e-14}  # rounding must not lift a norm above its bound
-SHADE = 1 - 1e-6  # of narrower types
+# factors below 1, so that rounding does not lift a norm above its bound
+SHADES = {torch.float64: 1 - 1e-14}
+SHADE = 1 - 1e-6  # for narrower types
 
 
 @dc.dataclass(frozen=True)
@@ -101,12 +103,12 @@ class AdaptiveClip(Stage):
 
     @property
     def key(self) -> str:
-        """The name of its bound among what the server keeps and tells."""
+        """Return the name of its bound, among the values that the server keeps and tells."""
         return " ".join(["clip", *self.fields])
 
     @property
     def bit(self) -> str:
-        """The name of its number in a reply."""
+        """Return the name of its number in a reply."""
         return " ".join(["within", *self.fields])
 
     @property
@@ -136,21 +138,21 @@ class AdaptiveClip(Stage):
     def server(self, total: Total) -> None:
         like = next(iter(total.sums.values()))
         noise = self.std * total.expected * float(total.normal(self.bit, (1,), like)) if self.std else 0.0
-        more = total.extra.get(self.bit, 0.0) - total.came / 2  # a bit less ½ moves the sum by ½ only
+        more = total.extra.get(self.bit, 0.0) - total.came / 2  # a bit minus ½ moves the sum by only ½
         share = 0.5 + (more + noise) / total.expected
         total.values[self.key] = self.told(total.values)[self.key] * math.exp(-self.rate * (share - self.quantile))
 
 
 def check_units(stage: Stage, before: Sequence[Stage]) -> None:
-    """Refuse a clip of what cannot be scaled: numbers of 16 bits, and codes whose worth is agreed beforehand. Of codes
-    with a unit of their own the unit is scaled."""
+    """Refuse to clip what cannot be scaled: 16-bit numbers, and codes whose unit is agreed in advance. Codes with their
+    own unit are clipped by scaling the unit."""
     for other in before:
         if other.codes and other.form(Form(8, 8, 32)).unit != "sent":
             raise refuse(stage, f"it comes after {other}, whose numbers cannot be scaled any more: put it before.")
 
 
 def scaled(flight: Flight, factor: Tensor) -> Flight:
-    """Return a field with each client's reply multiplied, [c, 1]. Codes stay whole: what they are worth is less."""
+    """Return a field with each client's reply multiplied by a factor [c, 1]. Codes stay whole: their unit is scaled."""
     if flight.form.kind == "float":
         return dc.replace(flight, values=flight.values * factor)
     if not isinstance(flight.unit, Tensor):
@@ -159,7 +161,7 @@ def scaled(flight: Flight, factor: Tensor) -> Flight:
 
 
 def factors(norms: Tensor, bound: float, flight: Flight) -> Tensor:
-    """Return min(1, C / norm) of each client, [c, 1]: a shade less where a narrow type rounds."""
+    """Return min(1, C / norm) for each client, [c, 1]; slightly less for narrow types, because they round."""
     shade = SHADE if flight.form.kind == "codes" else SHADES.get(flight.values.dtype, SHADE)  # a unit is a float32
     cut = torch.where(norms > bound, shade * bound / norms.clamp_min(LEAST), torch.ones_like(norms))
     return cut[:, None].to(flight.values.dtype if flight.values.is_floating_point() else torch.float64)
@@ -171,7 +173,7 @@ def _sizes(flight: Flight) -> Tensor:
 
 
 def _pieces(flight: Flight, layout: Layout | None) -> Iterator[tuple[int, int]]:
-    """Yield where the tensors of a field begin and end."""
+    """Yield the start and end of each tensor in a field."""
     if layout is None or flight.form.size != layout.size:
         yield 0, flight.form.size
         return

@@ -24,9 +24,10 @@ from unalike.channel.stages.quantise import Quantiser
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import knob
 
-Uniforms = Callable[[str], Tensor]  # in [0, 1), float64, by purpose
-REACH = 12  # standard deviations on either side of a table: what is left out is less than a draw of 53 bits can tell
-LARGEST = 1 << 24  # entries of a table
+Uniforms = Callable[[str], Tensor]  # by purpose: numbers in [0, 1), float64
+# standard deviations on either side of a table; the tail beyond is below the resolution of 53-bit draws
+REACH = 12
+LARGEST = 1 << 24  # most entries of a table
 
 
 @dc.dataclass(frozen=True)
@@ -72,7 +73,7 @@ class IntegerNoise(Noise):
 
     @property
     def lengths(self) -> tuple[float, float]:
-        """The largest 1-norm and 2-norm of a reply in codes."""
+        """Return the largest 1-norm and 2-norm of a reply in codes."""
         return rounded_norms(self._clipped / self.unit, self.size)
 
     @property
@@ -83,12 +84,12 @@ class IntegerNoise(Noise):
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the sum's noise, in codes."""
+        """Return the standard deviation of the sum's noise, in codes."""
         return self.z * self._clipped / self.unit
 
     @property
     def share(self) -> float:
-        """The variance of one client's noise, in codes."""
+        """Return the variance of one client's noise, in codes."""
         return self.sigma**2 / self.clients
 
     def form(self, form: Form) -> Form:
@@ -99,11 +100,11 @@ class IntegerNoise(Noise):
 
     @property
     def largest(self) -> int:
-        """The largest number that can be drawn."""
+        """Return the largest number that can be drawn."""
         raise NotImplementedError
 
     def drawn(self, uniforms: Uniforms, purpose: str) -> Tensor:
-        """Return one share of the noise, of the shape of the uniform numbers of a purpose."""
+        """Return one share of the noise, shaped like the uniform numbers of this purpose."""
         raise NotImplementedError
 
     def client(self, way: Way) -> None:
@@ -169,16 +170,18 @@ class DiscreteGaussian(IntegerNoise):
 
 
 def _of_clients(way: Way, count: int) -> Uniforms:
-    """Return uniform numbers of each client's, [c, count], by purpose."""
+    """Return a function that gives each client's uniform numbers, [c, count], by purpose."""
     return lambda purpose: fine(way.draw.uniform, purpose, (count,))
 
 
 def _of_server(total: Total, like: Tensor) -> Uniforms:
-    """Return uniform numbers of the server's, of the shape of a sum: Φ of normal ones, which is what it can draw."""
+    """Return a function that gives the server's uniform numbers, shaped like a sum: Φ of normal numbers, which the
+    server can draw."""
     return lambda purpose: torch.special.ndtr(total.normal(purpose, tuple(like.shape), like))
 
 
-Table = tuple[int, np.ndarray]  # the least number, and the cumulated probabilities from it on
+# the smallest number, and the cumulative probabilities from it on
+Table = tuple[int, np.ndarray]
 
 
 @functools.lru_cache(maxsize=16)
@@ -191,7 +194,7 @@ def gaussian_table(variance: float) -> Table:
 
 @functools.lru_cache(maxsize=16)
 def poisson_table(rate: float) -> Table:
-    """Return the table of Poisson's law: p(k + 1) = p(k) · rate / (k + 1), from the likeliest number outwards."""
+    """Return the table of the Poisson distribution: p(k + 1) = p(k) · rate / (k + 1), from the mode outwards."""
     middle, most = math.floor(rate), _reach(rate)
     low = max(0, middle - most)
     above = np.cumprod(rate / np.arange(middle + 1, middle + most + 1, dtype=np.float64))
@@ -211,7 +214,7 @@ def _cumulated(weights: np.ndarray) -> np.ndarray:
 
 
 def inverted(table: Table, uniforms: Tensor) -> Tensor:
-    """Return whole numbers of a table's law for uniform numbers in [0, 1), float64."""
+    """Return whole numbers distributed as the table says, from uniform numbers in [0, 1), float64."""
     low, cumulated = table
     edges = torch.from_numpy(cumulated).to(uniforms.device)
     return (torch.searchsorted(edges, uniforms, right=True).clamp_max(len(cumulated) - 1) + low).double()

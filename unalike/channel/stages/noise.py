@@ -1,7 +1,7 @@
-"""Noise: what can be learnt of one client is bounded, by so much for every exchange (docs/privacy.md).
+"""Noise: it bounds what can be learnt about one client, by a known amount per exchange (docs/privacy.md).
 
-Draws of a floating-point normal have known gaps (Mironov 2012), which an attacker who sees every digit could use; the
-noise of whole numbers (`integer_noise.py`) has none.
+Floating-point normal draws have known gaps (Mironov 2012), which an attacker who sees every digit could use; noise in
+whole numbers (`integer_noise.py`) has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import knob
 
-AUTO = "auto"  # in place of a multiplier: found from the run's epsilon
+# in place of a multiplier: calibrated from the run's epsilon
+AUTO = "auto"
 CENTRAL = Sees(
     server="every clean reply: it adds the noise itself, and the guarantee is for those who see the model",
     clients="the model, in which ε bounds what can be learnt of one client",
@@ -30,13 +31,14 @@ LAWS = ("gaussian", "laplace")
 
 @dc.dataclass(frozen=True)
 class Noise(Stage):
-    """What all noise has in common: the bound of the stages before it, to which its multiplier is relative."""
+    """Base class of all noise: it knows the clip before it, to which its multiplier is relative."""
 
     wide = True
     private = True
 
     multiplier: float | str = knob(1.0, "z, its standard deviation relative to the clip; auto: from epsilon")
-    bounded: tuple[Stage, ...] = dc.field(default=(), kw_only=True, compare=False, repr=False)  # from the clip on
+    # the stages from the clip on
+    bounded: tuple[Stage, ...] = dc.field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,24 +48,24 @@ class Noise(Stage):
 
     @property
     def z(self) -> float:
-        """Its standard deviation relative to the clip."""
+        """Return its standard deviation relative to the clip."""
         if isinstance(self.multiplier, str):
             raise refuse(self, "'auto' needs what may be spent: give epsilon (and delta).")
         return self.multiplier
 
     @property
     def clip(self) -> Stage:
-        """The clip that it is relative to."""
+        """Return the clip that it is relative to."""
         return self.bounded[0]
 
     def bound(self, known: Mapping[str, Any]) -> float:
-        """Return the largest norm of a reply as it comes to the noise."""
+        """Return the largest norm of a reply when it reaches the noise."""
         norm = self.clip.bound(known)
         assert norm is not None
         return norm * math.prod(stage.stretch for stage in self.bounded)
 
     def event(self, q: float) -> Event:
-        """Return what one exchange spends, of clients who each took part with probability q."""
+        """Return the privacy event of one exchange, with clients who each took part with probability q."""
         raise NotImplementedError
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
@@ -108,7 +110,7 @@ class GaussianNoise(Noise):
         return GaussianSum(self.z) if q == 1 else SampledGaussian(q, self.z)
 
     def updates(self, expected: float) -> float:
-        """Return the noise of the sums, relative to the clip, where a count of an adaptive clip spends a part of z."""
+        """Return the noise of the sums, relative to the clip, if an adaptive clip's count spends a part of z."""
         if not isinstance(self.clip, AdaptiveClip) or not self.z:
             return self.z
         try:
@@ -166,13 +168,13 @@ class LocalNoise(Noise):
 
 
 def laplace(uniform: Any, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Draw from Laplace's law of scale 1, [c, *shape], float64: two exponentials' difference."""
+    """Draw from the Laplace distribution of scale 1, [c, *shape], float64, as a difference of two exponentials."""
     one, other = (fine(uniform, f"{purpose} {side}", shape) for side in ("up", "down"))
     return torch.log1p(-other) - torch.log1p(-one)
 
 
 def fine(uniform: Any, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Draw uniform numbers in [0, 1) of 53 bits, [c, *shape], float64: of 24 bits a tail would end too soon."""
+    """Draw uniform numbers in [0, 1) of 53 bits, [c, *shape], float64: with 24 bits the tails would end too soon."""
     high, middle, low = (
         (uniform(f"{purpose} {k}", shape).double() * 2**bits).floor() for k, bits in enumerate((24, 24, 5))
     )

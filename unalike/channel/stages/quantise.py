@@ -23,12 +23,13 @@ from torch import Tensor
 from unalike.channel.stage import Common, Flight, Form, Stage, Way
 from unalike.settings.knobs import knob
 
-Uniforms = Callable[[], Tensor]  # in [0, 1), of the shape of the numbers
+# numbers in [0, 1), of the shape of the values
+Uniforms = Callable[[], Tensor]
 
 
 @dc.dataclass(frozen=True)
 class Quantiser(Stage):
-    """What makes codes of numbers. most: the largest code."""
+    """Base class of stages that turn numbers into codes. most: the largest code."""
 
     codes = floats = True
 
@@ -38,7 +39,7 @@ class Quantiser(Stage):
 
     @property
     def limit_unit(self) -> float | None:
-        """What a code is worth, where that is agreed beforehand."""
+        """Return the value of a code of 1, if it is agreed in advance."""
         return None
 
     def form(self, form: Form) -> Form:

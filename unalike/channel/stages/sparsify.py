@@ -30,7 +30,7 @@ from unalike.training.transfer import to_device
 
 @dc.dataclass(frozen=True)
 class Sparsifier(Stage):
-    """What leaves a share of the entries."""
+    """Base class of stages that send a share of the entries."""
 
     floats = True
 
@@ -41,7 +41,7 @@ class Sparsifier(Stage):
         return dc.replace(form, count=self.count(form.size), positions="sent")
 
     def count(self, size: int) -> int:
-        """Return how many of so many entries travel."""
+        """Return how many of `size` entries travel."""
         return min(size, max(1, round(self.share * size)))
 
     def keeps(self, fields: Sequence[str]) -> dict[str, str]:
@@ -125,12 +125,11 @@ class STC(Sparsifier):
 
 
 def largest(v: Tensor, count: int) -> Tensor:
-    """Return the places of the largest magnitudes of each row, ascending; of equal ones the lower places, on every
-    device, alone and in a stack, which `topk` of the numbers themselves does not promise."""
+    """Return the places of the largest magnitudes of each row, ascending; ties go to lower places on every device,
+    alone and in a stack (`topk` on the numbers themselves does not promise that)."""
     size, magnitude = v.shape[1], v.abs()
-    if (
-        v.dtype == torch.float32
-    ):  # the bits of positive floats are in their order: with the place behind, none are equal
+    if v.dtype == torch.float32:
+        # the bit patterns of positive floats are ordered like the floats; appending the place breaks ties
         rank = magnitude.view(torch.int32).to(torch.int64).bitwise_left_shift_(32)
         rank.bitwise_or_(torch.arange(size - 1, -1, -1, device=v.device))
         at = rank.topk(count, dim=1, sorted=False).indices
@@ -139,7 +138,8 @@ def largest(v: Tensor, count: int) -> Tensor:
     return at.sort(dim=1).values
 
 
-@functools.lru_cache(maxsize=16)  # clients of an exchange that come one by one ask for the same
+# clients of an exchange that come one by one ask for the same
+@functools.lru_cache(maxsize=16)
 def _drawn(key: int, size: int, count: int) -> np.ndarray:
     at = np.random.Generator(np.random.Philox(key=key)).choice(size, count, replace=False, shuffle=False)
     return np.sort(at).astype(np.int64)

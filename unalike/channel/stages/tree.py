@@ -1,4 +1,4 @@
-"""Noise of prefix sums on a tree (DP-FTRL): no sampling is needed, so it suits clients that come when they can."""
+"""Noise on prefix sums, in a tree (DP-FTRL): it needs no sampling, so it suits clients that come when they can."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TreeNoise(Noise):
         return CENTRAL
 
     def event(self, q: float) -> Event:
-        return TreeGaussian(self.leaves, self.z)  # of a whole tree, whose first round spends it
+        return TreeGaussian(self.leaves, self.z)  # for a whole tree; its first round spends it
 
     def fit(self, before: Sequence[Stage], size: int) -> Stage:
         fitted = super().fit(before, size)
@@ -51,12 +51,12 @@ class TreeNoise(Noise):
             raise refuse(self, "a tree has one exchange a round, and this method has more.")
         sigma, (tree, step) = self.z * self.bound(total.values), divmod(total.round, self.leaves)
         for name, value in total.sums.items() if sigma else ():
-            # the tree's number stands in each node's purpose; a draw is a function of the purpose alone
+            # the tree's number is part of each node's purpose; a draw depends on the purpose alone
             new, old = (self._prefix(total, name, value, tree, s) for s in (step + 1, step))
             total.sums[name] = value + sigma * (new - old)
 
     def _prefix(self, total: Total, name: str, like: Tensor, tree: int, step: int) -> Tensor:
-        """Return N(step): 0 before the first."""
+        """Return N(step); 0 before the first step."""
         noise = torch.zeros_like(like, dtype=torch.float64)
         for level, k in nodes(step):
             noise += total.lasting(f"tree {tree} node {level} {k} of {name}", tuple(like.shape), like)
@@ -64,7 +64,7 @@ class TreeNoise(Noise):
 
 
 def nodes(step: int) -> Iterator[Node]:
-    """Yield the nodes that cover the steps 1 … step: one for each bit of it, the largest first."""
+    """Yield the nodes that cover the steps 1 … step: one for each set bit of `step`, the largest first."""
     done = 0
     for level in reversed(range(step.bit_length())):
         if step >> level & 1:

@@ -1,14 +1,14 @@
-"""Several runs as one stack of clients: ten seeds of ten clients of a tiny model are a hundred clients wide, and a step
-of those costs little more than one of ten.
+"""Run several runs as one stack of clients: ten seeds with ten clients each, of a tiny model, are a hundred clients
+wide, and one step of a hundred costs little more than one of ten.
 
-Every run stays an ordinary run, with its own folder, rounds, sampling and evaluation, in a thread of its own; but one
-thread works at a time, in a fixed order. A run that asks its engine for clients waits until all the others have asked
-too, or have ended. Then calls of the same client function in the same round are answered by one `Batched` engine, in
-which the runs' clients stand side by side. What a client draws comes from its own run's seed and its own number, so a
-run computes what it would compute alone, to rounding.
+Every run stays an ordinary run, with its own folder, rounds, sampling and evaluation, in its own thread; but one thread
+works at a time, in a fixed order. A run that calls its engine waits until all the others have called too, or have
+ended. Then calls of the same client function in the same round are answered by one `Batched` engine, in which the runs'
+clients stand side by side. A client's draws come from its own run's seed and its own number, so a run computes the same
+as it would alone, up to rounding.
 
-Runs may differ in seed, data, start of the model, and amounts of work and rates; where they differ in more they are
-answered one after another. A run that diverges leaves, and the others go on.
+Runs may differ in seed, data, start of the model, amounts of work and rates; if they differ in more, they are answered
+one after another. A run that diverges leaves, and the others go on.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ AMOUNTS, PLAIN = ("epochs", "steps", "lr"), (int, float, type(None))
 def together(
     starts: Sequence[Callable[[Member], Any]], precision: str = "highest", deterministic: bool = False
 ) -> list[Any]:
-    """Run several runs in lockstep. Each start is given a `Member`, makes a run with the engine option `member=` and
-    returns what it likes; these values come back in order, with a `Diverged` in the place of a run that diverged. When
-    all are through, the first error of another kind is raised. precision and deterministic are those of all runs."""
+    """Run several runs in lockstep. Each start is called with a `Member`, makes a run with the engine option `member=`
+    and returns any value; these values are returned in order, with a `Diverged` in place of a run that diverged. When
+    all have ended, the first error of another kind is raised. precision and deterministic apply to all runs."""
     lockstep = Lockstep(starts)
-    with numerics(precision, deterministic):  # a run that ends first must not put the switches back for the others
+    # a run that ends first must not restore the settings while others still run
+    with numerics(precision, deterministic):
         lockstep.hold()
     for member in lockstep.members:
         if member.error is not None and not isinstance(member.error, Diverged):
@@ -56,11 +57,11 @@ def together(
 
 
 class Stopped(BaseException):
-    """The lockstep ends before the run does."""
+    """Raised in a run when the lockstep ends before it."""
 
 
 class Member(Engine):
-    """A run in a lockstep: stands before the run's own engine and shares its calls with the other runs."""
+    """A run in a lockstep: an engine that stands in front of the run's own and shares its calls with the other runs."""
 
     def __init__(self, lockstep: Lockstep, start: Callable[[Member], Any]):
         self.lockstep, self.start = lockstep, start
@@ -70,11 +71,12 @@ class Member(Engine):
         self.value: Any = None
         self.error: BaseException | None = None
         self.over = False
-        self.together = 1  # how many runs were in its first stack
-        self.share = 0.0  # seconds of its own in the last answer
+        self.together = 1  # number of runs in its first stack
+        # its own share of the last answer, in seconds
+        self.share = 0.0
 
     def wrap(self, engine: Engine) -> Engine:
-        """Return this member in front of a run's engine, or the engine itself where it makes no stacks."""
+        """Return this member in front of a run's engine, or the engine itself if it makes no stacks."""
         if not isinstance(engine, Batched):
             return engine
         self.own, self.job, self.name, self.compile = engine, engine.job, engine.name, engine.compile
@@ -110,7 +112,7 @@ class Member(Engine):
             self.own.close()
 
     def work(self) -> None:
-        """The thread: the run from its first turn to its end."""
+        """Run the thread: the run from its first turn to its end."""
         try:
             self.lockstep.turn(self)
             self.value = self.start(self)
@@ -124,7 +126,7 @@ class Member(Engine):
 
 
 class Lockstep:
-    """Whose turn it is, and who answers."""
+    """Decides whose turn it is, and which engine answers."""
 
     def __init__(self, starts: Sequence[Callable[[Member], Any]]):
         self.members = [Member(self, start) for start in starts]
@@ -134,7 +136,7 @@ class Lockstep:
         self._stopped = False
 
     def hold(self) -> None:
-        """Until every run has ended."""
+        """Let the runs take turns until all have ended."""
         for member in self.members:
             threading.Thread(target=member.work, daemon=True).start()
         try:
@@ -143,7 +145,8 @@ class Lockstep:
                     if member.asked is None:
                         self._give(member)
                 self._answer([member for member in going if member.asked is not None])
-        except BaseException:  # Ctrl-C: every run closes its folder; the round in progress is lost
+        # Ctrl-C: every run closes its folder; the round in progress is lost
+        except BaseException:
             self._stopped = True
             self._returned()
             for member in self.members:
@@ -154,7 +157,7 @@ class Lockstep:
     # ---- turns
 
     def _give(self, member: Member) -> None:
-        """The member's turn, until it asks for clients or ends."""
+        """Give a member its turn, until it calls its engine or ends."""
         with self._changed:
             self._whose = member
             self._changed.notify_all()
@@ -182,8 +185,8 @@ class Lockstep:
     # ---- answers
 
     def _answer(self, asking: list[Member]) -> None:
-        """Those in the earliest exchange, and of them those who ask for the same: the others wait, so that runs that
-        were resumed at different rounds meet."""
+        """Answer the calls of the earliest exchange, and among them those that ask for the same; the others wait, so
+        that runs resumed at different rounds catch up with each other."""
         if not asking:
             return
         first = min(asking, key=lambda member: _when(member.asked))
@@ -196,7 +199,8 @@ class Lockstep:
                 stack.answer(group)
                 for member in group:
                     member.share = (time.perf_counter() - began) / len(group)
-            except Exception as error:  # of one of them, or of stacking: each is answered by itself, and it will show
+            # a fault of one run, or of stacking: answer each alone, which shows which it is
+            except Exception as error:
                 stack.answer_alone(group)
                 if not any(isinstance(member.answer, Exception) for member in group):
                     stack.fails = str(error)
@@ -206,7 +210,7 @@ class Lockstep:
             member.asked = None
 
     def _stack(self, first: Member) -> SharedStack:
-        """Everybody who can stand beside this run. All have asked or ended: nobody comes later."""
+        """Return a stack of all runs that can stand beside this one. All have called or ended: none comes later."""
         free = [
             member
             for member in self.members
@@ -221,7 +225,7 @@ def _when(asked: Any) -> tuple[int, int]:
 
 
 def _question(asked: Any) -> tuple[Any, ...]:
-    """Equal for calls that one stack can answer, as far as they go."""
+    """Return a value that is equal for calls that one stack can answer, as far as the calls tell."""
     call: Call = asked[0]
     shapes = [
         (name, value.shape[skip:], value.dtype)
@@ -237,14 +241,16 @@ class SharedStack:
     def __init__(self, members: list[Member]):
         self.members = members
         self.fails: str | None = None
-        self.stale = False  # whether a run's samples have changed since they were copied here
+        # whether a run's samples have changed since they were copied here
+        self.stale = False
         engines = [member.own for member in members if member.own is not None]
         self.job = Joint([engine.job for engine in engines])
-        self.engine = copy.copy(engines[0])  # with the options that the runs were given
+        # a copy, to keep the options that the runs were given
+        self.engine = copy.copy(engines[0])
         self.engine.take(self.job)
 
     def answer(self, group: list[Member]) -> None:
-        """All calls as one, and each run's share of the outcome."""
+        """Answer all calls as one, and give each run its share of the outcome."""
         if self.stale:
             self.engine.renew()
             self.stale = False
@@ -272,7 +278,7 @@ class SharedStack:
             yield whose, Outcome(own, up, outcome.samples[at], outcome.loss[at], outcome.trained, batches=batches)
 
     def answer_alone(self, group: list[Member]) -> None:
-        """One after another; an error is the run's own."""
+        """Answer the calls one after another; an error concerns its own run alone."""
         self.job.rows.staged = []
         for member in group:
             assert member.own is not None and member.asked is not None
@@ -285,15 +291,15 @@ class SharedStack:
 
 
 def _rows(call: Call, name: str, count: int) -> Tensor:
-    """Return a part of a message, a row a client."""
+    """Return a part of a message with one row per client."""
     if name in call.rows:
         return call.rows[name]
     return call.shared[name].expand(count, *call.shared[name].shape)
 
 
 class Joint(Job):
-    """The jobs of several runs as one: client k of run r is client base[r] + k, and whatever is asked of it is asked of
-    its own run's job."""
+    """The jobs of several runs as one: client k of run r is client base[r] + k, and every question about it goes to its
+    own run's job."""
 
     def __init__(self, jobs: list[Job]):
         self.jobs = jobs
@@ -305,7 +311,7 @@ class Joint(Job):
 
     @property
     def start(self) -> Tensor:
-        """The first vector, where all runs have one; else each run is answered by itself."""
+        """Return the start vector if all runs have the same; otherwise each run is answered alone."""
         if all(torch.equal(job.task.start, self.jobs[0].task.start) for job in self.jobs):
             return self.jobs[0].task.start
         raise EngineRefused("me.start differs between these runs: they are answered one after another.")
@@ -317,7 +323,7 @@ class Joint(Job):
         raise EngineRefused("me.start_of differs between these runs: they are answered one after another.")
 
     def parts(self, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """For every run among these clients: its number, the places of its clients, and their own numbers."""
+        """Yield for every run among these clients its number, the positions of its clients, and their own numbers."""
         owner = np.searchsorted(self.base, ids, side="right") - 1
         for whose in np.unique(owner):
             at = np.flatnonzero(owner == whose)
@@ -341,7 +347,7 @@ class Joint(Job):
         return out
 
     def _local(self) -> LocalTraining:
-        """Return the runs' local training; an amount that is not one number for all is a function of the client."""
+        """Return the runs' local training; an amount that differs between runs becomes a function of the client."""
         own = {name: [getattr(job.local, name) for job in self.jobs] for name in AMOUNTS}
         several = [n for n, given in own.items() if not all(type(v) in PLAIN and v == given[0] for v in given)]
         return self.jobs[0].local.replaced(**{name: self._amount(name) for name in several})
@@ -355,7 +361,7 @@ class Joint(Job):
 
 
 class JointStates:
-    """The clients' states, each in its own run's store; what they return is handed on when the call is through."""
+    """The clients' states, each in its own run's store; new states are passed on when the call is done."""
 
     def __init__(self, shapes: Shapes, joint: Joint):
         self.shapes, self.joint = shapes, joint
@@ -385,7 +391,7 @@ class JointStates:
 
 
 def _side_by_side(data: Sequence[Federation]) -> Federation:
-    """Join federations into one of all their clients, without a split that some of them lack."""
+    """Join federations into one with all their clients, without splits that some of them lack."""
 
     def joined(name: str) -> Columns | None:
         if any(name not in one.splits for one in data):
@@ -399,11 +405,11 @@ def _side_by_side(data: Sequence[Federation]) -> Federation:
     return data[0].replace(**splits, global_test=None, names=None, planted={})
 
 
-# ---------------------------------------------------------------- who can stand side by side
+# ---------------------------------------------------------------- which runs can be stacked
 
 
 def alike(a: Batched | None, b: Batched | None) -> bool:
-    """Return whether two runs differ in nothing but seed, data, start of the model, and amounts of work and rates."""
+    """Return whether two runs differ in nothing but seed, data, start of the model, amounts of work and rates."""
     if a is None or b is None:
         return False
     return (
@@ -411,7 +417,8 @@ def alike(a: Batched | None, b: Batched | None) -> bool:
         and str(settings(a.job.method)) == str(settings(b.job.method))
         and _kind(a.job.local) == _kind(b.job.local)
         and a.job.states.shapes == b.job.states.shapes
-        and a.job.data.public is b.job.data.public is None  # each run draws its own batches of it, for all its clients
+        # each run draws its own batches of a public set, for all its clients
+        and a.job.data.public is b.job.data.public is None
         and _same_model(a, b)
     )
 
@@ -421,7 +428,8 @@ def _kind(local: LocalTraining) -> tuple[bool, LocalTraining]:
 
 
 def _same_model(a: Batched, b: Batched) -> bool:
-    """Return the same function of a vector: described alike, and with the same outputs for a few samples."""
+    """Return whether both models are the same function of a vector: equal descriptions, and equal outputs for a few
+    samples."""
     one, two = a.job.task, b.job.task
     if _described(one) != _described(two) or not torch.equal(one.start_buffers, two.start_buffers):
         return False
