@@ -1,6 +1,6 @@
-"""One client: its job, the plan and the loop of its training, its evaluation, its state, and its answers to requests.
+"""One client: its job, the plan and loop of its training, its evaluation, its state, and its answers to requests.
 
-Everything here is what a real client runs; engines run it for many clients at once.
+A real client runs the code here; engines run it for many clients at once.
 """
 
 from unalike.client.job import Job, data_sizes, state_shapes

@@ -1,4 +1,4 @@
-"""Calls of the model, its head and a method's further networks with any vector: what a batch asks its engine for."""
+"""Calls of the model, its head and a method's further networks with any vector, as a batch makes them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unalike.nn.task import FunctionalModule, Task
 
 
 class ModelCalls:
-    """The calls of one batch.
+    """The calls that one batch can make.
 
-    nets: the method's further networks; buffers: BatchNorm's statistics of the model; key, weight, train: as
-    `FunctionalModule` takes them; drawn: gives what the batch draws from, or the key of it; trains: the network that is
-    trained (its new statistics are left in `statistics`); labelled: whether the samples have labels.
+    nets: the method's further networks; buffers: BatchNorm's statistics of the model; key, weight, train: as for
+    `FunctionalModule`; drawn: returns the batch's random numbers, or their key; trains: the network that is trained
+    (its new statistics are left in `statistics`); labelled: whether the samples have labels.
     """
 
     def __init__(
@@ -40,27 +40,28 @@ class ModelCalls:
         self.statistics: Tensor | None = None
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """One loss a sample."""
+        """Return one loss per sample."""
         if not self._labelled:
             raise UnalikeError("The public set has no labels, and the loss of its samples was asked for.")
         return self._losses(output, y)
 
     def forward(self, vector: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(output, features) of the model."""
+        """Return the model's (output, features)."""
         pure, weight = self._pure(), self._weight
         if len(x) != len(weight):
             weight = weight.new_full((len(x),), 1 / len(x))
         vector = self.layout.repack(vector, pure.layout)
         out, features, _ = pure(vector, self._buffers, x, self._model_key, weight, self._train, want_features=True)
-        assert features is not None  # `Task.check` has seen that the head is called
+        # `Task.check` has checked that the head is called
+        assert features is not None
         return out, features
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
-        """The head's output."""
+        """Return the head's output."""
         return self._pure().head(vector, features)
 
     def net(self, name: str, vector: Tensor, inputs: tuple[Tensor, ...], train: bool) -> Tensor:
-        """The output of one of the method's networks."""
+        """Return the output of one of the method's networks."""
         if name not in self._nets:
             raise unknown("network", name, self._nets)
         net, weight = self._nets[name], self._weight
@@ -72,7 +73,7 @@ class ModelCalls:
         return out
 
     def draws(self) -> Draws:
-        """What this batch draws from."""
+        """Return the source of this batch's random numbers."""
         if self._drawn is None:
             raise UnalikeError("There are draws in a training's loss and step; elsewhere use me.uniform and its kin.")
         found = self._drawn()

@@ -1,4 +1,4 @@
-"""A client's own model on its own data, as a client function: what evaluation runs, here and on a real client."""
+"""Evaluate a client's own model on its own data, as a client function; simulations and real clients run the same."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from unalike.contract.requests import Measure, Train
 from unalike.nn.metrics import MEANS, Metric, need_outputs, statistics
 from unalike.nn.task import Task
 
-COUNT = MEANS + "count"  # the sum of the weights that a mean was made with: 1, but for rounding
+# the sum of the weights behind a mean: 1, up to rounding
+COUNT = MEANS + "count"
 
 
 def evaluation(
     method: Method, task: Task, metrics: dict[str, Metric], split: str, steps: int | None = None
 ) -> Callable[..., Answer]:
-    """Return the client function that finds the method's personal model (or, with `steps`, a newcomer's after so many
+    """Return the client function that finds the method's personal model (or, with `steps`, a newcomer's after that many
     steps) and answers its mean loss, its metrics, and the means of their statistics."""
     plain = {name: m.rows for name, m in metrics.items() if m.rows is not None}
     summed, whole = statistics(metrics, of_all=False), need_outputs(metrics)
@@ -55,12 +56,13 @@ def evaluation(
         return _chain(method.arrival(me, s, m), adapt if steps else score, me, s, m)
 
     def adapt(me: Me, s: Fields, m: Fields, vector: Tensor) -> Answer:
-        if vector.dim() > 1:  # models that are asked together are not trained
+        # several models that are averaged are not trained
+        if vector.dim() > 1:
             return score(me, s, m, vector)
         part = None if method.adapts == "all" else method.adapts
         return me.train(vector, steps=steps, part=part).then(score)
 
-    # by outputs that are not those of one vector
+    # by outputs that do not come from one vector
 
     def mean_scores(batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
         return scores(batch.with_output(mean_output(batch, vectors)))
@@ -95,7 +97,7 @@ def mean_output(batch: Batch, vectors: Tensor) -> Tensor:
 
 
 def predicts(method: Method) -> bool:
-    """Return whether a method's own outputs are what a client's model is judged by."""
+    """Return whether clients' models are evaluated by the method's own outputs (`Method.predict`)."""
     return type(method).predict is not Method.predict and method.predicts
 
 
@@ -103,21 +105,22 @@ PARTS = ("me.", "s.", "m.")  # prefixes of arguments
 
 
 def as_arguments(me: Me, s: Fields, m: Fields) -> dict[str, Any]:
-    """Return a client, its state and its message as arguments of a request: tensors reach samples in no other way."""
+    """Return a client, its state and its message as arguments of a request, because tensors reach a function of samples
+    in no other way."""
     parts = zip(PARTS, (me.numbers, s, m), strict=True)
     named = {prefix + name: value for prefix, part in parts for name, value in dict.items(part)}
     return {**named, "me.start": me.start, "round": me.round, "local": me.local}
 
 
 def from_arguments(method: Method, batch: Batch, args: dict[str, Any]) -> Tensor:
-    """Return the method's outputs for a batch, from what `as_arguments` made."""
+    """Return the method's outputs for a batch, from the arguments made by `as_arguments`."""
     given = [{n.removeprefix(p): v for n, v in args.items() if n.startswith(p)} for p in PARTS]
     me = Me(given[0], args["round"], args["local"], batch.layout)
     return method.predict(me, Fields(given[1]), Fields(given[2]), batch)
 
 
 def _own(metrics: dict[str, Metric], found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what was found, with the metrics that are functions of the means."""
+    """Add the metrics that are functions of means to the results."""
     if COUNT not in found:
         return found
     out = {k: v / found[COUNT] if k.startswith(MEANS) else v for k, v in found.items() if k != COUNT}
@@ -128,7 +131,8 @@ def _own(metrics: dict[str, Metric], found: dict[str, Tensor]) -> dict[str, Tens
 
 
 def own_model(method: Method) -> Callable[..., Answer]:
-    """Return the client function that finds the method's personal model and answers it: for use where the client is."""
+    """Return the client function that finds the method's personal model and answers with it; for use at the client
+    itself."""
 
     def answer(me: Me, s: Fields, m: Fields, vector: Tensor) -> Answer:
         return {}, {"vector": vector}
@@ -141,7 +145,7 @@ def own_model(method: Method) -> Callable[..., Answer]:
 
 def _chain(out: Tensor | Request, then: Callable[..., Answer], me: Me, s: Fields, m: Fields) -> Answer:
     """Call `then(me, s, m, vector)` after a client function that ends in a vector instead of (state, reply), or in a
-    training without `.then`, whose result it is."""
+    training without `.then`, whose result is the vector."""
     if not isinstance(out, Request):
         return then(me, s, m, out)
     following = out.next if isinstance(out, Train) else out.following("personal")

@@ -1,4 +1,4 @@
-"""The job: all that running a client's function takes."""
+"""The job: everything needed to run a client's function."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from unalike.training import LocalTraining, augment, slot_names
 
 
 class States(Protocol):
-    """Where client state is kept: rows in memory, or files as on a real client."""
+    """A store of client state: rows in memory, or files as on a real client."""
 
     shapes: Shapes
 
@@ -51,7 +51,7 @@ class States(Protocol):
 
 @dc.dataclass
 class Job:
-    """All that running a client's function takes. `data` lies on the task's device, in its dtype."""
+    """Everything needed to run a client's function. `data` lies on the task's device, in its dtype."""
 
     method: Method
     task: Task
@@ -60,9 +60,12 @@ class Job:
     seed: int
     states: States
     mean_samples: float
-    limits: Limits | None = None  # of a real client, by its owner: what it is asked to do with its samples
-    drifts: bool = False  # whether the samples of `data` are changed in place as rounds pass
-    channel: Channel | None = None  # what replies go through, where there is anything
+    # at a real client: the owner's limits on work with its samples
+    limits: Limits | None = None
+    # whether the samples of `data` are changed in place from round to round
+    drifts: bool = False
+    # the channel that replies pass through, if there is one
+    channel: Channel | None = None
     _samples: dict[DataName, Samples] = dc.field(default_factory=dict, init=False, repr=False)
     _evaluations: dict[Evaluate, Callable[..., Any]] = dc.field(default_factory=dict, init=False, repr=False)
 
@@ -72,16 +75,16 @@ class Job:
 
     @property
     def start(self) -> Tensor:
-        """The run's first vector (`me.start`)."""
+        """Return the run's start vector (`me.start`)."""
         return self.task.start
 
     @property
     def shown(self) -> LocalTraining:
-        """The run's settings as a client function sees them (`me.local`)."""
+        """Return the run's settings as a client function sees them (`me.local`)."""
         return self.local
 
     def start_of(self, net: str) -> Tensor:
-        """The first vector of one of the method's further networks (`me.start_of`)."""
+        """Return the start vector of one of the method's further networks (`me.start_of`)."""
         if net not in self.task.nets:
             raise unknown("network", net, self.task.nets)
         return self.task.nets[net].start
@@ -103,19 +106,20 @@ class Job:
         return self._samples[data]
 
     def renew(self) -> None:
-        """Hear that the clients' samples were changed in place: write them into what was copied from them."""
+        """Called after the clients' samples were changed in place: copies of them are updated."""
         for samples in self._samples.values():
             samples.renew()
 
     def allow(self, request: Request, call: Call) -> None:
-        """Refuse a request that single samples are not to be looked at with; `call` is what it is part of."""
+        """Refuse a request that would reveal single samples where they are protected; call: the call it is part of."""
         if self.local.sample_clip is not None:
             check_request(request, type(self.method).__name__, judging=isinstance(call.function, Evaluate))
         if self.limits is not None and not isinstance(request, Train) and reads_own(request):
             self._check_few(request, self.limits)
 
     def _check_few(self, request: Request, limits: Limits) -> None:
-        """Refuse a look at fewer of a real client's samples than its owner allows; `data` has that client's alone."""
+        """Refuse work on fewer of a real client's samples than its owner allows; `data` holds that client's samples
+        alone."""
         client = np.flatnonzero(self.data.train.sizes)[:1]
         if isinstance(request, Measure):
             rows = int(self.split(request.data).sizes[client][0])
@@ -127,7 +131,7 @@ class Job:
         limits.check_rows(rows, "the gradient of" if isinstance(request, Gradient) else "numbers over")
 
     def chosen(self, request: Train | Average | Outputs | Gradient, ids: np.ndarray) -> Chosen:
-        """Return the samples of a request for these clients; each must have one at least."""
+        """Return the samples of a request for these clients; raise if a client has none."""
         chosen = Chosen(self.samples(request.data), ids, request.only)
         if isinstance(request, Gradient) and not chosen.samples.labelled:
             raise UnalikeError("The public set has no labels, and the gradient of its samples' loss was asked for.")
@@ -137,17 +141,17 @@ class Job:
         return chosen
 
     def who(self, client: int) -> str:
-        """Return what a client is called in error messages."""
+        """Return a client's name for error messages."""
         return f"client {client}"
 
     def largest(self, name: str) -> int:
-        """Return how many samples of a split the largest client has."""
+        """Return the largest number of samples that any client has in a split."""
         return int(self.split(name).sizes.max())
 
     def numbers(self, ids: np.ndarray, round: int) -> dict[str, np.ndarray]:
-        """Return what `Me` knows of each client, as float64 arrays [c]."""
+        """Return the numbers that `Me` has about each client, as float64 arrays [c]."""
         n = self.data.train.sizes[ids]
-        typical = max(self.mean_samples, self.local.batch_size or 1)  # at least a batch, where short ones are dropped
+        typical = max(self.mean_samples, self.local.batch_size or 1)  # at least one batch, if short batches are dropped
         return {
             "n": n.astype(np.float64),
             "relative_size": n / self.mean_samples,
@@ -158,28 +162,29 @@ class Job:
         }
 
     def keys(self, ids: np.ndarray, round: int, purpose: str) -> np.ndarray:
-        """Return the keys that these clients draw from, int64 [c]."""
+        """Return the random keys of these clients, int64 [c]."""
         return draws.client_keys(self.seed, round, purpose, ids)
 
     def draws(self, who: int | np.ndarray, round: int, purpose: str) -> draws.Draws:
-        """Return what this client draws from, or these clients as a stack [c]; a real client's are secret."""
+        """Return the source of random numbers of one client, or of a stack of clients [c]; a real client's are
+        secret."""
         keys = torch.from_numpy(self.keys(np.atleast_1d(who), round, purpose)).to(self.task.device)
         return draws.KeyedDraws(keys[0] if np.ndim(who) == 0 else keys, self.task.dtype)
 
     def channel_draws(self, ids: np.ndarray, round: int, exchange: int) -> Draw:
-        """Return what the channel's stages draw from for these clients, a stack."""
+        """Return the random numbers of the channel's stages for these clients, as a stack."""
         return self.draws(ids, round, f"channel {exchange}")
 
     @property
     def hidden(self) -> bool:
-        """Whether a reply says nothing of its client beside its fields: no loss, no amount of work. So it is where a
-        channel protects; both ends know it from the channel."""
+        """Return whether a reply tells nothing about its client beside its fields: no loss, no amount of work. This is
+        so if the channel protects; both ends know it from the channel."""
         return self.channel is not None and self.channel.hidden
 
     @property
     def summed_fields(self) -> dict[str, Field]:
-        """The fields of replies as they are weighed: under noise on sums all clients alike, for a client's samples are
-        no bounded weight."""
+        """Return the fields of replies with their weights; under noise on sums all clients weigh the same, because a
+        number of samples is not bounded."""
         fields = reply_fields(self.method, self.task)
         if self.channel is None or not self.channel.central:
             return fields
@@ -187,20 +192,21 @@ class Job:
 
     @property
     def secure_stage(self) -> SecureSum:
-        """The stage of the channel that leaves the server sums alone."""
+        """Return the stage of the channel that leaves the server only sums."""
         assert self.channel is not None
         return self.channel.hiding
 
     def settings(self, request: Train) -> LocalTraining:
-        """Return the settings of a requested training: the run's, with the request's own in their place. What has an
-        optimizer of its own leaves the one that the client keeps alone."""
+        """Return the settings of a requested training: the run's, overridden by the request's own. A training with its
+        own optimizer does not use the optimizer state that the client keeps."""
         if not self.task.layout.size and request.net == "model":
             raise UnalikeError(f"{type(self.method).__name__} trains, and there is no model: needs_model is False.")
         local = self.local.replaced(**request.local) if request.local else self.local
         if local.augment and PUBLIC in request.data and "augment" not in request.local:
-            local = dc.replace(local, augment=None)  # targets for public samples were made from these as they are
+            # no augmentation: targets for public samples were made from the samples as they are
+            local = dc.replace(local, augment=None)
         if local.sample_clip is not None and not reads_own(request):
-            local = dc.replace(local, sample_clip=None, sample_noise=0.0)  # the public set has nothing to hide
+            local = dc.replace(local, sample_clip=None, sample_noise=0.0)  # the public set needs no protection
         apart = request.net != "model" or request.slots is not None
         return dc.replace(local, keep_optimizer=False) if apart and local.keep_optimizer else local
 
@@ -208,14 +214,15 @@ class Job:
         """Return the client function of a call."""
         if isinstance(function, str):
             return getattr(self.method, function)
-        if function not in self._evaluations:  # kept: an engine finds what it compiled by the function
+        # cached, because an engine finds what it compiled by the function
+        if function not in self._evaluations:
             metrics = self.task.metrics_for(self.split(function.split).y)
             self._evaluations[function] = evaluation(self.method, self.task, metrics, function.split, function.steps)
         return self._evaluations[function]
 
 
 def state_shapes(method: Method, task: Task, local: LocalTraining) -> Shapes:
-    """Return the shapes of all that a client keeps: the method's fields, a kept optimizer, its own buffers."""
+    """Return the shapes of everything a client keeps: the method's fields, a kept optimizer, its own buffers."""
     kinds = {"real": task.dtype, "double": torch.float64, "whole": torch.int64, "byte": torch.uint8}
     shapes: Shapes = {n: (f.resolve(task.sizes, method), kinds[f.numbers], f.life) for n, f in method.keeps.items()}
     if local.keep_optimizer:

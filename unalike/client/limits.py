@@ -1,7 +1,7 @@
-"""What a real client's owner allows of one piece of work on its samples: how few of them, and how many steps.
+"""What a real client's owner allows for one piece of work on its samples: the fewest samples, and the most steps.
 
-A gradient of one sample is that sample: of a linear model x = dW/db. So work on few samples is refused, by whatever way
-a run asks for it: settings of the run, of a method's own training, rows that it picks, an average, an evaluation.
+The gradient of a single sample reveals that sample: for a linear model x = dW/db. So work on few samples is refused,
+however a run asks for it: by its settings, a method's own training, chosen rows, an average, an evaluation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ALLOW = "`{setting} = {value}` in its policy, or --{flag} {value}, allows it"
 
 @dc.dataclass(frozen=True)
 class Limits:
-    """max_steps: of one training at most; least_batch: samples of its own that a step reads at least; least_steps: of
-    one training at least, or as many samples in fewer, larger ones. A simulation has none of these."""
+    """max_steps: most steps of one training; least_batch: fewest own samples per step; least_steps: fewest steps of one
+    training, or as many samples in fewer, larger ones. A simulation has no limits."""
 
     max_steps: int | None = None
     least_batch: int = 1
@@ -31,8 +31,8 @@ class Limits:
     def check_training(
         self, local: LocalTraining, chosen: Chosen, ids: np.ndarray, round: int, only: Tensor | None = None
     ) -> None:
-        """Refuse a training of one client on these samples that has too many steps, or reads too few samples. only: the
-        rows that it picks, if it does."""
+        """Refuse a client's training on these samples if it has too many steps, or reads too few samples. only: the
+        rows that it chooses, if any."""
         steps = int(local.counts(ids, chosen.sizes, round)[0])
         if self.max_steps is not None and steps > self.max_steps:
             raise UnalikeError(
@@ -62,7 +62,7 @@ class Limits:
             )
 
     def check_rows(self, rows: int, verb: str = "numbers over") -> None:
-        """Refuse work on fewer of a client's own samples than it allows."""
+        """Refuse work on fewer of a client's own samples than allowed."""
         if rows < self.least_batch:
             raise UnalikeError(
                 f"The run wants {verb} {rows} of this client's samples; it works on {self.least_batch} at least "
@@ -71,8 +71,8 @@ class Limits:
 
     @staticmethod
     def own_rows(chosen: Chosen, only: Tensor | None = None) -> int:
-        """Return how many of a client's own samples are among the chosen ones. Where some are picked again and again,
-        as many as there would be if all came as often as that one."""
+        """Return how many of a client's own samples are among the chosen ones. If some are chosen repeatedly, return
+        the number as if all were chosen as often as the most frequent one."""
         if only is not None and not chosen.samples.public:
             counts = torch.bincount(only[only >= 0].reshape(-1))
             return int(counts.sum() / counts.max()) if counts.numel() else 0

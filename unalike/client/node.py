@@ -1,4 +1,4 @@
-"""A client on its own: its state in a folder, its answers as bytes. What a real federation runs at each owner's.
+"""A client on its own: its state in a folder, its answers as bytes. This is what each owner runs in a real federation.
 
 `loopback` runs it in one process; a network only has to carry the bytes.
 """
@@ -44,18 +44,18 @@ class Node:
         secure: SecureClient | None = None,
         admit: Callable[[Call], None] = lambda call: None,
     ):
-        """sealer: with which rows for other clients are sealed; without one they are sent as they are (`loopback`).
-        secure: its secrets for the run's secure sums, where it has any.
-        admit: raises where a call that is to be answered anew is one too many for its owner."""
+        """sealer: seals rows for other clients; without one they are sent in the clear (`loopback`). secure: its
+        secrets for the run's secure sums, if any. admit: raises if the owner does not allow one more newly computed
+        answer."""
         self.job, self.client, self.state, self.one_client = job, client, state, one_client
         self.sealer, self.secure, self.admit, self.repeated = sealer, secure, admit, False
 
     def handle(self, *parts: bytes) -> bytes:
-        """Answer a request as it came, which may be in parts: what all clients get, and what is this client's own."""
+        """Answer a request, which may come in two parts: one that all clients get, and this client's own."""
         return self.answer(asked(parts))
 
     def answer(self, request: Asked) -> bytes:
-        """Answer a request; one that came before gets the answer it got then (`repeated` says so). The client's state
+        """Answer a request; a repeated request gets the same answer as before (`repeated` says so). The client's state
         is read once and written once."""
         header, tensors, self.repeated = request.header, dict(request.tensors), False
         call = asked_call(header, self.job.method)
@@ -76,15 +76,15 @@ class Node:
             return self._exchange(request, dc.replace(call, told=told), tensors, dealt)
 
     def _exchange(self, request: Asked, call: Call, tensors: dict[str, Tensor], dealt: dict[str, Tensor]) -> bytes:
-        """Run a call that is new, keep what it leaves behind as pending, and return the reply's bytes. dealt: of the
-        request, the other clients' shares."""
+        """Run a new call, keep its state as pending, and return the reply's bytes. dealt: the other clients' shares in
+        the request."""
         header, networked = request.header, "acknowledged" in request.header
         if networked:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
         state, first = self.state.read()
         kept, sent, loss = self._run(call, tensors, state, first)
-        # nothing leaves that is not declared, in its declared shape
+        # only declared fields, in their declared shapes, may leave
         fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
         check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
         if self.job.channel is not None and self.job.channel.hides:
@@ -115,7 +115,8 @@ class Node:
     def _through(
         self, call: Call, sent: dict[str, Tensor], state: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Take a reply through the run's channel: (the parts that travel, what its stages keep here)."""
+        """Pass a reply through the run's channel; return the parts that travel, and the state that its stages keep
+        here."""
         if self.job.channel is None:
             return sent, {}
         way = self._way(call, {name: value[None] for name, value in sent.items()}, state, self.job.channel)
@@ -130,9 +131,11 @@ class Node:
         asked: bytes,
         dealt: dict[str, Tensor],
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Take a reply through a channel that leaves the server sums: (masked vectors, what its stages keep here).
+        """Pass a reply through a channel that leaves the server only sums; return the masked vectors, and the state
+        that its stages keep here.
 
-        asked: what masks are bound to; dealt: of the request, the other clients' shares."""
+        asked: the bytes to which masks are bound; dealt: the other clients' shares in the request.
+        """
         job, channel, secure = self.job, self.job.channel, self.secure
         if secure is None or channel is None:
             raise UnalikeError("This client has no part in secure sums.")
@@ -152,12 +155,13 @@ class Node:
         return {**out, **sealed}, {CHANNEL + name: value[0] for name, value in way.kept.items()}
 
     def _way(self, call: Call, up: dict[str, Tensor], state: dict[str, Tensor], channel: Channel) -> Way:
-        """Return the way of a reply, a stack of one, through the stages' client half."""
+        """Pass a reply, a stack of one, through the client half of the stages and return its way."""
         job = self.job
-        for name, value in up.items():  # codes could not show it
+        # in codes a number that is not finite would not show
+        for name, value in up.items():
             coded = channel.touches(name, value) or (channel.hides and value.is_floating_point())
             if coded and not torch.isfinite(value).all():
-                who = [] if job.hidden else [self.client]  # under noise nobody is named
+                who = [] if job.hidden else [self.client]  # under noise no client is named
                 named = f"client {self.client}" if who else "a client"
                 raise Diverged(
                     f"Round {call.round + 1}: {name!r} of {named} became NaN or infinite. A smaller lr or clip_norm=10 "
@@ -171,7 +175,8 @@ class Node:
     def _sealed(
         self, header: dict[str, Any], call: Call, sent: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Seal what the method declares so: (the reply, keys that stay here until the round is over)."""
+        """Seal the fields that the method declares sealed; return the reply, and the keys that stay here until the
+        round is over."""
         if self.sealer is None:
             return sent, {}
         sent, keys = dict(sent), {}
@@ -182,7 +187,7 @@ class Node:
         return sent, keys
 
     def _opened(self, header: dict[str, Any], call: Call, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the message with the rows that other clients have sealed for this one opened."""
+        """Return the message with the rows opened that other clients have sealed for this one."""
         parts = deliveries(header, tensors)
         clear = [name for name, value in tensors.items() if value.dim() and name not in parts]
         if clear and self.job.method.serverless and self.sealer is not None:
@@ -203,7 +208,7 @@ class Node:
         return tensors
 
     def _evaluate(self, header: dict[str, Any], call: Call, split: str, tensors: dict[str, Tensor]) -> bytes:
-        """Answer the loss and metrics of this client's own model on its own data; nothing is kept."""
+        """Answer with the loss and metrics of this client's own model on its own data; nothing is kept."""
         columns = self.job.split(split)
         with self.state.open() as content:
             self.state.settle(header.get("acknowledged"), commit=False)
@@ -224,8 +229,8 @@ class Node:
         return self.one_client.run(call, self.client, state, torch.tensor(first, device=device), message)
 
     def _reply(self, header: dict[str, Any], sent: dict[str, Tensor], loss: float) -> bytes:
-        """Return the reply's bytes; where nothing is hidden, the training loss is one of its fields, and the header
-        tells samples and mini-batches."""
+        """Return the reply's bytes; if nothing is hidden, the training loss is one of its fields, and the header has
+        the numbers of samples and mini-batches."""
         trained = self.one_client.trained
         answer = {**header, "trained": trained}
         if not self.job.hidden:
@@ -236,14 +241,14 @@ class Node:
 
 
 def _encoded(header: dict[str, Any], sent: dict[str, Tensor]) -> bytes:
-    """Return the bytes of a reply to the request that the header came with."""
+    """Return the bytes of a reply, whose header repeats the request's."""
     answer = {**header, "kind": "reply"}
     answer.pop("acknowledged", None)
     return wire.encode(answer, sent)
 
 
 def _key_name(exchange: int, field: str) -> str:
-    """The name under which the key of a sealed row is pending."""
+    """Return the name under which the key of a sealed row is pending."""
     return f"__key__ {exchange} {field}"
 
 

@@ -1,4 +1,4 @@
-"""One client's work from message to reply: what `sequential`, each worker and a real client run."""
+"""One client's work from message to reply: run by `sequential`, by each worker and by a real client."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from unalike.training import LocalTraining, Order, Slots, augment, to_device, up
 
 
 def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any], error: Exception) -> UnalikeError:
-    """Return the error of a client function with its client, function and shapes, never the insides of `vmap`."""
+    """Return the error of a client function with its client, function and shapes, without the internals of `vmap`."""
     if isinstance(error, UnalikeError):
         return error
     shapes = ", ".join(f"{k} {list(v.shape)}" for k, v in inputs.items() if isinstance(v, Tensor))
@@ -51,8 +51,8 @@ def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any]
 
 
 def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Check the end of a client function, (state, reply), and return it as tensors. (Replies are checked where they
-    leave, and where they come.)"""
+    """Check the result of a client function, (state, reply), and return it as tensors. (Replies are also checked where
+    they leave, and where they arrive.)"""
     name = f"{type(job.method).__name__}.{fn.__name__}"
     if not (isinstance(out, tuple) and len(out) == 2 and all(isinstance(part, dict) for part in out)):
         raise UnalikeError(
@@ -63,7 +63,7 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
         if not isinstance(value, Tensor | int | float):
             raise UnalikeError(f"{name} ends with {key!r}, a {type(value).__name__}: it must be a tensor or a number.")
     device = job.task.device
-    # (a number is filled in, not copied from the host: that could not be captured)
+    # (a number is filled in on the device, since a copy from the host could not be captured)
     kept, sent = (
         {k: v.detach().to(device) if isinstance(v, Tensor) else torch.full((), v, device=device) for k, v in p.items()}
         for p in out
@@ -80,10 +80,10 @@ def finish(job: Job, out: Any, fn: Callable[..., Any]) -> tuple[dict[str, Tensor
 
 
 class OneClient:
-    """One client's work, on a module of its own: what `sequential`, each worker and a real client run.
+    """One client's work, on its own module: run by `sequential`, by each worker and by a real client.
 
-    schedule: how the rate of a training goes, "constant" or "cosine" to 0. span: where a training begins in a longer
-    one, and how long that is, in steps; None: it is the whole.
+    schedule: how the learning rate of a training changes, "constant" or "cosine" to 0. span: the start of this training
+    within a longer one and that one's length, in steps; None if it is the whole.
     """
 
     schedule = "constant"
@@ -105,7 +105,7 @@ class OneClient:
         return self._functional
 
     def _make_functional(self) -> None:
-        """Make the functional copy now: not inside a transform. A model that has none does without."""
+        """Make the functional copy now, not inside a transform; a model without one is used as it is."""
         if self._functional is None and not self._refused:
             try:
                 _ = self.functional
@@ -117,7 +117,7 @@ class OneClient:
     def run(
         self, call: Call, client: int, state: dict[str, Tensor], first: Tensor, m: Fields
     ) -> tuple[dict, dict, float]:
-        """Run a call for this client: (state to keep, reply, mean training loss)."""
+        """Run a call for this client; return the state to keep, the reply and the mean training loss."""
         job, task = self.job, self.job.task
         self.id, self.round, self.exchange = client, call.round, call.exchange
         ids = np.array([client])
@@ -134,7 +134,8 @@ class OneClient:
         self.received = self.buffers = start_buffers(task, s, m)
         self.loss = float("nan")
         self.trained, self.batches = call.trained, 0
-        self.passes = 0  # how often any one of its own samples was in a noised step (DP-SGD)
+        # how often any one of its own samples was in a noised step (DP-SGD)
+        self.passes = 0
         self.ordered: Ordered | None = None
         fn = job.function(call.function)
         inputs: dict[str, Any] = {**{f"m.{k}": v for k, v in dict.items(m)}, **{f"s.{k}": v for k, v in dict.items(s)}}
@@ -158,7 +159,7 @@ class OneClient:
     # ---- the requests
 
     def train(self, request: Train) -> Trained:
-        """Local training: the vector, and what the next function gets by name."""
+        """Train locally; return the vector, and further values for the next function by name."""
         job, bound, local = self.job, self.bound, self.job.settings(request)
         course = _Course(self, request, local)
         steps, lr = int(course.plan.steps[0]), course.lr
@@ -178,7 +179,7 @@ class OneClient:
                 theta, state = self._step(course, theta, state, parts, rate)
             elif local.sample_clip is not None:
                 self._descend_privately(course, parts[0], slots, rate)
-                total += torch.nan  # the loss would tell of samples
+                total += torch.nan  # the loss would reveal samples
             elif plain:
                 total += self._descend(course, parts[0], slots, rate)
             else:
@@ -194,14 +195,15 @@ class OneClient:
         if request.net == "model":
             keep, send = leave(job, local, slots, bound.buffers, self.received, torch.clone)
             if BUFFERS in keep or BUFFERS in send:
-                self.buffers = bound.buffers.clone()  # what follows in this exchange goes on from here
+                # later requests of this exchange continue from here
+                self.buffers = bound.buffers.clone()
             self.kept |= keep
             self.sent |= send
         more = {} if request.slots is None else {"slots": flat_slots(local, slots, theta)}
         return Trained(theta.clone(), {**state, **more})
 
     def _descend(self, course: _Course, part: _Part, slots: Slots, lr: Tensor) -> Tensor:
-        """One step of the one loop: gradient, affine term, clipping, weight decay, optimizer."""
+        """Make one training step: gradient, affine term, clipping, weight decay, optimizer."""
         bound, task, request, x, key = self.bound, self.job.task, course.request, part.x, part.key
         bound.gradient.zero_()
         at: dict[str, Any] = {"vector": self._bound_vector}
@@ -210,7 +212,8 @@ class OneClient:
             loss = data_loss = task.losses(output, part.y).mean()
             loss = loss if request.own == 1 else request.own * loss
             at |= {"output": output, "features": features}
-        else:  # the model is called where the method's own loss asks for its output
+        # the model is called only if the method's own loss asks for its output
+        else:
             loss = data_loss = x.new_zeros((), dtype=bound.vector.dtype)
             at["compute"] = lambda: bound(x, key, want_features=True)
         if request.loss is not None:
@@ -222,7 +225,7 @@ class OneClient:
         return data_loss.detach() if request.own else loss.detach()
 
     def _descend_privately(self, course: _Course, part: _Part, slots: Slots, lr: Tensor) -> None:
-        """The same, with a gradient that hides each sample."""
+        """Make one step with a gradient that hides each sample (DP-SGD)."""
         request, bound = course.request, self.bound
         with torch.no_grad():
             g = private_gradient(course.batch(part), bound.vector, course.local)
@@ -230,7 +233,7 @@ class OneClient:
             update(course.local, bound.vector, g, slots, lr, *affine, mask=course.mask)
 
     def _descend_net(self, course: _Course, theta: Tensor, part: _Part, slots: Slots, lr: Tensor) -> Tensor:
-        """The same for one of the method's further networks: the method's loss alone, on a vector of its own."""
+        """Make one step of one of the method's further networks: by the method's loss alone, on its own vector."""
         request, weights = course.request, self.job.task.nets[course.request.net].weights
 
         def objective(vector: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -256,12 +259,12 @@ class OneClient:
         return theta.detach(), {name: value.detach() for name, value in state.items()}
 
     def _bound_vector(self) -> Tensor:
-        """The parameters as one vector that gradients flow through."""
+        """Return the parameters as one vector that gradients flow through."""
         tensors = dict(self.bound.module.named_parameters())
         return torch.cat([tensors[name].reshape(-1) for name, *_ in self.job.task.layout.places])
 
     def _slices(self, request: Average | Outputs | Gradient, rows: Mapping[str, Tensor]) -> Iterator[Batch]:
-        """The samples that a request names, some at a time, with the model's output at `at` where there is one."""
+        """Yield the samples that a request names, in slices, with the model's output at `at` if it is given."""
         chosen, device = self.job.chosen(request, np.array([self.id])), self.bound.vector.device
         n, over = int(chosen.sizes[0]), getattr(request, "over", "samples")
         picked = torch.arange(n, device=device) if over == "samples" else self._some(over, n)
@@ -285,13 +288,14 @@ class OneClient:
             yield Batch(x, y, weight, calls, source=place.source(index), rows=place.rows(rows, index), **known)
 
     def _at(self, vector: Tensor | None) -> None:
-        """Put the model at this vector, in evaluation, if there is one."""
+        """Set the model to this vector, in evaluation mode, if there is one."""
         if vector is not None:
             self.bound.vector.copy_(vector)
         self.bound.buffers.copy_(self.buffers)
 
     def average(self, request: Average) -> Any:
-        """Mean (or sum) over all samples that a request names; several vectors one after another."""
+        """Return the mean (or sum) over all samples that a request names; several vectors are handled one after
+        another."""
         if request.at is not None and request.at.dim() > 1:
             results = [self.average(dc.replace(request, at=v)) for v in request.at]
             return tree_map(lambda *parts: torch.stack(parts), *results)
@@ -305,7 +309,7 @@ class OneClient:
         return total
 
     def outputs(self, request: Outputs) -> Any:
-        """One row a sample; several vectors one after another."""
+        """Return one row per sample; several vectors are handled one after another."""
         if request.at is not None and request.at.dim() > 1:
             return torch.stack([self.outputs(dc.replace(request, at=v)) for v in request.at])
         self._at(request.at)
@@ -316,7 +320,7 @@ class OneClient:
         return found if request.data == PUBLIC else padded(found, self.job.largest(str(request.data)))
 
     def _some(self, over: str, n: int) -> Tensor:
-        """The samples of one mini-batch, or of all mini-batches of one pass."""
+        """Return the numbers of the samples of one mini-batch, or of all mini-batches of one pass."""
         ids, sizes = np.array([self.id]), np.array([n])
         order = Order(
             self.job.local, self.job.keys(ids, self.round, f"average {self.exchange}"), sizes, self.bound.vector.device
@@ -342,14 +346,14 @@ class OneClient:
 
 
 class Trained(NamedTuple):
-    """The end of a training: the vector, and what the next function gets by name."""
+    """The result of a training: the vector, and further values for the next function by name."""
 
     vector: Tensor
     more: dict[str, Tensor]
 
 
 class _Place:
-    """Where one client's samples lie, for the samples of one request."""
+    """Where one client's samples lie, for one request."""
 
     def __init__(self, chosen: Chosen, only: Tensor | None, device: torch.device):
         self.chosen, self.only = chosen, only
@@ -358,17 +362,17 @@ class _Place:
         self.union = samples.own is not None and samples.public > 0
 
     def find(self, index: Tensor) -> Tensor:
-        """Return where samples lie; index [..., 1, B]: their numbers within the data asked for."""
+        """Return the rows of samples; index [..., 1, B]: their numbers within the requested data."""
         return self.chosen.find(index, self.offset, self.own, self.only)
 
     def source(self, index: Tensor) -> Tensor | None:
-        """Return 0 for own samples and 1 for public ones; None where all are own."""
+        """Return 0 for own samples and 1 for public ones; None if all are own."""
         if not self.chosen.samples.public:
             return None
         return (index >= self.own).to(torch.int64)
 
     def rows(self, given: Mapping[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-        """Return these samples' rows of the tensors that a request gave."""
+        """Return these samples' rows of the tensors that a request passed."""
         own = self.own if self.union else None
         return {name: row_values(value, index[None], own, shared=True)[0] for name, value in given.items()}
 
@@ -384,7 +388,7 @@ class _Part(NamedTuple):
 
 
 class _Course:
-    """One training of one client: its plan, its mini-batches and what a batch knows."""
+    """One training of one client: its plan, its mini-batches and the values that a batch has."""
 
     def __init__(self, one: OneClient, request: Train, local: LocalTraining):
         self.one, self.request, self.local = one, request, local
@@ -428,7 +432,7 @@ class _Course:
                 yield some
 
     def batch(self, part: _Part, train: bool = True, at: dict[str, Any] | None = None) -> Batch:
-        """Return a mini-batch as a loss or a step sees it; at: what is known at the current vector."""
+        """Return a mini-batch as a loss or a step sees it; at: values that are known at the current vector."""
         one, task = self.one, self.one.job.task
         x, y, index, key, number = part
         weight = torch.full((len(y),), 1 / max(1, len(y)), dtype=task.dtype, device=y.device)
@@ -443,7 +447,8 @@ class _Course:
         )
 
 
-SLICE = 512  # samples at a time where a whole client is averaged over
+# samples per slice when averaging over a whole client
+SLICE = 512
 
 PERFORM: dict[type[Request], Callable[..., Any]] = {
     Train: OneClient.train,

@@ -1,4 +1,4 @@
-"""The plan of a local training, and its beginning and end: the same for one client and for a stack of them."""
+"""The plan of a local training, and its beginning and end; the same for one client and for a stack of clients."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from unalike.training import LocalTraining, Slots, new_slots, slot_names
 
 
 class Plan:
-    """One local training of some clients as the host knows it: settings, amounts of work, rates and keys.
+    """One local training of some clients, as known on the host: settings, amounts of work, rates and keys.
 
-    number: how many trainings of the round came before it; chosen: the samples that it is on (by default the clients'
-    training samples).
+    number: how many trainings of the round came before; chosen: the samples it uses (by default the clients' training
+    samples).
     """
 
     def __init__(
@@ -35,34 +35,35 @@ class Plan:
 
     @functools.cached_property
     def steps(self) -> np.ndarray:
-        """Steps of each client, int64 [c]."""
+        """Return the steps of each client, int64 [c]."""
         return self.local.counts(self.ids, self.sizes, self.round)
 
     @property
     def rates(self) -> np.ndarray:
-        """Learning rate of each client, float64 [c]."""
+        """Return the learning rate of each client, float64 [c]."""
         return self.local.rates(self.ids, self.round)
 
     @property
     def keys(self) -> np.ndarray:
-        """Keys of the batch orders and of the model's dropout, int64 [c]. On the public set alone all clients have the
-        same order: they see the same batches."""
+        """Return the keys of the batch orders and of the model's dropout, int64 [c]. On the public set alone all
+        clients have the same order: they see the same batches."""
         if self.chosen.samples.own is None:
             return self.job.keys(np.zeros_like(self.ids), self.round, f"public {self.number}")
         return self.job.keys(self.ids, self.round, f"train {self.number}")
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each client's own samples begin."""
+        """Return where each client's own samples begin."""
         return self.chosen.offsets
 
 
-Ordered = tuple[int, DataName, int | None]  # the order of a training's batches: its number, data and batch size
+# identifies the order of a training's batches: its number, data and batch size
+Ordered = tuple[int, DataName, int | None]
 
 
 def order_number(request: Train, local: LocalTraining, trained: int, before: Ordered | None) -> int:
-    """Return the number that a training's order of mini-batches is drawn from: its own, or that of the training before
-    it in the same function. trained: how many trainings of the round there were."""
+    """Return the number from which a training's order of mini-batches is drawn: its own, or that of the previous
+    training in the same function. trained: number of trainings in the round so far."""
     if not request.same_batches:
         return trained
     if before is None:
@@ -84,8 +85,8 @@ def begin_slots(
     pack: Callable[[Tensor], Tensor] = same,
     given: Tensor | None = None,
 ) -> Slots:
-    """Return the optimizer's state: fresh, the client's own where it keeps one, or what the request has `given`
-    ([2 P + 1], see `flat_slots`). `pack` lays out its vectors."""
+    """Return the optimizer's state: fresh, the client's own if it keeps one, or the one `given` by the request ([2 P +
+    1], see `flat_slots`). `pack` lays out its vectors."""
     slots = new_slots(local, theta)
     if given is not None:
         size, at = (given.shape[-1] - 1) // 2, 0
@@ -118,7 +119,7 @@ def flat_slots(local: LocalTraining, slots: Slots, like: Tensor, unpack: Callabl
 def leave(
     job: Job, local: LocalTraining, slots: Slots, buffers: Tensor, received: Tensor, unpack: Callable[[Tensor], Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return what a training leaves beside its vector, (to keep, to send): the optimizer's state where it is kept, and
+    """Return what a training leaves beside its vector, as (to keep, to send): the optimizer's state if it is kept, and
     BatchNorm's statistics by the task's policy, as differences."""
     keep = {OPTIMIZER + n: unpack(v) if (v := slots[n]).shape[-1] > 1 else v for n in kept_slots(job, local)}
     task = job.task
@@ -135,21 +136,23 @@ def kept_slots(job: Job, local: LocalTraining) -> list[str]:
 
 
 def start_buffers(task: Task, s: Fields, m: Fields) -> Tensor:
-    """Return the buffers that training starts from: the client's own, the server's, or those of the module as built."""
+    """Return the buffers with which training starts: the client's own, the server's, or those of the module as
+    built."""
     if task.buffer_policy == "local" and BUFFERS in s:
-        return task.start_buffers + s[BUFFERS]  # kept as a difference: a client that has kept nothing has zeros
+        # kept as a difference, so that zeros stand for a client that has kept nothing
+        return task.start_buffers + s[BUFFERS]
     return dict.get(m, BUFFERS, task.start_buffers)
 
 
 def judged(request: Train, theta: Tensor, loss: Tensor, silent: bool = False) -> Tensor:
-    """Return the mean losses, infinite where a client diverged (NaN says that it did not train). silent: the training
-    gives no loss."""
-    bad = ~torch.isfinite(theta).reshape(*loss.shape, -1).all(-1)  # theta may be several vectors a client
+    """Return the mean losses, infinite for a client that diverged (NaN means that it did not train). silent: the
+    training gives no loss."""
+    bad = ~torch.isfinite(theta).reshape(*loss.shape, -1).all(-1)  # theta may be several vectors per client
     return torch.where(bad | loss.isnan() if request.step is None and not silent else bad, float("inf"), loss)
 
 
 def part_mask(task: Task, net: str, part: str | None, layout: Layout | None = None) -> Tensor | None:
-    """Return which numbers of the vector a training moves, None for all; layout: as the vector is laid out."""
+    """Return which numbers of the vector a training changes, None for all; layout: of the vector."""
     if net != "model":
         if net not in task.nets:
             raise unknown("network", net, task.nets)
@@ -159,8 +162,8 @@ def part_mask(task: Task, net: str, part: str | None, layout: Layout | None = No
 
 
 def check_rows(request: Train | Average, chosen: Chosen, values: Mapping[str, Tensor]) -> None:
-    """Raise where a request wants a loss on samples without labels, or gives tensors with fewer rows than there are
-    samples. values: those tensors, of one client."""
+    """Raise if a request wants a loss on samples without labels, or passes tensors with fewer rows than there are
+    samples. values: those tensors, for one client."""
     samples = chosen.samples
     if isinstance(request, Train) and request.own and request.step is None and not samples.labelled:
         raise UnalikeError("The public set has no labels: train on it with own=0.0 and a loss of the method's own.")
@@ -173,7 +176,7 @@ def check_rows(request: Train | Average, chosen: Chosen, values: Mapping[str, Te
 
 
 def stepped(vector: Tensor, state: Mapping[str, Tensor], out: object) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return what a replaced step gave for this vector and state as (vector, state)."""
+    """Return the result of a method's own step, for this vector and state, as (vector, state)."""
     theta, after = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
     if not isinstance(theta, Tensor) or theta.shape != vector.shape or not isinstance(after, dict):
         raise UnalikeError(
@@ -191,7 +194,7 @@ def stepped(vector: Tensor, state: Mapping[str, Tensor], out: object) -> tuple[T
 
 
 def checked_output(batch: Batch, rows: object) -> Tensor:
-    """Return what a function of `outputs` gave, if it has a row for each sample of the batch."""
+    """Return the rows from a function of `outputs`; raise unless there is one per sample of the batch."""
     if not isinstance(rows, Tensor) or rows.dim() < 1 or len(rows) != len(batch.y):
         got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         raise UnalikeError(f"A function of outputs must give one row a sample, {len(batch.y)} here; it gave {got}.")
@@ -199,6 +202,6 @@ def checked_output(batch: Batch, rows: object) -> Tensor:
 
 
 def padded(rows: Tensor, count: int) -> Tensor:
-    """Return the rows with zeros behind them, `count` in all."""
+    """Return the rows padded with zeros to `count`."""
     missing = count - len(rows)
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows

@@ -1,7 +1,7 @@
-"""Preparing features between machines: two exchanges, in which a client answers sums over its training samples.
+"""Prepare features between machines: two exchanges, in which a client answers with sums over its training samples.
 
-What leaves a client is declared in `SENDS`, and the server needs the sum over clients of each field, never a single
-client's value: a secure sum can carry it. What the sums are is in unalike/data/preparation.py.
+`SENDS` declares everything that leaves a client. The server needs only the sum over clients of each field, never a
+single client's value, so a secure sum can carry it. unalike/data/preparation.py defines the sums.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from unalike.messages import wire
 from unalike.text import printable
 
 KIND = "prepare"
-LARGEST = 3.5e38  # of a feature, which is a float32 in the end
+# limit for a feature, which becomes a float32
+LARGEST = 3.5e38
 SENDS = {
-    "present": Field(("features",), read="sum", weight="one"),  # rows that have the feature
+    "present": Field(("features",), read="sum", weight="one"),  # number of rows that have the feature
     "sum": Field(("features",), read="sum", weight="one"),
     "squares": Field(("features",), read="sum", weight="one"),  # squared distances from the mean over all clients
     "y_sum": Field(("targets",), read="sum", weight="one"),
     "y_squares": Field(("targets",), read="sum", weight="one"),
 }
-Ask = Callable[[bytes], Iterable[tuple[int, bytes]]]  # one request to every client: (client, its answer)
+# sends one request to every client and yields (client, its answer)
+Ask = Callable[[bytes], Iterable[tuple[int, bytes]]]
 
 
 # ---------------------------------------------------------------- at the client
@@ -73,7 +75,7 @@ def _targets(y: Tensor) -> int:
 
 
 class NoSums(UnalikeError):
-    """A client's sums are missing or of no use."""
+    """Raised when a client's sums are missing or not usable."""
 
     def __init__(self, client: int, reason: str):
         super().__init__(reason)
@@ -81,7 +83,7 @@ class NoSums(UnalikeError):
 
 
 def prepared_together(recipe: Recipe, ask: Ask, sizes: Mapping[int, int], targets: int = 1) -> Preparation:
-    """Ask clients twice for their sums, and return the preparation that these make.
+    """Ask clients twice for their sums, and return the resulting preparation.
 
     sizes: training samples by client; targets: how many numbers are predicted at once.
     """
@@ -96,7 +98,7 @@ def prepared_together(recipe: Recipe, ask: Ask, sizes: Mapping[int, int], target
 def _added(
     answers: Iterable[tuple[int, bytes]], names: Sequence[str], recipe: Recipe, sizes: Mapping[int, int], targets: int
 ) -> Sums:
-    """Return the totals of every client's answer, each checked by itself."""
+    """Return the totals over all clients' answers, each of which is checked by itself."""
     asked = [*names, *([f"y_{names[-1]}"] if recipe.target else [])]
     lengths = {"features": len(recipe.scaled), "targets": targets}
     widths = {name: SENDS[name].resolve(lengths, None)[0] for name in asked}
@@ -104,7 +106,8 @@ def _added(
     for client, answer in answers:
         try:
             header, sent = wire.decode(answer)
-        except Exception as error:  # whatever its bytes are: they are one client's
+        # any error in decoding: the bytes come from one client and concern it alone
+        except Exception as error:
             raise NoSums(client, f"client {client}: {first_line(error)}.") from None
         if header.get("kind") != "reply":
             raise NoSums(client, f"client {client}: {printable(header.get('reason'), 500)}")
@@ -134,8 +137,8 @@ def _right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
 
 
 def by_messages(data: Federation) -> Federation:
-    """Prepare a federation as its clients would between machines, through the bytes of real messages; of joined ones,
-    each part."""
+    """Prepare a federation as its clients would between machines, through the bytes of real messages; in a joined
+    federation, each part."""
     if isinstance(data, JoinedFederation):
         return JoinedFederation({name: by_messages(part) for name, part in data.own.items()}, data.architecture)
     recipe = data.recipe

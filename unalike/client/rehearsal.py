@@ -1,8 +1,8 @@
 """Rehearse a client function: find out which fields it sends, without a client.
 
 A function may not branch on the values of tensors, so its fields follow from the method's settings, the message's
-fields and perhaps the round. A server that knows them before the replies come can check each reply alone and add it to
-its sums at once.
+fields and perhaps the round. A server that knows them before replies come can check each reply alone and add it to its
+sums at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from unalike.contract import Call, Train
 from unalike.data import Columns, Federation
 from unalike.training.settings import LocalTraining
 
-SAMPLES = 2  # of the stand-in: as many as every model has been tried on
+# samples of the stand-in: as many as every model was tried on
+SAMPLES = 2
 
 
 class Rehearsal(Job):
-    """A job with one stand-in client that has two samples and does one step where another does a training."""
+    """A job with one stand-in client, which has two samples and makes one step in place of each training."""
 
     def __init__(self, job: Job):
         samples = min(SAMPLES, job.largest("train"))
@@ -41,7 +42,8 @@ class Rehearsal(Job):
         self.whole = job.local
         super().__init__(job.method, job.task, data, local, job.seed, states, job.mean_samples)
         self.stand_in = OneClient(self)
-        self.asked: list[LocalTraining] = []  # settings of the real clients' trainings on own samples so far
+        # settings of the trainings on own samples that were requested so far
+        self.asked: list[LocalTraining] = []
 
     @property
     def shown(self) -> LocalTraining:
@@ -53,7 +55,7 @@ class Rehearsal(Job):
         return _one_step(super().settings(request))
 
     def passes(self, call: Call, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return how often this call has any one of a client's own samples in a step, for clients of these sizes."""
+        """Return how often this call uses any one of a client's own samples in a step, for clients of these sizes."""
         self.asked = []
         self.sent(call)
         made = np.zeros(len(ids), dtype=np.int64)
@@ -66,7 +68,7 @@ class Rehearsal(Job):
         return frozenset(self.sent(call))
 
     def sent(self, call: Call) -> dict[str, Tensor]:
-        """Return what the stand-in answers to this call: fields with the shapes and dtypes of any client's."""
+        """Return the stand-in's answer to this call: fields with the shapes and dtypes of any client's."""
         state, first = self.states.read(np.array([0]))
         row = {name: value[0] for name, value in state.items()}
         rows = {name: t if len(t) else t.new_zeros((1, *t.shape[1:])) for name, t in call.rows.items()}

@@ -2,11 +2,11 @@
 
     g = (Σ_i g_i · min(1, C / ‖g_i‖) + N(0, (z·C)²)) / B        over the B samples of a mini-batch
 
-What it bounds: how much of any one of a client's training samples can be learnt by whoever sees what the client sends,
-the server included. It hides neither that a client takes part nor what its samples have in common; a channel with noise
-(client-level) does. A pass takes every sample once, so a sample is in one step of it: each pass is one Gaussian release
-without amplification by sampling, whatever the size of the batches. Training on the public set reads nothing of a
-client's own, and is as ever.
+It bounds how much can be learnt about any one of a client's training samples by anyone who sees what the client sends,
+including the server. It hides neither that a client takes part nor what its samples have in common; a channel with
+noise (client-level) does. A pass takes every sample once, so a sample is in one of its steps: each pass is one Gaussian
+release without amplification by sampling, whatever the batch size. Training on the public set uses none of a client's
+own samples, and is unchanged.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ def private_gradient(batch: Batch, vector: Tensor, local: LocalTraining) -> Tens
     mean = (batch.weights * share) @ each
     if not local.sample_noise:
         return mean
-    # one over the number of real samples: those that only fill a batch weigh nothing
+    # one over the number of real samples: padding samples have weight zero
     deviation = local.sample_noise * local.sample_clip * batch.weights.amax()
     return mean + deviation * batch.normal("sample noise", (vector.shape[-1],))
 
 
 def reads_own(request: Request) -> bool:
-    """Return whether a request reads samples of a client's own, of whatever split."""
+    """Return whether a request reads a client's own samples, of any split."""
     return _names(request) != (PUBLIC,)
 
 
 def _names(request: Request) -> tuple[str, ...]:
-    """The splits that a request reads; one without any is taken as public."""
+    """Return the splits that a request reads; a request without samples counts as public."""
     data: DataName = getattr(request, "data", PUBLIC)
     return (data,) if isinstance(data, str) else data
 
 
 def check_request(request: Request, method: str, judging: bool = False) -> None:
-    """Refuse what would look at a client's samples past the noise. judging: the request is part of an evaluation, whose
-    scores no guarantee covers; it may look at what is not trained on."""
+    """Refuse a request that would use a client's samples without the noise. judging: the request is part of an
+    evaluation, whose scores no guarantee covers; it may use samples that are not trained on."""
     if not reads_own(request):
         return
     if isinstance(request, Train):
@@ -65,5 +65,5 @@ def check_request(request: Request, method: str, judging: bool = False) -> None:
 
 
 def passes(local: LocalTraining, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
-    """Return how often each client has any one of its samples in a step, in one training with these settings, [c]."""
+    """Return how often each client uses any one of its samples in a step, in one training with these settings, [c]."""
     return -(-local.counts(ids, sizes, round) // local.per_epoch(sizes))

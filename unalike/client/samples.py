@@ -21,10 +21,10 @@ NO_PUBLIC = (
 
 @dc.dataclass(frozen=True, eq=False)
 class Samples:
-    """All that a request's `data` names, of every client: rows of `x` and `y`.
+    """The samples named by a request's `data`, of all clients: rows of `x` and `y`.
 
-    own: the clients' own samples among them; public: how many rows the public set has, which begin at `base`; labelled:
-    whether all have labels (where not, y is -1, or NaN).
+    own: the clients' own samples among them; public: number of rows of the public set, which begin at `base`; labelled:
+    whether all have labels (if not, y is -1, or NaN).
     """
 
     x: Tensor
@@ -50,24 +50,24 @@ class Samples:
         return cls(torch.cat([own.x, px]), torch.cat([own.y, labels]), own, len(px), len(own.x), py is not None)
 
     def renew(self) -> None:
-        """Write the clients' own samples again where these are a copy, beside public ones."""
+        """Copy the clients' own samples again, if they were copied to stand beside public ones."""
         if self.own is not None and self.public:
             self.x[: self.base].copy_(self.own.x)
             self.y[: self.base].copy_(self.own.y)
 
 
 def no_labels(rows: int, like: Tensor) -> Tensor:
-    """Labels that cannot be taken for any: -1, or NaN where labels are numbers."""
+    """Return invalid labels: -1, or NaN if labels are floats."""
     return like.new_full((rows, *like.shape[1:]), float("nan") if like.is_floating_point() else -1)
 
 
 class Chosen:
-    """The samples of one request, of some clients: how many each has (`sizes`), of which so many are its `own`, which
+    """The samples of one request, for some clients: how many each has (`sizes`), how many of them are its `own`, which
     begin at `offsets`; the others are rows of the public set."""
 
     def __init__(self, samples: Samples, ids: np.ndarray, only: Tensor | None = None):
-        """only: rows of the public set, or of the clients' own samples where there are no others; the same [r] for all
-        or [c, r]. -1 at the end of a row: there are fewer."""
+        """only: chosen rows of the public set, or of the clients' own samples if there are no others; the same [r] for
+        all or [c, r]. -1 at the end of a row means that it has fewer."""
         none, own = np.zeros(len(ids), dtype=np.int64), samples.own
         self.samples = samples
         self.own: np.ndarray = none if own is None else own.sizes[ids]
@@ -98,9 +98,9 @@ class Chosen:
 
 
 def row_values(values: Tensor, index: Tensor, own: Tensor | None, shared: bool) -> Tensor:
-    """Return the rows of a tensor that has one for each sample. index: [c, ..., B]; values: [c, rows, ...], or
-    [rows, ...] where all clients have the same (`shared`); own: [c], in a union: so many samples come before the public
-    ones, and have zeros."""
+    """Return rows of a tensor that has one row per sample. index: [c, ..., B]; values: [c, rows, ...], or [rows, ...]
+    if all clients have the same (`shared`); own: [c], for a union: that many own samples come before the public ones,
+    and have zeros."""
     lead = (len(index), *([1] * (index.dim() - 1)))
     place = index if own is None else (index - own.reshape(lead)).clamp(min=0)
     clients = torch.arange(len(index), device=index.device).reshape(lead)
@@ -113,8 +113,8 @@ def row_values(values: Tensor, index: Tensor, own: Tensor | None, shared: bool) 
 
 
 def _checked(only: Tensor, public: int, own: np.ndarray) -> int | np.ndarray:
-    """Return how many rows are chosen, of all or of each client, after a look at them: one too far kills the process on
-    a GPU."""
+    """Check chosen rows and return how many there are, for all or for each client: a row out of range would kill the
+    process on a GPU."""
     if only.dtype != torch.int64 or only.dim() < 1 or not only.shape[-1]:
         raise UnalikeError(
             f"only= must be whole numbers [r], rows of the samples; got {only.dtype} {list(only.shape)}."
@@ -122,7 +122,7 @@ def _checked(only: Tensor, public: int, own: np.ndarray) -> int | np.ndarray:
     if public and only.shape[-1] > public:
         raise UnalikeError(f"only= asks for {only.shape[-1]} rows of a public set that has {public}.")
     low, high = (int(v) for v in only.aminmax())
-    few = public or int(own.min())  # rows that all can be asked for
+    few = public or int(own.min())  # rows that every client has
     if low < -1 or high >= few:
         _one_too_far(only, public, own)
     if low >= 0:
@@ -134,7 +134,7 @@ def _checked(only: Tensor, public: int, own: np.ndarray) -> int | np.ndarray:
 
 
 def _one_too_far(only: Tensor, public: int, own: np.ndarray) -> None:
-    """Raise with the row that is not there; a client with more samples than others may be asked for all of its own."""
+    """Raise for the row that does not exist; a client with more samples than others may be asked for all of its own."""
     lows, highs = (t.reshape(-1).cpu().numpy() for t in only.reshape(-1, only.shape[-1]).aminmax(dim=-1))
     sizes = np.full(1, public) if public else own
     for low, high, size in np.broadcast(lows, highs, sizes):

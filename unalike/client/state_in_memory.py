@@ -1,8 +1,8 @@
 """Client state in a simulation: one row per client that has ever kept something.
 
 Rows are allocated on first write. Up to a budget they lie in memory (on the device of the run); beyond it, in sparse
-memory-mapped files, so that a million clients cost what was written and not what was possible. What a client returns
-is staged, and becomes its state when the server has finished the round (`commit`); a round that fails leaves nothing.
+memory-mapped files, so that a million clients cost only what was written. New state is staged, and becomes the client's
+state when the server has finished the round (`commit`); a round that fails leaves nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from unalike.errors import UnalikeError
 
 
 def scratch_folder(owner: object) -> Path:
-    """A temporary folder that goes when its owner goes."""
+    """Return a temporary folder that is removed together with its owner."""
     path = tempfile.mkdtemp(prefix="unalike-")
     weakref.finalize(owner, shutil.rmtree, path, ignore_errors=True)
     return Path(path)
 
 
-Shapes = dict[str, tuple[tuple[int, ...], torch.dtype, str]]  # name -> shape, dtype, life
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype, str]]  # name -> shape, dtype, lifetime
 
 
 class ClientStore:
@@ -55,10 +55,10 @@ class ClientStore:
         self._lock = threading.Lock()
         self.mapped = False
 
-    # ---- what a client's function sees
+    # ---- for client functions
 
     def read(self, ids: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the clients' state, staged over kept over zeros, and a mask of those that have kept nothing."""
+        """Return the clients' state (staged, else kept, else zeros), and a mask of those that have kept nothing."""
         with self._lock:
             rows = self._row[ids]
             known, out = rows >= 0, {}
@@ -78,10 +78,11 @@ class ClientStore:
                 out[name] = values
             if (some := known.any()) and not known.all():
                 return out, torch.from_numpy(~known).to(self.device)
-            return out, torch.full((len(ids),), not some, device=self.device)  # as a rule: no wait for a copy
+            # the usual case: needs no copy from the device
+            return out, torch.full((len(ids),), not some, device=self.device)
 
     def stage(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
-        """What these clients return as their new state; theirs for good only after `commit`."""
+        """Stage the new state of these clients; it becomes permanent by `commit`."""
         if not values:
             return
         with self._lock:
@@ -96,7 +97,7 @@ class ClientStore:
     # ---- the end of a round
 
     def commit(self) -> None:
-        """Keep what was staged."""
+        """Keep the staged state."""
         kept = [(ids, {n: v for n, v in values.items() if self.shapes[n][2] == "run"}) for ids, values in self._staged]
         for ids, values in kept:
             if values:
@@ -105,33 +106,33 @@ class ClientStore:
         self.discard()
 
     def discard(self) -> None:
-        """Forget what was staged."""
+        """Forget the staged state."""
         self._staged, self._where = [], {}
 
     # ---- checkpoints
 
     def changed(self) -> tuple[np.ndarray, dict[str, Tensor]]:
-        """The rows written since the last call, once each."""
+        """Return the rows written since the last call, once each."""
         ids = np.unique(np.concatenate(self._changed)) if self._changed else np.empty(0, dtype=np.int64)
         self._changed = []
         return ids, self.rows_of(ids)
 
     def known(self) -> np.ndarray:
-        """Every client that keeps something."""
+        """Return every client that keeps something."""
         return np.flatnonzero(self._row >= 0)
 
     def rows_of(self, ids: np.ndarray) -> dict[str, Tensor]:
-        """Kept rows of clients that have them."""
+        """Return the kept rows of clients that have them."""
         rows = self._row[ids]
         return {n: self._take(n, rows) for n, (_, _, life) in self.shapes.items() if life == "run"} if len(ids) else {}
 
     def restore(self, ids: np.ndarray, values: dict[str, Tensor]) -> None:
-        """Rows from a checkpoint."""
+        """Set rows from a checkpoint."""
         if len(ids):
             self._write(ids, {n: v.to(self.device) for n, v in values.items()})
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
-        """The kept state of one client."""
+        """Return the kept state of one client."""
         if not 0 <= client < self.population:
             raise UnalikeError(f"There is no client {client}: there are {self.population}, numbered from 0.")
         values, _ = self.read(np.array([client]))
@@ -168,7 +169,7 @@ class ClientStore:
             for name, (shape, dtype, life) in self.shapes.items()
             if life == "run"
         }
-        # growing holds the old rows beside the new ones for a moment: count both
+        # while growing, old and new rows exist at the same time: count both
         if not self.mapped and (capacity + self._used) * sum(b for b, *_ in width.values()) > self.budget:
             self._map(width)
             return
@@ -180,7 +181,7 @@ class ClientStore:
         self._capacity = capacity
 
     def _reserve(self, name: str, first: int, count: int) -> None:
-        """Ask the disk for room before writing to a mapped file: a full one is an error here and a crash there."""
+        """Reserve disk space before writing to a mapped file: a full disk is an error here, but a crash there."""
         shape, dtype, _ = self.shapes[name]
         row = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if count and row and hasattr(os, "posix_fallocate"):
@@ -193,12 +194,13 @@ class ClientStore:
                     ) from error
 
     def _map(self, width: dict[str, Any]) -> None:
-        """Move to sparse files that hold a row for everybody; only what is written takes room."""
+        """Move to sparse files that have room for every client; only rows that are written take space."""
         folder = self.folder or scratch_folder(self)
         folder.mkdir(parents=True, exist_ok=True)
         for name, (_, shape, dtype) in width.items():
             path = folder / f"{name}.rows"
-            path.unlink(missing_ok=True)  # an earlier run in this process may still look at it
+            # an earlier run in this process may still use it
+            path.unlink(missing_ok=True)
             rows = torch.from_numpy(np.memmap(path, mode="w+", shape=(self.population, *shape), dtype=_NUMPY[dtype]))
             self._files[name] = path
             self._reserve(name, 0, self._used)

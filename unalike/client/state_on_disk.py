@@ -1,4 +1,4 @@
-"""What a client keeps on its disk: its state, kept and pending; and the folders of all clients of a loopback run."""
+"""A client's state on its disk, kept and pending; and the folders of all clients of a loopback run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from unalike.client.state_in_memory import Shapes, scratch_folder
 from unalike.errors import UnalikeError, first_line
 from unalike.files import replace
 
-# beside pending state: a hash of the request, what was answered, and the round it belongs to; beside kept state, the
+# beside pending state: a hash of the request, the answer, and the round it belongs to; beside kept state, the
 # round it was kept in
 REQUEST, REPLY, ROUND = "__request__", "__reply__", "__round__"
 FILE = "state.safetensors"
-PENDING = "pending/"  # prefix of what is pending
+PENDING = "pending/"  # prefix of pending entries
 HASH, NO_HASH = "sha256", "0" * 64
-CHANNEL = "channel."  # prefix of what a channel's stages keep for the client, beside the method's own state
+# prefix of state that a channel's stages keep for the client, beside the method's own
+CHANNEL = "channel."
 
 
 @dc.dataclass
 class Content:
-    """What a client's file holds: what is kept, and what waits for the server's acknowledgement."""
+    """The content of a client's file: kept state, and state that waits for the server's acknowledgement."""
 
     kept: dict[str, Tensor]
     pending: dict[str, Tensor]
@@ -43,24 +44,25 @@ class Content:
         return None if stamp is None else int(stamp)
 
     def forget(self) -> None:
-        """Forget what is pending."""
+        """Forget the pending state."""
         self.changed |= bool(self.pending)
         self.pending = {}
 
 
 class StateFolder:
-    """One client's state, in one file: what is kept, and what waits for the server's acknowledgement, with the last
-    answer, which may have been lost on its way. `open` reads the file once and writes it once."""
+    """One client's state in one file: kept state, and state that waits for the server's acknowledgement, together with
+    the last answer, which may have been lost on its way. `open` reads the file once and writes it once."""
 
     def __init__(self, path: Path, shapes: Shapes, real: bool = False):
-        # real: a real client's, written through to the disk, stamped with its round, with a hash, for its owner alone
+        # real: for a real client, whose file is synced to disk, stamped with its round, hashed, and readable by its
+        # owner alone
         self.path, self.shapes, self.real = path, shapes, real
         self._content: Content | None = None
 
     @contextmanager
     def open(self) -> Iterator[Content]:
-        """Hold the content in memory for a block: read at its beginning, written at its end if anything changed.
-        Within such a block every other method works on the same content."""
+        """Hold the content in memory for a block: read at its beginning, written at its end if anything changed. Within
+        the block all other methods work on the same content."""
         if self._content is not None:
             yield self._content
             return
@@ -73,7 +75,7 @@ class StateFolder:
                 self._save(content)
 
     def read(self) -> tuple[dict[str, Tensor], bool]:
-        """Return the state, pending over kept over zeros, and whether the method has kept nothing for longer than a
+        """Return the state (pending, else kept, else zeros), and whether the method has kept nothing for longer than a
         round."""
         with self.open() as content:
             values = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype, _) in self.shapes.items()}
@@ -84,32 +86,32 @@ class StateFolder:
             return values, not methods_own(there)
 
     def stage(self, values: dict[str, Tensor]) -> None:
-        """What the last answer leaves behind, together with what was staged before it in this round."""
+        """Stage the state after the last answer, together with state staged earlier in this round."""
         with self.open() as content:
             content.pending.update(values)
             content.changed |= bool(values)
 
     def answered(self, digest: bytes) -> bytes | None:
-        """The answer to this very request, if it was the last one and left anything behind."""
+        """Return the answer to this very request, if it was the last one and left any state."""
         with self.open() as content:
             if REPLY not in content.pending or bytes(content.pending[REQUEST].numpy()) != digest:
                 return None
             return bytes(content.pending[REPLY].numpy())
 
     def pending(self, name: str, round: int) -> bytes | None:
-        """Return bytes that an answer of this round has left behind under this name."""
+        """Return bytes that an answer of this round has left under this name."""
         with self.open() as content:
             there = name in content.pending and content.round_of("pending") == round
             return bytes(content.pending[name].numpy()) if there else None
 
     def begin(self, round: int, exchange: int) -> None:
-        """Forget what another round left pending, or this round when it starts anew: that reply was lost."""
+        """Forget pending state of another round, or of this round if it starts anew: that reply was lost."""
         with self.open() as content:
             if exchange == 0 or content.round_of("pending") != round:
                 content.forget()
 
     def commit(self) -> set[str]:
-        """Keep what is pending; return the names of what is kept for longer than a round."""
+        """Keep the pending state; return the names of what is kept for longer than a round."""
         with self.open() as content:
             pending = content.pending
             keep = {n: v for n, v in pending.items() if n in self.shapes and self.shapes[n][2] == "run"}
@@ -123,9 +125,9 @@ class StateFolder:
         return any(life == "run" for _, _, life in self.shapes.values())
 
     def settle(self, acknowledged: int | None, commit: bool = True) -> None:
-        """Bring the state to what the server counts on: the last of this client's rounds that entered its model
-        (None: none did). What is pending from that round is kept; what the server never counted is forgotten.
-        commit=False only looks: the server may yet fail before it has written its checkpoint."""
+        """Bring the state in line with the server: `acknowledged` is the last of this client's rounds that entered the
+        model (None: none did). Pending state of that round is kept; state that the server never counted is forgotten.
+        commit=False changes nothing, because the server may yet fail before it has written its checkpoint."""
         with self.open() as content:
             kept, pending = content.round_of("kept"), content.round_of("pending")
             if pending is not None and pending == acknowledged:
@@ -133,7 +135,8 @@ class StateFolder:
                     self.commit()
             elif not self._stateful or kept == acknowledged:
                 if not commit:
-                    content.forget()  # an answer that the server has closed its round without
+                    # the server closed its round without this answer
+                    content.forget()
             elif acknowledged is None:  # the run begins anew
                 content.forget()
                 content.kept, content.changed = {}, True
@@ -149,14 +152,14 @@ class StateFolder:
             content.forget()
 
     def replace(self, values: dict[str, Tensor]) -> None:
-        """Set the kept state (from a checkpoint): what has these names."""
+        """Set the kept state under these names (from a checkpoint)."""
         with self.open() as content:
             content.forget()
             content.kept.update(values)
             content.changed = True
 
     def names(self) -> set[str]:
-        """Return the names of what is kept."""
+        """Return the names of the kept state."""
         with safetensors.safe_open(self.file, framework="pt") as tensors:
             return {name for name in tensors.keys() if not name.startswith(PENDING)}  # noqa: SIM118
 
@@ -188,7 +191,7 @@ class StateFolder:
 
 
 def _encoded(values: dict[str, Tensor], hashed: bool) -> bytes:
-    """Return the bytes of a state file; hashed: with the sha256 of all of them, in whose place zeros stand for it."""
+    """Return the bytes of a state file; hashed: include their SHA-256, computed with zeros in its place."""
     plain = {n: v.detach().cpu().contiguous().clone() for n, v in values.items()}
     if not hashed:
         return safetensors.torch.save(plain)
@@ -197,7 +200,7 @@ def _encoded(values: dict[str, Tensor], hashed: bool) -> bytes:
 
 
 def _decoded(data: bytes, hashed: bool) -> dict[str, Tensor]:
-    """Return the values of a state file; raise where a byte of it is not what was written."""
+    """Return the values of a state file; raise if any byte has changed."""
     values = safetensors.torch.load(data)
     if hashed:
         header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
@@ -208,18 +211,18 @@ def _decoded(data: bytes, hashed: bool) -> dict[str, Tensor]:
 
 
 def methods_own(names: Iterable[str]) -> set[str]:
-    """Return the names that are the method's, not the channel's."""
+    """Return the names that belong to the method, not to the channel."""
     return {name for name in names if not name.startswith(CHANNEL)}
 
 
 def with_channel(shapes: Shapes, channel: Shapes) -> Shapes:
-    """Return the shapes of all that a client's folder holds: the method's state, and what a channel's stages keep."""
+    """Return the shapes of everything in a client's folder: the method's state, and what a channel's stages keep."""
     return {**shapes, **{CHANNEL + name: shape for name, shape in channel.items()}}
 
 
 class FileStates:
-    """State folders, one per client, with the same face as `ClientStore`. channel: shapes of what a channel's stages
-    keep in the same folders; of these, `ChannelStates` has that face."""
+    """State folders, one per client, with the interface of `ClientStore`. channel: shapes of the state that a channel's
+    stages keep in the same folders; for it, `ChannelStates` has that interface."""
 
     mapped = True
 
@@ -234,7 +237,7 @@ class FileStates:
         self._changed: set[int] = set()
 
     def clear(self) -> None:
-        """Forget every client: what a killed run left here may be ahead of its checkpoint."""
+        """Forget all clients' state: a killed run may have left state that is ahead of its checkpoint."""
         for folder in self.folder.glob("client-*"):
             shutil.rmtree(folder)
 
@@ -275,12 +278,13 @@ class FileStates:
 
     def known(self) -> np.ndarray:
         ids = self.folders()
-        if self.channel is not None:  # whose folders may hold the channel's part alone
+        # folders that may hold only the channel's part
+        if self.channel is not None:
             ids = [client for client in ids if methods_own(self.of(client).names())]
         return np.array(ids, dtype=np.int64)
 
     def folders(self) -> list[int]:
-        """Return the clients of which anything is kept, in order."""
+        """Return the clients that have kept anything, in order."""
         files = self.folder.glob(f"client-*/{FILE}")
         found = sorted(int(file.parent.name.removeprefix("client-")) for file in files)
         return [client for client in found if self.of(client).names()]
@@ -300,8 +304,8 @@ class FileStates:
 
 
 class ChannelStates:
-    """What a channel's stages keep in the clients' folders, as a store of its own, for checkpoints: so that a run goes
-    on in any engine. `FileStates` keeps and forgets it together with the clients' other state."""
+    """The state that a channel's stages keep in the clients' folders, as a separate store for checkpoints, so that a
+    run can continue with any engine. `FileStates` keeps and forgets it together with the clients' other state."""
 
     mapped = True
 
@@ -317,10 +321,10 @@ class ChannelStates:
         self.states.stage(ids, {CHANNEL + name: value for name, value in values.items()})
 
     def commit(self) -> None:
-        """Nothing is left to do: `FileStates.commit` keeps the whole folder."""
+        """Do nothing: `FileStates.commit` keeps the whole folder."""
 
     def discard(self) -> None:
-        """Nothing is left to do: `FileStates.discard` forgets the whole folder's."""
+        """Do nothing: `FileStates.discard` forgets the whole folder."""
 
     def changed(self) -> tuple[np.ndarray, dict[str, Tensor]]:
         ids = np.array(sorted(self.touched), dtype=np.int64)

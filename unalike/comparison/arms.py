@@ -1,4 +1,4 @@
-"""From a command line to the lines of a comparison: flags to the methods that have them, lists to a grid."""
+"""From a command line to the arms of a comparison: flags go to the methods that have them, lists become a grid."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ WHOLE = (
     "test",
     "architecture",
     "channel",
-)  # texts that may hold a comma
+)  # texts that may contain a comma
 
 CHANNEL = ("channel", "run.channel")
-SHARED = (*config.TABLES, config.MODELS_TABLE)  # what a flag may be of, beside one of the methods
+SHARED = (*config.TABLES, config.MODELS_TABLE)  # tables that a flag may name, beside the methods
 
 
 def arms_of(
     methods: Sequence[str], given: Sequence[flags.Given], start: dict[str, dict[str, Any]], free_rate: bool
 ) -> list[Arm]:
-    """Return every method with every combination of the settings that are lists; `start` is what flags override."""
+    """Return every method with every combination of the settings that are lists; `start` has the tables that flags
+    override."""
     for name, _ in given:
         if name in ("seed", "run.seed"):
             raise UnalikeError("unalike compare: there are several seeds here: give --seeds (3, or 0,1,2).")
@@ -61,7 +62,7 @@ def arms_of(
 
 
 def _without_channel(method: str, start: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the tables that flags override, for a reference line without the channel: it sends nothing."""
+    """Return the tables without the channel, for a reference line: it sends nothing."""
     if method not in REFERENCES or "channel" not in start.get("run", {}):
         return start
     return {**start, "run": {name: value for name, value in start["run"].items() if name != "channel"}}
@@ -81,7 +82,7 @@ def _bare(name: str) -> str:
 
 
 def _owners(methods: Sequence[str], given: Sequence[flags.Given]) -> None:
-    """Check the flags that name a method: the method is compared, and has such a setting."""
+    """Check the flags that name a method: the method must be compared, and have such a setting."""
     labels = {_label(method): method for method in methods}
     for name, _ in given:
         table, dot, setting = name.partition(".")
@@ -112,20 +113,21 @@ def _own(method: str, methods: Sequence[str], given: Sequence[flags.Given]) -> l
 
 
 def chooses(name: str) -> bool:
-    """Return whether a flag decides what other settings there are."""
+    """Return whether a flag decides which other settings exist."""
     table, dot, setting = name.partition(".")
     place = (table, setting) if dot else flags.SHORT.get(name, ("", ""))
     return place[0] in config.NAMES and place[1] in flags.CHOOSE
 
 
 def pieces(text: str) -> list[str]:
-    """Parts between commas that are in no bracket and no quotes."""
+    """Split a text at commas that are in no brackets and no quotes."""
     found = re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text)
     return [part.strip() for part in found]
 
 
 def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
-    """flag -> (its table, the values to run): flags whose text is a list, where one of its parts would do alone."""
+    """Return flag -> (its table, the values to run), for flags whose text is a list of which each part would be valid
+    alone."""
     lists = [flag for flag in given if flag[0].rpartition(".")[2] not in WHOLE and not flags.is_of_networks(*flag)]
     several = [(n, pieces(t)) for n, t in lists if t and len(pieces(t)) > 1]
     first = {n: parts[0] for n, parts in several}
@@ -136,10 +138,12 @@ def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> d
         try:
             placed = [flags.place(name, part, tables) for part in parts]
         except UnalikeError:
-            continue  # no list of values: what is wrong with it is said when it is read as one
+            # not a list of values; reading it later reports what is wrong
+            continue
         values = [value for *_, value in placed]
         if any(isinstance(v, list | dict) and part[0] not in "[{" for v, part in zip(values, parts, strict=True)):
-            continue  # one value that is a list, such as --hidden 32,16, or a table
+            # one value that is a list, such as --hidden 32,16, or a table
+            continue
         if len(set(parts)) < len(parts):
             raise UnalikeError(f"unalike run: --{name} {','.join(parts)} has a value twice.")
         axes[name] = placed[0][0], parts
@@ -147,7 +151,7 @@ def _axes(method: str, given: Sequence[flags.Given], start: dict[str, Any]) -> d
 
 
 def _channels(given: Sequence[flags.Given]) -> dict[str, tuple[str, list[str]]]:
-    """Several channels are several flags: a channel has commas of its own."""
+    """Return the channels of repeated --channel flags; commas belong to a channel's own text."""
     axes = {}
     for name in CHANNEL:
         texts = [text or "" for other, text in given if other == name]
@@ -159,7 +163,7 @@ def _channels(given: Sequence[flags.Given]) -> dict[str, tuple[str, list[str]]]:
 
 
 def _named(arms: Sequence[Arm]) -> list[Arm]:
-    """Arms with folder names of their own."""
+    """Give each arm a unique folder name."""
     out: list[Arm] = []
     for arm in arms:
         words = " ".join(filter(None, [arm.label, arm.case]))

@@ -1,7 +1,7 @@
-"""Everything that a comparison tests, corrected together: whatever of it is printed as sure, all of it is right with a
-chance of 95 %, at whichever seed one stops.
+"""All tests of a comparison, corrected together: with a chance of 95 % everything that is printed as sure is right,
+whichever seed one stops at.
 
-A measure is what someone may care about (accuracy, the worst clients, rounds, ...) with one number a seed of each
+A measure is something to care about (accuracy, the worst clients, rounds, ...) with one number per seed for each
 method. Every method is tested against the baseline on every measure, and against training alone and all data in one
 place. Seven tenths of the level go to the headline, the rest to all other measures (Holm's correction with weights).
 """
@@ -15,13 +15,13 @@ from unalike.results import stats
 from unalike.results.evidence import Evidence
 
 Values = Callable[[Evidence], Sequence[float]]
-HEADLINE = 0.7  # of the level
+HEADLINE = 0.7  # share of the level
 
 
 @dc.dataclass(frozen=True)
 class Measure:
-    """What someone may care about: its words, the values of a method (one a seed), which way is better, how a method's
-    values are shown, the methods that have them, and the one that they are tested against (None: nothing is tested)."""
+    """Something to care about: its words, a method's values (one per seed), which direction is better, how values are
+    shown, the methods that have them, and the method they are tested against (None: nothing is tested)."""
 
     wish: str
     values: Values
@@ -32,7 +32,7 @@ class Measure:
     unit: str = "plain"
 
     def best(self, among: Sequence[Evidence] | None = None) -> Evidence:
-        """Return the method with the best mean; of equals the simplest."""
+        """Return the method with the best mean; of equal ones the simplest."""
         sign = 1 if self.larger else -1
         some = self.methods if among is None else among
         return max(some, key=lambda m: (sign * stats.mean(self.values(m)), *(-c for c in cost(m))))
@@ -45,7 +45,7 @@ class Measure:
 
 @dc.dataclass(frozen=True)
 class Claim:
-    """A method against another on one measure: the test, and p after the correction for all claims."""
+    """A comparison of two methods on one measure: the test, and p after the correction for all claims."""
 
     wish: str
     method: str
@@ -65,7 +65,7 @@ class Claim:
 
     @property
     def ahead(self) -> int:
-        """In how many seeds the method is better than the other."""
+        """Return in how many seeds the method is better than the other."""
         return self.test.ahead if self.larger else self.test.behind
 
 
@@ -73,7 +73,7 @@ Claims = dict[tuple[str, str], Claim]  # by wish and method
 
 
 def make(measures: Sequence[Measure]) -> Claims:
-    """Test every method on every measure, and correct for all of it; the first measure is the headline."""
+    """Test every method on every measure, and correct for all tests; the first measure is the headline."""
     found = [_claim(measure, method) for measure in measures for method in _tested(measure)]
     first = sum(claim.wish == measures[0].wish for claim in found) if measures else 0
     rest = len(found) - first
@@ -84,7 +84,7 @@ def make(measures: Sequence[Measure]) -> Claims:
 
 
 def _tested(measure: Measure) -> list[Evidence]:
-    """Return the methods that are tested: not the other itself, nor one that is the same run under another name."""
+    """Return the methods to test: not the reference method itself, nor one whose runs are identical to it."""
     return [m for m in measure.methods if measure.other is not None and m is not measure.other and not m.twin]
 
 
@@ -95,7 +95,7 @@ def _claim(measure: Measure, method: Evidence) -> Claim:
 
 
 def level_of_headline(claims: Claims, wish: str) -> float:
-    """Return the p that a claim of the headline needs at most, if it is the first to be sure."""
+    """Return the largest p with which a claim on the headline is sure, if it is the first."""
     mine = sum(claim.wish == wish for claim in claims.values())
     return stats.ALPHA * (1 if mine == len(claims) else HEADLINE) / max(1, mine)
 
@@ -106,7 +106,7 @@ def singly(method: Evidence) -> bool:
 
 
 def cost(method: Evidence) -> tuple[float, ...]:
-    """Return how much a method asks for, the simple ones first: reads clients one by one, keeps state with them,
+    """Return a sort key for how demanding a method is: whether it reads clients one by one, whether they keep state,
     bytes."""
     keeps, other = bool(method.traits.state), method.method != "fedavg"
     return (float(singly(method)), float(keeps), float(sum(method.bytes)), float(other))

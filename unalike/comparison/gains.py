@@ -1,7 +1,7 @@
-"""Who gains: clients that a method serves better than another does, each on its own test data.
+"""Who gains: the clients that a method serves better than another does, each on its own test data.
 
-The values of single clients are in the run folders' records (report/record.py), a round a line. Two runs of one seed
-have the same clients; only those that were evaluated in both are counted.
+The values of single clients are in the run folders' records (report/record.py), one line per round. Two runs of one
+seed have the same clients; only those that were evaluated in both are counted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from unalike.run.evaluate import SAME
 from unalike.run.folder import read_rounds
 
 ClientValues = dict[int, float]  # by client
-Values = Callable[[str, int, int], ClientValues]  # of an arm's label, seed and round
+Values = Callable[[str, int, int], ClientValues]  # by an arm's label, seed and round
 
 
 def client_values(folder: Path, round: int, metric: str) -> ClientValues:
-    """Return the clients' values after this round, without clients that were not evaluated or have no value; empty
-    where nothing was recorded."""
+    """Return the clients' values after this round, without clients that were not evaluated or have no value; empty if
+    nothing was recorded."""
     home = folder / record.FOLDER
     try:
         ids = json.loads((home / record.CLIENTS).read_text(encoding="utf-8"))["client"]
@@ -36,8 +36,8 @@ def client_values(folder: Path, round: int, metric: str) -> ClientValues:
 
 
 def share(mine: Mapping[int, float], theirs: Mapping[int, float], larger: bool) -> float | None:
-    """Return the share of clients, of those that have both values, whose value here is better; what rounding makes is
-    no difference. None where there are no such clients."""
+    """Return the share of clients whose value in `mine` is better than in `theirs`, among those in both; differences
+    from rounding do not count. None if there are no such clients."""
     both = [(mine[client], theirs[client]) for client in mine if client in theirs]
     if not both:
         return None
@@ -47,8 +47,8 @@ def share(mine: Mapping[int, float], theirs: Mapping[int, float], larger: bool) 
 
 
 def count(found: Sequence[Evidence], judged: Sequence[Evidence], values: Values, larger: bool) -> None:
-    """Give each of `found` its shares of clients that gain, and lose, against FedAvg's model and training alone, where
-    these are among the judged; each run in the round in which it is judged."""
+    """Add to each of `found` the shares of clients that gain, and lose, against FedAvg's model and against training
+    alone, if these are among the judged; each run counts in the round in which it is judged."""
     for name, method in (("fedavg", "fedavg"), ("alone", "local-only")):
         other = next((e for e in judged if e.method == method), None)
         if other is None:
@@ -61,8 +61,8 @@ def count(found: Sequence[Evidence], judged: Sequence[Evidence], values: Values,
 
 
 def by_network(found: Sequence[Evidence], values: Values, networks: Sequence[str]) -> None:
-    """Give each of `found` the mean over the clients of each network, in the round in which it is judged; `networks`:
-    each client's, by its number."""
+    """Add to each of `found` the mean over the clients of each network, in the round in which it is judged; networks:
+    each client's, by number."""
     for e in found if networks else ():
         mine = _by_seed(e, values)
         for name in dict.fromkeys(networks):
@@ -71,7 +71,7 @@ def by_network(found: Sequence[Evidence], values: Values, networks: Sequence[str
 
 
 def _by_seed(e: Evidence, values: Values) -> dict[int, ClientValues]:
-    """Return the values of every seed; none in one that diverged."""
+    """Return the clients' values by seed; empty for a seed that diverged."""
     through = [seed for seed in e.seeds if seed not in e.diverged]
     rounds = dict(zip(through, e.selected_round, strict=True))
     return {seed: values(e.label, seed, rounds[seed]) if seed in rounds else {} for seed in e.seeds}

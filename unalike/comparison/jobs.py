@@ -1,6 +1,6 @@
-"""The runs of a comparison: settled against the data, tried before anything is written, then made or continued.
+"""The runs of a comparison: settings completed from the data, tried before anything is written, then run or continued.
 
-Every run is an ordinary run folder. A finished one is read, a half-finished one goes on from its checkpoint; since a
+Every run is an ordinary run folder. A finished one is read, a half-finished one continues from its checkpoint; since a
 resumed run is bit-identical, a comparison that was killed and started again ends with the same numbers.
 """
 
@@ -32,23 +32,25 @@ from unalike.run.newcomers import divide
 from unalike.run.sampling import sampling
 from unalike.run.settings import RunSettings
 
-LARGE = 10.0  # features beyond it in a tenth of the rows have units
-COHORT = 10  # clients a round, where nothing is said
-OWN_COHORT = 50  # so many clients of one's own all take part: they are hospitals rather than telephones
-TRIAL_SHARE = 0.5  # of the rounds, in a trial of --tune
+# features beyond it in a tenth of the rows are not in comparable units
+LARGE = 10.0
+COHORT = 10  # default clients per round
+# up to so many clients in a user's own data, all take part: they are hospitals rather than phones
+OWN_COHORT = 50
+TRIAL_SHARE = 0.5  # share of the rounds in a trial of --tune
 
 Tables = dict[str, dict[str, Any]]
 
 
 @dc.dataclass(frozen=True)
 class Arm:
-    """A method with its settings: a line of the comparison, run once a seed.
+    """A method with its settings: a line of the comparison, run once per seed.
 
-    name: of its folders; case: the data it is compared on, where there are several; free_rate: nobody set its
-    learning rate, so that --tune may; validation: how many samples of all clients choose the round; unscaled: its
-    features are in units of their own; tested: how many samples the scores are of; has_global: it has a global model,
-    and the data a test set for it; has_own: clients are evaluated on test samples of their own; networks: of each
-    client, where they differ; clients: how many train.
+    name: of its folders; case: the data it is compared on, if there are several; free_rate: its learning rate was not
+    set, so that --tune may; validation: number of samples of all clients that choose the round; unscaled: its features
+    have different units; tested: number of samples behind the scores; has_global: it has a global model, and the data a
+    test set for it; has_own: clients are evaluated on their own test samples; networks: of each client, if they differ;
+    clients: how many train.
     """
 
     label: str
@@ -75,7 +77,7 @@ class Arm:
 
     @property
     def personal(self) -> bool:
-        """Whether clients have models of their own."""
+        """Return whether clients have their own models."""
         return not shares_one_model(config.make_method(self.tables["method"]))
 
 
@@ -94,26 +96,26 @@ class Job:
 
 
 class Watch:
-    """What is told while runs are made; a screen overrides what it shows."""
+    """Called while runs are made; does nothing. A display overrides these methods."""
 
     def begin(self, jobs: Sequence[Job], what: str) -> None:
-        """Before the first of these jobs."""
+        """Called before the first of these jobs."""
 
     def callback(self, job: Job) -> list[Callback]:
         """Return the callbacks that watch the rounds of this run."""
         return []
 
     def done(self, job: Job, outcome: Outcome, fresh: bool) -> None:
-        """Take note of a finished run; not fresh: it was finished before this command."""
+        """Called after a run has finished; fresh: it was not finished before this command."""
 
     def note(self, text: str) -> None:
-        """Something worth knowing."""
+        """Called with a remark for the user."""
 
     def stop(self) -> None:
-        """After the last of the jobs."""
+        """Called after the last job."""
 
 
-# ---------------------------------------------------------------- before anything is run
+# ---------------------------------------------------------------- preparation
 
 
 def several_networks(arms: Sequence[Arm]) -> bool:
@@ -122,7 +124,7 @@ def several_networks(arms: Sequence[Arm]) -> bool:
 
 
 def with_seed(tables: Tables, seed: int) -> Tables:
-    """Return the tables with this seed for the run, and for the split unless [data] has one of its own."""
+    """Return the tables with this seed for the run, and for the split unless [data] sets its own."""
     data = dict(tables["data"])
     if "seed" in config.data_settings(data):
         data.setdefault("seed", seed)
@@ -130,9 +132,10 @@ def with_seed(tables: Tables, seed: int) -> Tables:
 
 
 def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = False, by: str = "") -> list[Arm]:
-    """What the data decide: test and validation shares, clients a round, the centralized reference's passes. Then
-    every method is tried on a few samples, so that what cannot run is said before anything is run. `validation`: such
-    data must be there; `by`: what methods are compared by ("clients", "test", or what there is)."""
+    """Complete the settings from the data: test and validation shares, clients per round, the centralized reference's
+    passes. Then try every method on a few samples, so that a method that cannot run is reported before anything is run.
+    validation: require validation data; by: what methods are compared by ("clients", "test", or "" for whichever
+    exists)."""
     if any(config.data_parts(arm.tables["data"]) for arm in arms):
         raise UnalikeError("Methods are compared on data of one shape: with [data.NAME] tables, `unalike run` each.")
     settled, data, said = [], {}, False
@@ -173,13 +176,13 @@ def settle(arms: Sequence[Arm], seed: int, watch: Watch, validation: bool = Fals
 
 
 def _training(fed: Federation, run: dict[str, Any], seed: int) -> Federation:
-    """Return the data of the clients that train: all but the new ones."""
+    """Return the data of the clients that train: all but the newcomers."""
     new = run.get("new_clients", 0)
     return divide(fed, RunSettings(rounds=0, new_clients=new, seed=seed))[0] if new else fed
 
 
 def _unscaled(fed: Federation) -> bool:
-    """Return whether some feature is far larger than models are at ease with."""
+    """Return whether some feature has much larger values than models can learn from."""
     x = fed.train.x
     return x.dim() == 2 and x.is_floating_point() and bool((x.abs() > LARGE).any(1).double().mean() > 0.1)
 
@@ -187,7 +190,7 @@ def _unscaled(fed: Federation) -> bool:
 def _check_labels(fed: Federation) -> None:
     y = fed.train.y.cpu().numpy()
     if len(y) and (y == y[0]).all():
-        what = "the same" if fed.classes is None else y[0]  # a number may be in other units here
+        what = "the same" if fed.classes is None else y[0]  # a number to predict may be in other units here
         raise UnalikeError(f"The label is {what} in every sample: nothing to learn.")
     if fed.classes is not None and len(np.unique(y)) == len(y) > 2:
         raise UnalikeError(
@@ -197,8 +200,8 @@ def _check_labels(fed: Federation) -> None:
 
 
 def _float_classes(table: dict[str, Any], fed: Federation) -> list[str]:
-    """Return a word where files hold what looks like classes and is taken as numbers to predict; a table says which it
-    is."""
+    """Return a remark if files hold labels that look like classes but are taken as numbers to predict; a table says
+    which they are."""
     y = fed.train.y
     if "folder" not in table or fed.classes is not None or not bool((y == y.round()).all()):
         return []
@@ -206,7 +209,7 @@ def _float_classes(table: dict[str, Any], fed: Federation) -> list[str]:
 
 
 def pooled_work(local: dict[str, Any], clients_per_round: Any, population: int) -> dict[str, Any]:
-    """As many passes over all data as the clients make together in a round, so that nobody trains longer."""
+    """Return as many passes over all data as a round's clients make together, so that no method trains longer."""
     cohort = sampling(config.make_sampling(clients_per_round)).size(population)
     out = _alike(local)
     if "steps" in out:
@@ -215,15 +218,15 @@ def pooled_work(local: dict[str, Any], clients_per_round: Any, population: int) 
 
 
 def _alike(local: dict[str, Any]) -> dict[str, Any]:
-    """[local] without lists of work per client: their means."""
+    """Return [local] with lists of work per client replaced by their means."""
     lists = {k: local[k] for k in ("lr", "epochs", "steps") if isinstance(local.get(k), list)}
     means = {k: sum(values) / len(values) for k, values in lists.items()}
     return local | means | ({"steps": max(1, round(means["steps"]))} if "steps" in means else {})
 
 
 def _try(arm: Arm, fed: Federation, seed: int) -> Line | None:
-    """Set up on all data, and return the line of one round on a few samples of three clients (and a new one, where
-    there are such); None if it diverged. Nothing is written."""
+    """Set a run up on all data, and return the line of one round on a few samples of three clients (and a newcomer, if
+    there are any); None if it diverged. Nothing is written."""
     tables = with_seed(arm.tables, seed)
     run = {k: v for k, v in tables["run"].items() if k not in ("folder", "resume")}
     few = {**_alike(tables["local"]), "drop_last": False}
@@ -232,14 +235,15 @@ def _try(arm: Arm, fed: Federation, seed: int) -> Line | None:
         one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
         one |= {"new_clients": 1} if run.get("new_clients") else {}
         names = [*tables.get(config.MODELS_TABLE, {})]
-        clusters = getattr(config.make_method(tables["method"]), "clusters", 1)  # there must be a client for each
+        clusters = getattr(config.make_method(tables["method"]), "clusters", 1)  # each cluster needs a client
         clients = max(3, len(names), clusters) + one.get("new_clients", 0)
         tasted = taste(fed.at(1), clients)  # drifting data are declared for all clients
-        if len(names) > 1:  # each network has one of the few clients
+        # each network needs one of the few clients
+        if len(names) > 1:
             one["architecture"] = [names[k % len(names)] for k in range(len(tasted))]
         return config.run({**tables, "local": few, "run": one}, federation=tasted).history[-1]
     except Diverged:
-        return None  # on a few samples that says nothing
+        return None  # on a few samples that means nothing
     except UnalikeError as error:
         raise UnalikeError(f"{arm.label} cannot run here: {error}") from error
 
@@ -259,7 +263,7 @@ def taste(fed: Federation, clients: int = 3, samples: int = 8) -> Federation:
 
 
 def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
-    """Return every arm with every seed; seed by seed, so that all methods can soon be compared."""
+    """Return the jobs for every arm and every seed; seed by seed, so that all methods can soon be compared."""
     jobs = []
     for case in dict.fromkeys(arm.case for arm in arms):
         for seed in seeds:
@@ -271,7 +275,7 @@ def plan(arms: Sequence[Arm], seeds: Sequence[int], folder: Path) -> list[Job]:
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
-    """Runs that are there already must have these settings."""
+    """Check that existing runs have these settings."""
     for job in jobs:
         there = _written(job.folder)
         if there is None:
@@ -308,8 +312,8 @@ def _written(folder: Path) -> dict[str, Any] | None:
 
 
 def make(jobs: Sequence[Job], watch: Watch, guess: bool = True) -> dict[tuple[str, int], Outcome]:
-    """Return every job's outcome, by the arm's name and the seed; with `guess` also the constant guess's, by `guess_of`
-    its case."""
+    """Run every job and return its outcome, by the arm's name and the seed; with `guess` also the constant guess's, by
+    `guess_of` its case."""
     out = {}
     for job, fed in _with_data(jobs):
         done = finished(job, fed)
@@ -323,19 +327,19 @@ def make(jobs: Sequence[Job], watch: Watch, guess: bool = True) -> dict[tuple[st
 
 
 def guess_of(case: str) -> str:
-    """Return the name under which the outcome of the constant guess on this data is kept."""
+    """Return the name for the outcome of the constant guess on this data."""
     return f"{case} {CONSTANT}"
 
 
 def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | None:
-    """Return the same answer for every sample: the most common class, or the mean; None where a loss or metric of one's
-    own does not take such outputs."""
+    """Return the outcome of one answer for all samples: the most common class, or the mean. None if a user's own loss
+    or metric does not accept such outputs."""
     given = config.make_loss(job.tables["model"])
     unit = None if fed.preparation is None else fed.preparation.target
     fed = _training(fed, job.tables["run"], job.seed)
     clients = choose_clients(job.tables["run"].get("evaluate_clients", "auto"), len(fed), job.seed)
     try:
-        now = fed.at(job.tables["run"]["rounds"])  # of data that drift, those that the last round is judged on
+        now = fed.at(job.tables["run"]["rounds"])  # for drifting data, the samples of the last round
         line = constant_scores(now, given.get("metrics"), given.get("loss"), unit=unit, clients=clients)
     except UnalikeError:
         return None
@@ -343,7 +347,7 @@ def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | Non
 
 
 def _with_data(jobs: Sequence[Job]) -> Iterator[tuple[Job, Federation]]:
-    """Each job with its data; neighbours with the same data share them."""
+    """Yield each job with its data; consecutive jobs with the same data share them."""
     table, fed = None, None
     for job in jobs:
         if job.tables["data"] != table or fed is None:
@@ -352,7 +356,7 @@ def _with_data(jobs: Sequence[Job]) -> Iterator[tuple[Job, Federation]]:
 
 
 def finished(job: Job, fed: Federation) -> Outcome | None:
-    """Return the outcome of a finished run; None if it is not finished. Other data than then are an error."""
+    """Return the outcome of a finished run; None if it is not finished. Raise if the data have changed."""
     there = _written(job.folder)
     if there is None:
         return None
@@ -365,7 +369,7 @@ def finished(job: Job, fed: Federation) -> Outcome | None:
 
 
 def _checkpoint(folder: Path) -> int | None:
-    """Return the round of the last checkpoint; one that cannot be read is the resumed run's to complain of."""
+    """Return the round of the last checkpoint; if it cannot be read, resuming the run reports that."""
     try:
         manifest, _ = manifests.last(folder / "checkpoint", whole=False)
     except (OSError, UnalikeError):
@@ -376,7 +380,8 @@ def _checkpoint(folder: Path) -> int | None:
 def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
     callbacks = [report.Record(), *watch.callback(job)]
     try:
-        with one_thread():  # the same numbers on every machine, and the pooled reference far faster on a busy one
+        # the same numbers on every machine, and the pooled reference is much faster on a busy one
+        with one_thread():
             run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
     except Diverged as error:
         there = _written(job.folder)
@@ -390,7 +395,7 @@ def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
 
 @dc.dataclass(frozen=True)
 class Tuned:
-    """What tuning found for an arm: the changes of each trial, their validation scores, and the chosen one."""
+    """The result of tuning an arm: the changes of each trial, their validation scores, and the chosen trial."""
 
     trials: list[Tables]
     scores: list[float | None]
@@ -400,14 +405,16 @@ class Tuned:
 def tuned(
     arms: Sequence[Arm], count: int, rounds: int, seed: int, folder: Path, watch: Watch
 ) -> tuple[list[Arm], dict[str, Tuned]]:
-    """Return the arms with the settings that validation data chose among `count` trials each, and what was tried."""
+    """Return the arms with the settings that validation data chose among `count` trials each, and a record of the
+    trials."""
     changes = {arm.name: tune.trials(arm.tables["method"], arm.free_rate, count, seed) for arm in arms}
     jobs, cases = [], [arm.case for arm in arms]
     for arm in sorted(arms, key=lambda arm: cases.index(arm.case)):
         for k, change in enumerate(changes[arm.name]):
             where = folder / "tune" / f"{arm.name}-{k:03d}"
             tables = with_seed(_changed(arm.tables, change), seed)
-            method = config.make_method(tables["method"])  # a drawn value that is refused is said before anything runs
+            # a drawn value that is invalid is reported before anything runs
+            method = config.make_method(tables["method"])
             if not _fits(method, arm.clients):
                 change["method"] = {}
                 tables = with_seed(_changed(arm.tables, change), seed)
@@ -426,7 +433,7 @@ def tuned(
 
 
 def _fits(method: Any, clients: int | None) -> bool:
-    """Return whether a method can be with so many clients: six clusters of five clients are not tried."""
+    """Return whether a method is possible with this number of clients: six clusters of five clients are not tried."""
     try:
         method.check_clients(1 << 40 if clients is None else clients)
     except UnalikeError:

@@ -1,4 +1,4 @@
-"""Sentences beside the verdict's table: what diverged, what was not learned, what methods ask for, who gains."""
+"""Sentences beside the verdict's table: which runs diverged, what was not learned, what methods require, who gains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def diverged(found: Sequence[Evidence]) -> list[str]:
 
 
 def identical(methods: Sequence[Evidence]) -> list[str]:
-    """Name the methods whose runs have the very numbers of another's."""
+    """Name the methods whose runs have exactly another method's numbers."""
     twins = [m for m in methods if m.twin]
     parts = [f"{m.label} and {m.twin} have the same numbers in every round of every seed" for m in twins]
     return [f"Identical: {listed(parts)}; with these settings they are one method."] if parts else []
@@ -45,7 +45,7 @@ def learned_nothing(methods: Sequence[Evidence], guess: Evidence | None, score: 
 
 
 def only(method: Evidence, found: Sequence[Evidence], guess: Evidence | None, score: Number) -> str:
-    """Return the answer in short where one method is left to speak of."""
+    """Return the answer in short if only one method is left to judge."""
     what = f"its {score.name} is {figure(score.unit, method.selected)}"
     if guess is not None and guess.complete:
         what += f", that of the same answer for every sample {figure(score.unit, guess.selected)}"
@@ -58,7 +58,7 @@ def only(method: Evidence, found: Sequence[Evidence], guess: Evidence | None, sc
 
 
 def missed_target(methods: Sequence[Evidence], score: Number, target: float | None) -> list[str]:
-    """Name the methods that did not reach the target in every seed, and cannot be the fastest."""
+    """Name the methods that did not reach the target in every seed; they cannot be the fastest."""
     if target is None or len(methods) < 2:
         return []
     missed = [f"{m.label} in {m.reached} of {len(m.seeds)} seeds" for m in methods if m.reached < len(m.seeds)]
@@ -67,8 +67,8 @@ def missed_target(methods: Sequence[Evidence], score: Number, target: float | No
 
 
 def equal_cost(methods: Sequence[Evidence], score: Number) -> list[str]:
-    """Say who has the best mean where no method may spend more than the most frugal one, if that is another than after
-    all rounds. It is a description, and not tested."""
+    """Say which method has the best mean if none may spend more than the cheapest one, if that is another than after
+    all rounds. This is a description, not a test."""
     kinds: list[tuple[str, Callable[[Evidence], Sequence[float | None]]]] = [
         ("bytes", lambda e: e.equal_bytes),
         ("local steps", lambda e: e.equal_steps),
@@ -100,11 +100,11 @@ def _equal(
     )
 
 
-# ---------------------------------------------------------------- what methods ask for, and who gains
+# ---------------------------------------------------------------- requirements, and who gains
 
 
 def reads(methods: Sequence[Evidence]) -> list[str]:
-    """Say which methods cannot run behind secure aggregation, need a public set, or keep state on clients."""
+    """Say which methods cannot run with secure aggregation, need a public set, or keep state on clients."""
     each = [f"{m.label} ({listed([*m.traits.each, *m.traits.peers])})" for m in methods if singly(m)]
     nothing = [m.label for m in methods if not singly(m) and not m.traits.sums]
     public = [m.label for m in methods if m.traits.public]
@@ -137,7 +137,7 @@ def newcomers(methods: Sequence[Evidence], alone: Evidence | None, score: Number
 
 def gains(methods: Sequence[Evidence], score: Number) -> list[str]:
     """Say how many clients the best method on clients' own data serves better than FedAvg's model, and than training
-    alone; and with which method most clients gain, if that is another."""
+    alone; and with which method most clients gain, if it is another."""
     rated = [m for m in methods if len(m.own) == len(m.seeds)]
     if not any(m.traits.personal for m in rated):
         return []

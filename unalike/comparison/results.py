@@ -1,4 +1,4 @@
-"""What a comparison ends with: tables, the verdict, and the files comparison.json, .csv and .md."""
+"""The results of a comparison: tables, the verdict, and the files comparison.json, .csv and .md."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from unalike.results.evidence import CONSTANT, SCORES, Evidence, Outcome, Traits
 from unalike.text import csv_text, decimal, listed, size, span
 
 NOTHING = "–"
-# titles of columns: what clients have of a method, and scores at equal cost
+# titles of columns: results for clients, and scores at equal cost
 OF_CLIENTS = GAIN_FEDAVG, GAIN_ALONE, NEW, START = "gain over fedavg", "gain over alone", "new clients", "as they come"
 EQUAL = EQUAL_BYTES, EQUAL_STEPS = "at equal bytes", "at equal steps"
 LEAVES, EPSILON = "leaves the client", "ε"
 ANSWER_TITLES = "what you care about", "method", "how sure"
 TEST_TITLES = "what", "method", "against", "difference", "standard error", "ahead", "p", "corrected"
-TELLING = ("auc", "balanced_accuracy")  # scores of which a constant guess has the least, however common a class is
+# scores for which a constant guess has the lowest value, however common a class is
+TELLING = ("auc", "balanced_accuracy")
 
 
 @dc.dataclass
 class Case:
-    """One data setting: all that was found on it. `judged` are the labels that the verdict speaks of: of each method
-    the setting that validation data prefer. `by`: what methods are compared by: "clients", "test", or what there is."""
+    """One data setting: everything found on it. `judged` are the labels that the verdict is about: for each method the
+    setting that validation data prefer. `by`: what methods are compared by: "clients", "test", or "" for whichever
+    exists."""
 
     name: str
     found: list[Evidence]
@@ -47,7 +49,7 @@ class Case:
 
     @property
     def lines(self) -> list[str]:
-        """The answer in short, and notes."""
+        """Return the answer in short, and notes."""
         return self.verdict.lines
 
     @property
@@ -55,24 +57,24 @@ class Case:
         return self.verdict.answers
 
     def claim(self, e: Evidence) -> Claim | None:
-        """Return the test of a method against the baseline by the headline."""
+        """Return the test of a method against the baseline on the headline."""
         tests = self.verdict.claims.values()
         return next((c for c in tests if (c.method, c.other) == (e.label, self.base.label)), None)
 
     @property
     def personal(self) -> bool:
-        """Whether clients' own data are what is looked at: some method has models of their own for them, or it was
-        asked for."""
+        """Return whether clients' own data are looked at: some method gives clients their own models, or the user asked
+        for it."""
         return self.by == "clients" or any(e.traits.personal and not e.reference for e in self.found)
 
     @property
     def sound(self) -> bool:
-        """Whether every run got through and there is a verdict."""
+        """Return whether every run finished and there is a verdict."""
         return not any(e.diverged for e in self.found) and not self.lines[0].startswith(NO_VERDICT)
 
 
 def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
-    """What the numbers are; where some clients have models of their own, of which model."""
+    """Return what the numbers are and, if some clients have their own models, of which model."""
     chosen = any(e.validation for e in found)
     when = "in the round that validation data choose" if chosen else "after the last round (no validation data)"
     seeds = len(base.seeds)
@@ -82,8 +84,7 @@ def _basis(found: Sequence[Evidence], base: Evidence, score: Number) -> str:
 
 
 def _whose(found: Sequence[Evidence], score: Number) -> tuple[str, str]:
-    """Say which model is measured of which method, where that differs; and what is in the column of the other
-    measure."""
+    """Say which model is measured for which method, if that differs; and what the column of the other measure shows."""
     if not any(e.traits.personal and not e.reference for e in found):
         return "", ""
     own = [e.label for e in found if e.traits.personal]
@@ -98,7 +99,7 @@ def _whose(found: Sequence[Evidence], score: Number) -> tuple[str, str]:
 
 
 def _few(found: Sequence[Evidence], arm: Arm) -> list[str]:
-    """Return a word of doubt where scores are of few samples, or the round was chosen on few."""
+    """Return a warning if scores come from few samples, or if the round was chosen on few."""
     samples, out = arm.validation, []
     if arm.tested is not None and arm.tested < FEW_SAMPLES:
         out.append(f"Few samples: scores are of {arm.tested} test samples in each seed.")
@@ -120,13 +121,14 @@ def conclude(
     by: str = "",
     clients: Callable[[str, int, int, str], gains.ClientValues] = lambda *_: {},
 ) -> list[Case]:
-    """Return every case's evidence and verdict. Among the outcomes are those of the constant guess, by case
-    (`guess_of`); `tuned`: settings were looked for already; `by`: what methods are compared by ("clients", "test", or
-    what there is); `clients` gives the values of single clients, of an arm's name, a seed, a round and a metric.
+    """Return every case's evidence and verdict. The outcomes include those of the constant guess, by case (`guess_of`).
+    tuned: settings were already searched; by: what methods are compared by ("clients", "test", or "" for whichever
+    exists); clients: returns the values of single clients, for an arm's name, a seed, a round and a metric.
 
-    Methods are compared by the headline. Where no method beats the constant guess by it, they may still have learned to
-    tell classes apart, as where one class is far more common than the others: then by the first of `TELLING` by which
-    one does, at a level that counts the looks."""
+    Methods are compared by the headline. If no method beats the constant guess by it, they may still have learned to
+    tell classes apart, for example if one class is far more common than the others: then they are compared by the first
+    of `TELLING` by which one does, at a level corrected for the number of looks.
+    """
     out = []
     for name in dict.fromkeys(arm.case for arm in arms):
         mine = [arm for arm in arms if arm.case == name]
@@ -173,13 +175,13 @@ def _values(
     seed: int,
     round: int,
 ) -> gains.ClientValues:
-    """Return the values of single clients of the arm with this label; the constant guess has none."""
+    """Return the values of single clients for the arm with this label; empty for the constant guess."""
     return clients(names[label], seed, round, metric) if label in names else {}
 
 
 def _telling(measured: Sequence[Number], seeds: int) -> list[Number]:
-    """Return the headline, and what else may show that something was learned: one score of each metric in `TELLING`.
-    One or two seeds show too little for a second look."""
+    """Return the headline, and other scores that may show that something was learned: one per metric in `TELLING`. With
+    one or two seeds only the headline, since they show too little for a second look."""
     if seeds < 3:
         return [*measured[:1]]
     first = {score.metric: score for score in reversed(measured)}
@@ -189,7 +191,7 @@ def _telling(measured: Sequence[Number], seeds: int) -> list[Number]:
 
 def _looked(every: Sequence[tuple[Number, list[Evidence]]]) -> tuple[int, Number, list[Evidence]]:
     """Return how many scores were looked at, and the first by which some method beats the constant guess, with its
-    evidence; the headline where none does."""
+    evidence; the headline if none does."""
     for looks, (score, found) in enumerate(every, 1):
         guess = next((e for e in found if e.method == CONSTANT), None)
         methods = [e for e in found if e.complete and not e.reference]
@@ -199,7 +201,7 @@ def _looked(every: Sequence[tuple[Number, list[Evidence]]]) -> tuple[int, Number
 
 
 def _advice(arm: Arm, tuned: bool) -> str:
-    """What to try where no method has learned anything, the likeliest cause first."""
+    """Return what to try if no method has learned anything, the likeliest cause first."""
     data, rounds = arm.tables["data"], arm.tables["run"].get("rounds", 0)
     parts = ["--scale standard, which puts features into comparable units"] if arm.unscaled else []
     parts += [] if tuned else ["--tune 8, which looks for a learning rate"]
@@ -224,7 +226,7 @@ def _case(
 ) -> Case:
     judged, note = _judged(found, score)
     first = [e for e in judged if not e.reference] or judged
-    ranked = [e for e in first if e.complete] or first  # what diverged is no baseline
+    ranked = [e for e in first if e.complete] or first  # a method that diverged is no baseline
     base = next((e for e in ranked if e.method == "fedavg"), ranked[0])
     target = target if target is not None else evidence.target_of(base, score)
     for each in found:
@@ -238,8 +240,8 @@ def _case(
 
 
 def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], list[str]]:
-    """Of each method, through each channel, the setting with the best validation score; without validation data, by the
-    score itself. Channels are compared, not chosen: one that costs accuracy for bytes would never be."""
+    """Return for each method, and each channel, the setting with the best validation score (without validation data,
+    the best score), and notes. Channels are compared, not chosen: one that trades accuracy for bytes would never be."""
     out, blind = [], False
     for kind in dict.fromkeys(map(_kind, found)):
         mine = [e for e in found if _kind(e) == kind]
@@ -257,7 +259,7 @@ def _judged(found: Sequence[Evidence], score: Number) -> tuple[list[Evidence], l
 
 
 def _kind(evidence: Evidence) -> tuple[str, str]:
-    """Return the method, and the channel where there are several."""
+    """Return the method, and the channel if there are several."""
     return evidence.method, next((word for word in evidence.label.split() if word.startswith("channel=")), "")
 
 
@@ -273,8 +275,8 @@ def columns(case: Case) -> dict[str, Column]:
 
 
 def _scores(case: Case) -> dict[str, Column]:
-    """What methods are compared by, and the other of the two measures: the mean over clients' own data, and the global
-    model on the test set."""
+    """Return the columns of scores: the one that methods are compared by, and the other of the two measures, the mean
+    over clients' own data and the global model on the test set."""
     base, score = case.base, case.score
     own, test_set = (NUMBERS[key].short for key in ("clients_accuracy_mean", "test_accuracy"))
     by_clients = case.personal and not score.key.startswith("test_")
@@ -297,7 +299,7 @@ def _scores(case: Case) -> dict[str, Column]:
 
 
 def _model(e: Evidence) -> str:
-    """Whose model it is that is measured."""
+    """Return which model is measured."""
     return NOTHING if e.method == CONSTANT else "own" if e.traits.personal else "shared"
 
 
@@ -320,7 +322,7 @@ def _sure(e: Evidence, case: Case) -> str:
 
 
 def _clients(case: Case) -> dict[str, Column]:
-    """Return the spread over clients, how many gain, and how clients fare that come later."""
+    """Return the columns about clients: their spread, how many gain, and how later clients fare."""
     unit = case.score.unit
     worst, variance = (NUMBERS[f"clients_accuracy_{name}"].short for name in ("worst20", "variance_pp2"))
     out: dict[str, Column] = {worst: lambda e: _figure(e.worst, unit, False)}
@@ -339,7 +341,7 @@ def _clients(case: Case) -> dict[str, Column]:
 
 
 def network_titles(case: Case) -> dict[str, str]:
-    """Return the columns of clients' own data by network, where clients have different ones: title -> network."""
+    """Return the columns of clients' own data by network, if clients have different ones: title -> network."""
     return {f"own data, {name}": name for name, values in case.base.networks.items() if known(values)}
 
 
@@ -348,7 +350,7 @@ def _of_network(e: Evidence, name: str, unit: str) -> str:
 
 
 def _costs(case: Case) -> dict[str, Column]:
-    """Rounds, bytes and time, the scores at equal cost, and what a method asks for."""
+    """Return the columns about costs: rounds, bytes and time, scores at equal cost, and what a method requires."""
     unit = case.score.unit
     to = "no target" if case.target is None else figure(unit, [case.target])
 
@@ -382,7 +384,7 @@ def _percent(shares: Sequence[float | None]) -> str:
 
 
 def _figure(values: Sequence[float], unit: str, spread: bool = True) -> str:
-    """83.8 % ±1.2, for a table."""
+    """Return mean and spread for a table: 83.8 % ±1.2."""
     return figure(unit, values, spread).replace(" ± ", " ±") if values else NOTHING
 
 
@@ -397,7 +399,7 @@ def _diverged(e: Evidence) -> str:
 
 
 def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]]:
-    """Return the table, row by row: methods first, then the reference lines."""
+    """Return the table's rows: methods first, then the reference lines."""
     chosen = {title: show for title, show in columns(case).items() if titles is None or title in titles}
     ordered = sorted(case.found, key=lambda e: e.reference)
     return [{title: show(e) for title, show in chosen.items()} for e in ordered]
@@ -407,7 +409,7 @@ def rows(case: Case, titles: Sequence[str] | None = None) -> list[dict[str, str]
 
 
 def write(folder: Path, cases: Sequence[Case], jobs: Sequence[Job], facts: dict[str, Any]) -> dict[str, Any]:
-    """comparison.json, .csv and .md; gives back what the first holds."""
+    """Write comparison.json, .csv and .md; return the content of the first."""
     lines = [line for case in cases for line in ([f"{case.name}:"] if case.name else []) + case.lines]
     lines += facts.get("notes", [])
     table = [({"data": case.name} if case.name else {}) | row for case in cases for row in rows(case)]
@@ -442,7 +444,7 @@ def _plain(case: Case) -> dict[str, Any]:
 
 
 def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
-    """One row a run, for other programs."""
+    """Return a CSV with one row per run, for other programs."""
     numbers = (
         "final",
         "selected",
@@ -466,14 +468,14 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
     for job in jobs:
         e = found[job.arm.case, job.arm.label]
         k = e.seeds.index(job.seed)
-        through = [seed for seed in e.seeds if seed not in e.diverged]  # the seeds that `numbers` are of
+        through = [seed for seed in e.seeds if seed not in e.diverged]  # the seeds behind `numbers`
         values: list[Any] = []
         for got in (*(getattr(e, name) for name in numbers), *(e.others.get(name, []) for name in others)):
             there = job.seed in through and len(got) == len(through)
             values.append(got[through.index(job.seed)] if there else "")
         for got in (*(e.networks.get(name) for name in networks), *(getattr(e, name) for name in each)):
             values.append("" if not got or got[k] is None else got[k])
-        # what a reference line would send is nobody's traffic
+        # a reference line sends nothing in reality
         none = ("rounds_to", "bytes_to", "bytes") if e.reference else ()
         values += ["" if name in none or (v := getattr(e, name)[k]) is None else v for name in whole]
         head = [job.arm.case, e.method, e.label, job.seed, e.diverged.get(job.seed, "")]
@@ -496,7 +498,7 @@ def _markdown(cases: Sequence[Case], facts: dict[str, Any]) -> str:
 
 
 def _grid(titles: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table in Markdown; nothing without rows."""
+    """Return a table in Markdown; empty if it has no rows."""
     if not table:
         return []
     body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table]
@@ -504,7 +506,7 @@ def _grid(titles: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _folded(case: Case) -> list[str]:
-    """Return the tests behind the verdict, folded."""
+    """Return the tests behind the verdict, in a fold."""
     if not case.verdict.claims:
         return []
     head = ["", "<details><summary>The statistics behind it</summary>", "", METHOD_OF_TESTS, ""]
@@ -520,7 +522,7 @@ METHOD_OF_TESTS = (
 
 
 def statistics_rows(case: Case) -> list[list[str]]:
-    """Return the tests, for a table that people read."""
+    """Return the tests as a table for people."""
     out = []
     for claim in case.verdict.claims.values():
         t = claim.test
@@ -533,12 +535,12 @@ def statistics_rows(case: Case) -> list[list[str]]:
 
 
 def p_word(p: float) -> str:
-    """p for a table."""
+    """Return p for a table."""
     return "<0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def tuning_notes(arms: Sequence[Arm], found: dict[str, Tuned], rounds: int, seed: int) -> list[str]:
-    """What tuning chose, a line in all."""
+    """Return one line about what tuning chose."""
     if not found:
         return []
     parts = []

@@ -1,7 +1,7 @@
-"""Which method for which wish, in plain words: a pure function of the evidence.
+"""Which method suits which wish, in plain words: a pure function of the evidence.
 
-The verdict is one table: what you care about, the method, how sure. A method is called surely better only where
-claims.py says so, which corrects for everything that is tested. All else is named with the reason for doubt.
+The verdict is one table: what you care about, the method, how sure. A method is called surely better only if claims.py
+says so, which corrects for everything that is tested. Everything else is named with the reason for doubt.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from unalike.results import stats
 from unalike.results.evidence import Evidence, figure, gap, known
 from unalike.text import decimal, listed, size
 
-NO_VERDICT = "In short: no verdict"  # how a comparison begins that ends without one
-SURE = "sure"  # how the third column begins where something is claimed
+NO_VERDICT = "In short: no verdict"  # first words of a comparison without a verdict
+# first word of the third column if something is claimed
+SURE = "sure"
 MORE_SEEDS = "--budget adds seeds until it is decided"
 
 
@@ -34,8 +35,8 @@ class Answer:
 
 @dc.dataclass
 class Verdict:
-    """The answer in short and notes ("Title: sentence"), the table, and the tests behind it; `decided`: more seeds
-    would not change what is named."""
+    """The answer in short and notes ("Title: sentence"), the table, and the tests behind it; decided: more seeds would
+    not change the answer."""
 
     lines: list[str]
     answers: list[Answer] = dc.field(default_factory=list)
@@ -43,7 +44,7 @@ class Verdict:
     decided: bool = True
 
     def statistics(self) -> list[dict[str, Any]]:
-        """Return the tests as rows of a table."""
+        """Return the tests behind the verdict as rows of a table."""
         return [_statistics(claim) for claim in self.claims.values()]
 
 
@@ -58,8 +59,9 @@ def verdict(
 ) -> Verdict:
     """Judge the methods against the baseline and the reference lines.
 
-    `tried`: settings that were run, where they are more than those that are judged; `advice`: what to try where no
-    method has learned anything; `looks`: by how many scores that was asked."""
+    tried: all settings that were run, if they are more than the judged ones; advice: what to try if no method has
+    learned anything; looks: the number of scores by which that was asked.
+    """
     methods = [e for e in found if not e.reference and e.complete]
     references = {e.method: e for e in found if e.reference}
     diverged = notes.diverged(tried or found)
@@ -71,7 +73,7 @@ def verdict(
         assert guess is not None
         return Verdict([f"{NO_VERDICT}; no method has learned anything here.",
                         *notes.nothing_learned(methods, guess, score, advice), *diverged])  # fmt: skip
-    blind = base in methods and base not in able  # a baseline that has learned nothing
+    blind = base in methods and base not in able  # the baseline has learned nothing
     measures = _measures(methods, base, references, score, target)
     claims = make(measures)
     judge = _Judge(methods, base, score, claims, measures, blind)
@@ -89,7 +91,8 @@ def verdict(
 def _measures(
     methods: Sequence[Evidence], base: Evidence, references: dict[str, Evidence], score: Number, target: float | None
 ) -> list[Measure]:
-    """What is tested: first what methods are compared by, then everything else that someone may care about."""
+    """Return everything that is tested: first the score that methods are compared by, then all else that someone may
+    care about."""
     larger, unit = score.larger, score.unit
     word = "highest" if larger else "lowest"
     show = lambda e: figure(unit, e.selected, False)  # noqa: E731
@@ -106,7 +109,8 @@ def _measures(
 
 
 def _of_newcomers(methods: Sequence[Evidence], base: Evidence, score: Number) -> list[Measure]:
-    """Return the clients that took no part in training, where they were judged; a method may have no model for them."""
+    """Return the measure for clients that took no part in training, if they were evaluated; a method may have no model
+    for them."""
     rated = [m for m in methods if len(m.new) == len(m.seeds)]
     other = base if base in rated and len(rated) > 1 else None
     show = lambda e: figure(score.unit, e.new, False)  # noqa: E731
@@ -115,7 +119,8 @@ def _of_newcomers(methods: Sequence[Evidence], base: Evidence, score: Number) ->
 
 
 def _of_target(methods: Sequence[Evidence], base: Evidence, score: Number, target: float | None) -> list[Measure]:
-    """Fewest rounds and fewest bytes to the target; a method that missed it in some seed cannot win."""
+    """Return the measures of fewest rounds and fewest bytes to the target; a method that missed it in some seed cannot
+    win."""
     reached = [m for m in methods if m.reached == len(m.seeds)]
     if target is None or not reached:
         return []
@@ -142,7 +147,7 @@ POOLED, ALONE = "all data in one place", "federating at all"
 
 
 def _of_references(methods: Sequence[Evidence], references: dict[str, Evidence], score: Number) -> list[Measure]:
-    """Where methods stand between no cooperation and all data in one place."""
+    """Return the measures of where methods stand between no cooperation and all data in one place."""
     out, unit = [], score.unit
     pooled, alone = references.get("centralized"), references.get("local-only")
     if pooled is not None and pooled.complete:
@@ -158,7 +163,7 @@ def _of_references(methods: Sequence[Evidence], references: dict[str, Evidence],
 
 @dc.dataclass
 class _Judge:
-    """The methods, the tests of them, and the words for both; `blind`: the baseline is not shown to have learned."""
+    """The methods, their tests, and the words for both; blind: the baseline is not shown to have learned."""
 
     methods: Sequence[Evidence]
     base: Evidence
@@ -177,7 +182,7 @@ class _Judge:
 
     @property
     def least(self) -> int:
-        """The fewest seeds after which a method can be surely better."""
+        """Return the fewest seeds after which a method can be surely better."""
         return stats.least_seeds(level_of_headline(self.claims, self.headline.wish))
 
     def claim(self, measure: Measure, method: Evidence) -> Claim | None:
@@ -214,7 +219,7 @@ class _Judge:
         return "no other is ahead"
 
     def _how(self, measure: Measure, method: Evidence) -> str:
-        """Return how sure it is that this method is better than the one it is tested against."""
+        """Return in words how sure it is that this method is better than the one it is tested against."""
         claim = self.claim(measure, method)
         assert claim is not None and measure.other is not None
         if self.seeds == 1:
@@ -232,12 +237,12 @@ class _Judge:
         return f"luck alone does that in {_percent(chance)} of comparisons"
 
     def _level(self, measure: Measure, chosen: Evidence, better: Sequence[Evidence]) -> str:
-        """Name the others that are surely better too and not shown to be worse than the chosen one."""
+        """Name other methods that are surely better too and not shown to be worse than the chosen one."""
         level = [m.label for m in better if m is not chosen and not _behind(measure, m, chosen)]
         return f"; {listed(level)} may be as good" if level else ""
 
     def _reference(self, measure: Measure) -> Answer:
-        """Return the best method against training alone, or against all data in one place."""
+        """Return the answer for the best method against training alone, or against all data in one place."""
         other = measure.other
         assert other is not None
         better = self.better(measure)
@@ -260,7 +265,7 @@ class _Judge:
         return Answer("is it worth federating (own data)", f"{worth}: {numbers}", sure)
 
     def simplest(self) -> list[Answer]:
-        """Occam: the baseline unless something is surely better; then the simplest that keeps up with the best."""
+        """Return the baseline unless some method is surely better; then the simplest that keeps up with the best."""
         if len(self.methods) < 2 or (self.blind and self.clear() is None):
             return []
         clear = self.clear()
@@ -274,7 +279,8 @@ class _Judge:
         return [Answer("the simplest that is not worse", simplest.label, words or "the best by itself")]
 
     def clear(self) -> tuple[Evidence, Evidence] | None:
-        """Of the methods that are surely better than the baseline the best, and the simplest that keeps up with it."""
+        """Return, among methods surely better than the baseline, the best one and the simplest that keeps up with
+        it."""
         better = self.better(self.headline)
         if not better:
             return None
@@ -342,7 +348,7 @@ class _Judge:
         return [f"How sure: {test}{few if self.seeds < least else ''}."]
 
     def worse(self) -> list[str]:
-        """Return the methods that are surely worse than the baseline."""
+        """Return sentences on the methods that are surely worse than the baseline."""
         if len(self.methods) < 2:
             return []
         found = [c for m in self.methods if (c := self.claim(self.headline, m)) and c.sure and not c.better]
@@ -351,14 +357,14 @@ class _Judge:
 
 
 def _behind(measure: Measure, method: Evidence, best: Evidence) -> bool:
-    """Return whether a method is shown to be behind another; no claim is made of it, so it is not corrected."""
+    """Return whether a method is shown to be behind another; it is not printed as a claim, so it is not corrected."""
     test = stats.sequential(measure.values(method), measure.values(best))
     return test.p <= stats.ALPHA and (test.difference < 0) == measure.larger
 
 
 def _ahead(judge: _Judge, alone: Evidence | None, score: Number) -> str:
-    """Return a warning behind the answer in short: training alone serves clients better than the method that it names.
-    Only where personal models are compared, which are for clients' own data."""
+    """Return a warning if training alone serves clients better than the method named in the answer. Only if personal
+    models are compared, which are meant for clients' own data."""
     clear = judge.clear() if len(judge.methods) > 1 else None
     named = clear[1] if clear else judge.base
     rated = alone is not None and len(alone.own) == len(named.own) == len(named.seeds)
@@ -371,9 +377,9 @@ def _ahead(judge: _Judge, alone: Evidence | None, score: Number) -> str:
 
 
 def learned(methods: Sequence[Evidence], guess: Evidence, score: Number, looks: int = 1) -> list[Evidence]:
-    """Return the methods that are shown to be better than a constant guess, each in a one-sided test; where it is a
-    further look, after others in vain, corrected for all methods and looks. One or two seeds cannot show it: there a
-    method need only be better in each."""
+    """Return the methods that are shown to be better than a constant guess, each by a one-sided test; for a further
+    look, after others in vain, corrected for all methods and looks. One or two seeds cannot show it: then a method need
+    only be better in each."""
     tests = len(methods) * looks if looks > 1 else 1
 
     def beats(method: Evidence) -> bool:

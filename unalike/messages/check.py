@@ -1,4 +1,4 @@
-"""The checks that both ends make of a message: a client of a request, a server of a reply."""
+"""Checks of messages at both ends: a client checks requests, a server checks replies."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from unalike.nn.task import Task
 from unalike.text import printable
 
 MAX_FIELDS = 64
-DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)  # what a request may bring
-SPLITS = ("test", "validation")  # what a client may be asked to evaluate on
-LARGEST_LOSS = 1e15  # a loss or metric beyond this is no measurement, and would be all that a mean shows
-LARGEST = 1e12  # of a number in an update, beside the largest of the model: more ends everybody's run
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)  # dtypes that a request may have
+# splits that a client may be asked to evaluate on
+SPLITS = ("test", "validation")
+# a larger loss or metric is no measurement, and would dominate any mean
+LARGEST_LOSS = 1e15
+# most that a number in an update may exceed the model's largest: more would ruin the run for all
+LARGEST = 1e12
 LOSS_FIELD = Field("scalar", read="each", weight="one")
 
 
@@ -31,7 +34,7 @@ LOSS_FIELD = Field("scalar", read="each", weight="one")
 
 
 def asked_call(header: dict[str, Any], method: Method) -> Call:
-    """Return the call of a request: it must name this version, this method, and a function that may be called."""
+    """Return the call of a request; it must name this version, this method, and a function that may be called."""
     evaluation = header.get("kind") == "evaluate"
     expected = {"kind": "evaluate" if evaluation else "request", **identity(method)}
     for key, value in expected.items():
@@ -74,9 +77,8 @@ def _evaluation(header: dict[str, Any]) -> Evaluate:
 
 
 def check_fields(tensors: dict[str, Tensor], task: Task) -> None:
-    """Check a request's numbers: of the expected kinds, all finite; the model and its statistics have their shape,
-    perhaps several in a stack. (What else a function reads, it checks by using it: requests' fields are not
-    declared.)"""
+    """Check a request's tensors: the expected dtypes, all finite; the model and its statistics have their shape,
+    perhaps several in a stack. (Other fields are not declared; a function checks them by using them.)"""
     if len(tensors) > MAX_FIELDS:
         raise UnalikeError(f"The request has {len(tensors)} fields: at most {MAX_FIELDS} are taken.")
     shapes = {"w": [task.layout.size], BUFFERS: [task.buffer_layout.size]}
@@ -91,7 +93,7 @@ def check_fields(tensors: dict[str, Tensor], task: Task) -> None:
 
 
 def take_told(tensors: dict[str, Tensor], wanted: Iterable[str]) -> dict[str, float]:
-    """Take out of a request's fields what the server tells of the run's channel: these numbers, each above 0."""
+    """Remove from a request's fields the channel's values that the server tells: these numbers, each above 0."""
     told = {name.removeprefix(TOLD): tensors.pop(name) for name in [*tensors] if name.startswith(TOLD)}
     if told.keys() != {*wanted}:
         raise UnalikeError(
@@ -111,8 +113,8 @@ def _named(names: Iterable[str]) -> str:
 
 
 def reply_fields(method: Method, task: Task) -> dict[str, Field]:
-    """Return what a reply may hold: the fields that the method declares, the mean training loss, and BatchNorm's
-    statistics where the server averages them."""
+    """Return the fields that a reply may have: those that the method declares, the mean training loss, and BatchNorm's
+    statistics if the server averages them."""
     if LOSS in method.sends or BUFFERS in method.sends:
         taken = LOSS if LOSS in method.sends else BUFFERS
         raise UnalikeError(f"{type(method).__name__} declares a field {taken!r}: that name is reserved, take another.")
@@ -152,9 +154,9 @@ def received_outcome(
     read: Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], dict[str, Any]]],
     hidden: bool = False,
 ) -> Outcome:
-    """Return a client's reply as an outcome: it answers this request, is of this client's size, and all its numbers
-    are finite and of the task's dtype. read: makes of what was sent a stack of one, and more to say of it. hidden: it
-    says neither its size nor its work nor its loss."""
+    """Return a client's reply as an outcome. It must answer this request and have this client's number of samples; all
+    its numbers must be finite and of the task's dtype. read: turns the sent tensors into a stack of one, and further
+    values of the outcome. hidden: the reply tells neither its samples nor its work nor its loss."""
     header, sent = wire.decode(answer)
     if header.get("kind") == "error":
         raise UnalikeError(printable(header.get("reason"), 500))
@@ -183,7 +185,7 @@ def received_outcome(
     # metrics are computed in double precision
     kinds = (task.dtype, torch.float64) if asked.get("kind") == "evaluate" else (task.dtype,)
     for name, value in up.items():
-        # which of these it must be, `check_kinds` and `check_evaluation` say; sealed rows are bytes
+        # `check_kinds` and `check_evaluation` decide which of these it must be; sealed rows are bytes
         if value.dtype not in (*kinds, torch.int64, torch.int32, torch.bool, torch.uint8):
             raise UnalikeError(f"its {printable(name)!r} is {value.dtype}: it must be {task.dtype}.")
         if value.is_floating_point() and not torch.isfinite(value).all():
@@ -193,13 +195,13 @@ def received_outcome(
 
 
 def unreadable(error: Exception) -> str:
-    """Return why an answer is of no use; what nobody foresaw is named by its kind."""
+    """Return why an answer is not usable; an unexpected error is named by its type."""
     return str(error) if isinstance(error, UnalikeError) else f"its answer cannot be read ({line_of(error)})."
 
 
 def check_kinds(up: Mapping[str, Tensor], like: Mapping[str, Tensor], most: float, weight: int) -> None:
-    """Check that the fields of a reply are of the kinds that the function sends (`like`: what a stand-in sends), and of
-    a size that cannot spoil a sum: floats up to `most`, whole numbers up to what 64 bits hold of `weight` of them."""
+    """Check that the fields of a reply have the dtypes that the function sends (`like`: a stand-in's reply), and values
+    that cannot spoil a sum: floats up to `most`, whole numbers so small that `weight` of them fit into 64 bits."""
     for name, value in up.items():
         if name in like and value.dtype != like[name].dtype:
             raise UnalikeError(f"its {name!r} is {value.dtype}: it must be {like[name].dtype}.")
@@ -212,7 +214,7 @@ def check_kinds(up: Mapping[str, Tensor], like: Mapping[str, Tensor], most: floa
 
 def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:
     """Check a client's answer to an evaluation: a number in its range for the loss and every metric (one that is not
-    defined for its samples is left out), and means of every statistic that can be those of samples."""
+    defined for its samples is left out), and means of every statistic that are possible for samples."""
     metrics, means = task.metrics_for(y), statistics(task.metrics_for(y))
     names = {"loss", *metrics, *(MEANS + name for name in means)}
     needed = names - {name for name, metric in metrics.items() if not metric.always}
@@ -233,7 +235,7 @@ def check_evaluation(up: Mapping[str, Tensor], task: Task, y: Tensor) -> None:
 
 
 def sent_loss(sent: dict[str, Tensor]) -> float:
-    """Take the training loss out of a reply's fields; NaN where the client did not train."""
+    """Remove the training loss from a reply's fields and return it; NaN if the client did not train."""
     value = sent.pop(LOSS, None)
     if value is None:
         return float("nan")
@@ -243,7 +245,7 @@ def sent_loss(sent: dict[str, Tensor]) -> float:
 
 
 def check_allowed(method: Method, allowed: bool, whose: str) -> None:
-    """Refuse a method that sends samples where that is not allowed; whose: "run" or "client", in the message."""
+    """Refuse a method that sends samples if that is not allowed; whose: "run" or "client", for the message."""
     if method.ships and not allowed:
         raise UnalikeError(
             f"{type(method).__name__} sends clients' own samples to the server ({method.ships}): this {whose} must "

@@ -1,4 +1,4 @@
-"""Requests from the server, made from what a method sends; and their parts put together again."""
+"""Make requests from what a method sends, and put their parts together again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.nn.task import Task
 
-TOLD = ":"  # prefix of the parts of a message that are the channel's: no field of a method has it
+# prefix of the channel's parts of a message: no method's field has it
+TOLD = ":"
 
 
 def message_parts(
     message: Mapping[str, Any], count: int, values: Mapping[str, Any], task: Task
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Divide a message to `count` clients: what all get, with the statistics among the server's values, and the rows
-    that differ. `Vectors` stay as they are: each client gets its own architecture's part."""
+    """Divide a message to `count` clients into the part for all, including BatchNorm's statistics from the server's
+    values, and the rows that differ. `Vectors` stay as they are: each client gets its own architecture's part."""
     shared, rows = {}, {}
     for name, value in message.items():
         if isinstance(value, PerClient):
@@ -38,7 +39,7 @@ def message_parts(
 
 
 def _count(rows: Any) -> int:
-    """Return how many rows there are; those of several architectures together."""
+    """Return the number of rows; for several architectures, the total."""
     return sum(len(part) for _, part in rows.items()) if isinstance(rows, Vectors) else len(rows)
 
 
@@ -67,7 +68,7 @@ def identity(method: Method) -> dict[str, Any]:
 
 
 def request_header(method: Method, call: Call) -> dict[str, Any]:
-    """Return what a request says about itself."""
+    """Return a request's header."""
     kind: dict[str, Any] = {"kind": "request", "function": call.function}
     if isinstance(call.function, Evaluate):
         kind = {"kind": "evaluate", "function": "personal", "split": call.function.split}
@@ -75,12 +76,12 @@ def request_header(method: Method, call: Call) -> dict[str, Any]:
 
 
 def told_parts(call: Call) -> dict[str, Tensor]:
-    """Return what the run's channel tells all clients, as parts of a request."""
+    """Return the channel's values for all clients, as parts of a request."""
     return {TOLD + name: torch.tensor(value, dtype=torch.float64) for name, value in call.told.items()}
 
 
 class Asked(NamedTuple):
-    """A request as a client reads it, once: its header, its numbers, and the bytes that it came as."""
+    """A request as a client has read it: its header, its tensors, and its original bytes."""
 
     header: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -88,7 +89,7 @@ class Asked(NamedTuple):
 
     @property
     def digest(self) -> bytes:
-        """The hash by which a request that comes again is known."""
+        """Return the hash by which a repeated request is recognised."""
         sha = hashlib.sha256()
         for part in self.parts:
             sha.update(part)
@@ -101,7 +102,7 @@ def asked(parts: Sequence[bytes]) -> Asked:
 
 
 def united(parts: Iterable[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Join the parts of a message; no part may say again what another said."""
+    """Join the parts of a message; refuse parts that repeat a name."""
     header: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for part in parts:

@@ -1,7 +1,7 @@
-"""Rows that clients seal for each other: what both ends and the server in between say and check of them.
+"""Rows that clients seal for each other: the messages about them, and the checks at both ends and at the server.
 
-A sender encrypts a row under a key of its own making and sends it with its reply. When the server half passes the row
-on, the server asks the sender to wrap that key for the receiver, and gives the receiver both. Encryption itself is in
+A sender encrypts a row under a fresh key and sends it with its reply. When the server half passes the row on, the
+server asks the sender to wrap that key for the receiver, and gives the receiver both. The encryption itself is in
 `unalike.network.seal`.
 """
 
@@ -22,10 +22,13 @@ from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.nn.task import Task
 
-OVERHEAD = 28  # bytes that a sealed row is longer: a nonce of 12 and a tag of 16
-MOST = 1 << 16  # keys that one request may ask to wrap
+# additional bytes of a sealed row: a nonce of 12 and a tag of 16
+OVERHEAD = 28
+# most keys that one request may ask to wrap
+MOST = 1 << 16
 
-About = dict[str, int | str]  # what a row or a key is bound to: it opens under this description and no other
+# the description that a row or a key is bound to: it opens under no other
+About = dict[str, int | str]
 
 
 class Sealer(Protocol):
@@ -37,7 +40,7 @@ class Sealer(Protocol):
         ...
 
     def wrap(self, key: bytes, receiver: str, about: About) -> bytes:
-        """Return the key, readable by the owner of the public key `receiver` alone."""
+        """Return the key encrypted so that only the owner of the public key `receiver` can read it."""
         ...
 
     def unwrap(self, wrapped: bytes, sender: str, about: About) -> bytes:
@@ -45,17 +48,17 @@ class Sealer(Protocol):
         ...
 
     def open(self, row: bytes, key: bytes, about: About) -> bytes:
-        """Return the row."""
+        """Return the opened row."""
         ...
 
 
 def row_about(run: str, round: int, exchange: int, field: str, sender: int) -> About:
-    """Return what a sealed row is bound to."""
+    """Return the description that a sealed row is bound to."""
     return {"run": run, "round": round, "exchange": exchange, "field": field, "sender": sender}
 
 
 def key_about(row: About, receiver: int, part: str, at: int) -> About:
-    """Return what a wrapped key is bound to: the row, and where it may be used."""
+    """Return the description that a wrapped key is bound to: the row, and where it may be used."""
     return {**row, "receiver": receiver, "part": part, "at": at}
 
 
@@ -71,7 +74,7 @@ def peer_payload(rows: Tensor, field: Field) -> int:
 def take_sealed(
     up: dict[str, Tensor], fields: Mapping[str, Field], task: Task, method: Method
 ) -> dict[str, Tensor] | None:
-    """Take the sealed fields out of a reply: of them the server knows only how long they must be."""
+    """Remove the sealed fields from a reply; the server can check only their length."""
     names = [name for name in up if name in fields and fields[name].read == "sealed"]
     for name in names:
         want = math.prod(fields[name].resolve(task.sizes, method)) * task.dtype.itemsize + OVERHEAD
@@ -81,7 +84,7 @@ def take_sealed(
 
 
 def unsealed(call: Call, fields: Mapping[str, Field], task: Task, method: Method) -> Call:
-    """Return the call with zeros for sealed rows, so that it can be rehearsed without them."""
+    """Return the call with zeros for sealed rows, so that it can be rehearsed."""
     zeros = {
         part: torch.zeros(1, *fields[some.field].resolve(task.sizes, method), dtype=task.dtype, device=task.device)
         for part, some in call.parcels.items()
@@ -90,7 +93,7 @@ def unsealed(call: Call, fields: Mapping[str, Field], task: Task, method: Method
 
 
 def wrapped_keys(answer: bytes, asked: dict[str, Any], count: int) -> list[str]:
-    """Return the keys that a sender has wrapped; refuse another answer."""
+    """Return the keys that a sender has wrapped; refuse a malformed answer."""
     header, _ = wire.decode(answer)
     if header.get("kind") != "reply":
         raise UnalikeError(str(header.get("reason"))[:500])
@@ -110,7 +113,7 @@ def text_of(data: bytes) -> str:
 
 @dc.dataclass(frozen=True)
 class Wrap:
-    """One key to wrap: of the row of this field that the client sent in this exchange, for this receiver."""
+    """One key to wrap: for the row of this field that the client sent in this exchange, and for this receiver."""
 
     field: str
     exchange: int
@@ -121,7 +124,7 @@ class Wrap:
 
 @dc.dataclass(frozen=True)
 class Delivery:
-    """A sealed part of a request: whose row it is, and the wrapped key."""
+    """A sealed part of a request: its sender, and the wrapped key."""
 
     field: str
     exchange: int
@@ -138,7 +141,7 @@ class Delivery:
 
 
 def asked_wraps(header: dict[str, Any]) -> list[Wrap]:
-    """Return which keys a request asks to wrap; refuse one that is not made as it should be."""
+    """Return which keys a request asks to wrap; refuse a malformed one."""
     rows = header.get("rows")
     if not isinstance(rows, list) or not 0 < len(rows) <= MOST:
         raise UnalikeError(f"The request to wrap keys names {reprlib.repr(rows)}: it must be a list of rows.")
@@ -148,7 +151,7 @@ def asked_wraps(header: dict[str, Any]) -> list[Wrap]:
 
 
 def deliveries(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Delivery]:
-    """Take out of a request's header what it says about sealed parts."""
+    """Remove the descriptions of sealed parts from a request's header and return them."""
     told = header.pop("sealed", None)
     if told is None:
         return {}
@@ -185,7 +188,7 @@ def bytes_of(name: str, value: Tensor, dtype: torch.dtype) -> bytes:
 
 
 def row_of(data: bytes, part: str, field: Field | None, task: Task, method: Method) -> Tensor:
-    """Return the row that another client sealed: it has the shape that the method declares."""
+    """Return the row that another client sealed; check that it has the shape that the method declares."""
     if field is None or field.read != "sealed":
         raise UnalikeError(f"The request brings {part!r} from another client, and {type(method).__name__} seals none.")
     shape = field.resolve(task.sizes, method)

@@ -1,7 +1,7 @@
-"""Messages as bytes: safetensors with a JSON header. No pickle, nothing that could run.
+"""Messages as bytes: safetensors with a JSON header. No pickle, no code that could run.
 
-Layout: the safetensors format, whose metadata holds one entry "unalike" with the header. A reader checks the header
-and the declared fields before it looks at a number.
+Layout: the safetensors format, whose metadata holds one entry "unalike" with the header. A reader checks the header and
+the declared fields before it uses a number.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ MAX_HEADER = 8 << 20
 
 
 def encode(header: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
-    """One message. Tensors of no elements and 0-dimensional ones are kept as they are."""
-    # tensors that share memory (an expanded row, a view, one tensor under two names) are written out each on its own
+    """Return one message as bytes. Empty and 0-dimensional tensors keep their shapes."""
+    # tensors that share memory (an expanded row, a view, one tensor under two names) are written out separately
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     return safetensors.torch.save(plain, metadata={"unalike": json.dumps({"format": FORMAT, **header})})
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a message; anything else is one clear error."""
+    """Return the header and tensors of a message; anything else gives one clear error."""
     header = _header(data)
     try:
         tensors = safetensors.torch.load(data)
-    except Exception as error:  # safetensors, torch and Python each have their own for bytes that lie
+    # safetensors, torch and Python each raise their own errors for malformed bytes
+    except Exception as error:
         what = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnalikeError(f"A message of {len(data)} bytes is not readable as safetensors: {what}.") from error
     return header, tensors
 
 
 def payload(tensors: dict[str, Tensor]) -> int:
-    """The bytes of the numbers themselves: what methods are compared by."""
+    """Return the bytes of the numbers themselves, by which methods are compared."""
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 

@@ -15,8 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 # One colour per method, of the same hue in both schemes: at least 3 : 1 against the page, and far enough from each
-# other for
-# people who see no red or no green (tests/report/test_report.py computes both).
+# other for people who see no red or no green (tests/report/test_report.py computes both).
 LIGHT = ("#3e7ff6", "#af2f2d", "#3f997f", "#4a2eab", "#b37600", "#8b3062", "#007f9b", "#572601")
 DARK = ("#5faaf7", "#f09d97", "#9ffed8", "#805bdb", "#f3c112", "#ac5182", "#6cd9f8", "#e1762b")
 
