@@ -105,7 +105,12 @@ def fold(key: Tensor, number: Tensor | int) -> Tensor:
 
 def whole(key: Tensor, counter: Tensor) -> Tensor:
     """Return whole numbers from 0 to 2**24 - 1, which float32 and float64 hold exactly."""
-    return (bits(key, counter) >> 40) & 0xFFFFFF
+    return whole_of(bits(key, counter))
+
+
+def whole_of(bits: Tensor) -> Tensor:
+    """Return the whole numbers from 0 to 2**24 - 1 that these bits hold."""
+    return (bits >> 40) & 0xFFFFFF
 
 
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -136,9 +141,13 @@ def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float
 
 
 def _normal(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
-    z = bits(key, counter)
-    radius = (((z >> 40) & 0xFFFFFF).to(dtype) + 1) / (1 << 24)
-    angle = ((z >> 8) & 0xFFFFFF).to(dtype) * (2 * math.pi / (1 << 24))
+    return normal_of(bits(key, counter), dtype)
+
+
+def normal_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the standard normal numbers that these bits hold (Box-Muller)."""
+    radius = (whole_of(bits).to(dtype) + 1) / (1 << 24)
+    angle = ((bits >> 8) & 0xFFFFFF).to(dtype) * (2 * math.pi / (1 << 24))
     return torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)
 
 

@@ -21,16 +21,17 @@ def picture_model(first="relu"):
     )  # fmt: skip
 
 
-def text_model(**options):
+def text_model(kind=nn.LSTM, **options):
     class Text(nn.Module):
         def __init__(self):
             super().__init__()
             self.embedding = nn.Embedding(11, 3)
-            self.lstm = nn.LSTM(3, 5, batch_first=True, **options)
+            self.lstm = kind(3, 5, batch_first=True, **options)
             self.head = nn.Linear(10 if options.get("bidirectional") else 5, 5)
 
         def forward(self, x):
-            y, (hidden, _) = self.lstm(self.embedding(x))
+            y, state = self.lstm(self.embedding(x))
+            hidden = state[0] if kind is nn.LSTM else state
             return self.head(y.mean(1) + hidden.mean(0).mean(-1, keepdim=True))
 
     return Text()
@@ -42,6 +43,14 @@ MODELS = {
     "one layer": (text_model, lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "two layers": (lambda: text_model(num_layers=2), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "both ways": (lambda: text_model(bidirectional=True), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+    "GRU": (lambda: text_model(nn.GRU, num_layers=2), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+    "GRU, no bias": (
+        lambda: text_model(nn.GRU, bidirectional=True, bias=False),
+        lambda: torch.randint(0, 11, (4, 6, 7)),
+        ["lstm"],
+    ),
+    "RNN": (lambda: text_model(nn.RNN, bidirectional=True), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
+    "RNN, ReLU": (lambda: text_model(nn.RNN, nonlinearity="relu"), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "no bias": (lambda: text_model(bias=False), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
 }
 
@@ -112,7 +121,7 @@ def vector(run):
 
 
 @pytest.mark.parametrize("method", [ua.Scaffold(), ua.RFedAvgPlus(lam=0.1)], ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("kind", ["pictures", "two layers"])
+@pytest.mark.parametrize("kind", ["pictures", "two layers", "GRU", "RNN"])
 def test_runs_agree_with_one_client_after_another(kind, method):
     one, stack = run(kind, method, engine="sequential"), run(kind, method, engine="batched", fast=True)
     assert stack.engine.quick.fast and not stack.engine.pure.fast
@@ -146,7 +155,7 @@ def test_a_step_of_ones_own_keeps_the_plain_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pictures", "two layers"])
+@pytest.mark.parametrize("kind", ["pictures", "two layers", "GRU", "RNN"])
 def test_compiled_without_a_break(kind):
     stack = run(kind, ua.FedAvg(), engine="batched", fast=True, compile=True)
     programs = [p for some in stack.engine.steps.values() for p in some]

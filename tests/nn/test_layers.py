@@ -1,16 +1,18 @@
 """Layers that draw, keep statistics or cannot be stacked, held against torch.nn and across the engines."""
 
 import copy
+import functools
+import random
 
 import pytest
 import torch
-import torch.nn.functional as F
 from reference import ENGINES, Each, batches, fedavg, federation, seeded, simulate, train, vector
 from torch import nn
 
 import unalike as ua
-from unalike.nn import layers
-from unalike.nn.layers import KEY, WEIGHT, prepare
+from unalike.nn import recurrent
+from unalike.nn.keyed import KEY
+from unalike.nn.layers import WEIGHT, prepare
 
 SIZES = (7, 4, 11)  # with batches of 3: last batches of one, one and two
 LOCAL = ua.LocalTraining(epochs=2, batch_size=3, lr=0.2)
@@ -67,6 +69,7 @@ DROPPING = {
     ),
     "time first": (TimeFirst, (4, 3)),
     "LSTM": (Recurrent, (4, 3)),
+    "GRU": (lambda p: Recurrent(p, nn.GRU), (4, 3)),
 }
 
 
@@ -286,30 +289,36 @@ def test_a_last_batch_of_one_sample_works_on_every_engine(buffers):
 # ---- LSTM, GroupNorm
 
 
+RECURRENT = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN, "ReLU": functools.partial(nn.RNN, nonlinearity="relu")}
+
+
 @pytest.mark.parametrize(
     "num_layers,bidirectional,bias", [(1, False, True), (2, False, False), (1, True, True), (2, True, True)]
 )
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("given", [True, False])
-def test_lstm_is_torch_nn(num_layers, bidirectional, bias, batch_first, given):
-    draw = torch.Generator().manual_seed(0)
-    lstm = seeded(lambda: nn.LSTM(3, 4, num_layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional))
-    pure = prepare(lstm, pure=True)
-    assert type(pure) is layers.PureLSTM and type(lstm) is nn.LSTM
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers_are_torch_nn(kind, num_layers, bidirectional, bias, batch_first, given):
+    draw, options = torch.Generator().manual_seed(0), {"batch_first": batch_first, "bidirectional": bidirectional}
+    layer = seeded(lambda: RECURRENT[kind](3, 4, num_layers, bias=bias, **options))
+    pure = prepare(layer, pure=True)
+    assert type(pure) is recurrent.PURE[type(layer)]
     x = torch.randn(5, 6, 3, generator=draw, dtype=torch.float64)
     shape = (num_layers * (2 if bidirectional else 1), 5 if batch_first else 6, 4)
-    state = [torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2)] if given else None
-    expected, got = lstm(x, state), pure(x, state)
+    states = [torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2 if kind == "LSTM" else 1)]
+    state = None if not given else states if kind == "LSTM" else states[0]
+    expected, got = layer(x, state), pure(x, state)
     torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
-    for output, module in ((expected, lstm), (got, pure)):
-        (output[0].sin().sum() + output[1][0].sum() + output[1][1].cos().sum()).backward()
+    for output, module in ((expected, layer), (got, pure)):
+        (output[0].sin().sum() + sum(t.cos().sum() for t in output[1])).backward()
         assert all(p.grad is not None for p in module.parameters())
-    for one, two in zip(lstm.parameters(), pure.parameters(), strict=True):
+    for one, two in zip(layer.parameters(), pure.parameters(), strict=True):
         torch.testing.assert_close(two.grad, one.grad, atol=1e-11, rtol=0)
 
 
 MODELS = {
     "LSTM": (lambda: Recurrent(0.0), (4, 3)),
+    "GRU": (lambda: Recurrent(0.0, nn.GRU), (4, 3)),
     "GroupNorm": (
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
         (1, 4, 4),
@@ -409,11 +418,14 @@ class OwnLSTM(nn.LSTM):
     pass
 
 
+class OwnGRU(nn.GRU):
+    pass
+
+
 @pytest.mark.parametrize(
     "make,features,words",
     [
-        (lambda: Recurrent(0.0, nn.GRU), (4, 3), "layer 'recurrent' is GRU, which cannot be stacked over clients"),
-        (lambda: Recurrent(0.0, nn.RNN), (4, 3), "layer 'recurrent' is RNN"),
+        (lambda: Recurrent(0.0, OwnGRU), (4, 3), "layer 'recurrent' is a GRU of its own kind (OwnGRU)"),
         (lambda: Recurrent(0.0, OwnLSTM), (4, 3), "layer 'recurrent' is an LSTM of its own kind (OwnLSTM)"),
         (lambda: between(OwnNorm(4)), (3,), "layer '1' is OwnNorm"),
         (
@@ -460,7 +472,7 @@ class Hidden(nn.Module):
         self.out = nn.Linear(3, 3)
 
     def forward(self, x):
-        return self.out(F.dropout(x, 0.5, self.training))
+        return self.out(x * random.random())
 
 
 def test_hidden_randomness_is_found():
@@ -517,12 +529,6 @@ def test_models_that_cannot_be_stacked(make, words):
         torch.testing.assert_close(run.server.deltas, deltas, atol=1e-10, rtol=0)
         for name, value in run.model.state_dict().items():
             torch.testing.assert_close(value, expected.state_dict()[name], atol=1e-10, rtol=0)
-
-
-@pytest.mark.filterwarnings("ignore:The model draws random numbers")
-def test_hidden_randomness_is_not_stacked():
-    with pytest.raises(ua.EngineRefused, match="random operation"):
-        simulate(seeded(Hidden), federation(SIZES), LOCAL, "batched")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

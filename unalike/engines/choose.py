@@ -82,9 +82,6 @@ def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, An
     if cohort == 1:
         return "sequential", "one client a round", {}
     if job.task.device.type != "cpu":
-        other = nn.GRU | nn.RNN  # the LSTM has its own stacked form
-        if any(isinstance(layer, other) for layer in job.task.module.modules()):
-            return "sequential", "GRU and RNN layers cannot be stacked over clients", {}
         return "batched", f"{job.task.device.type} device", {}
     if not recurrent and not convolution:
         return _by_costs(job, cohort, rounds)

@@ -1,5 +1,5 @@
 """Layers of a stack of clients as operations of their own, for GPUs: convolution + bias + ReLU + pooling in one kernel,
-and an LSTM that steps through time for all clients at once.
+and recurrent layers that step through time for all clients at once.
 
 Each operation takes a leading dimension of clients; a layer calls it with one, and `vmap` puts the others there. So
 every method, loss and engine option works as before, and a layer that does not fit a kernel stays PyTorch's. On a CPU
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unalike.errors import EngineRefused
-from unalike.nn.layers import PureLSTM
+from unalike.nn.recurrent import PureGRU, PureLSTM, PureRNN, Unrolled
 
 NOBODY = 4  # among the four places of a pooling window: none wins, the ReLU is off
 
@@ -279,26 +279,210 @@ _stacked(lstm_backward, 2)
 class FastLSTM(PureLSTM):
     """One operation a layer instead of a graph of every time step. A given start state goes the slow way."""
 
-    def forward(self, x: Tensor, state=None):  # type: ignore[override]
-        if state is not None or (self.dropout and self.training):
-            return super().forward(x, state)
-        if self.batch_first:
-            x = x.transpose(0, 1)
-        last_hidden, last_cells = [], []
-        for layer in range(self.num_layers):
-            outputs = []
-            for suffix in (f"_l{layer}", f"_l{layer}_reverse")[: 2 if self.bidirectional else 1]:
-                turn = (lambda t: t.flip(0)) if suffix.endswith("reverse") else (lambda t: t)
-                gates = F.linear(turn(x), getattr(self, "weight_ih" + suffix))
-                if self.bias:
-                    gates = gates + (getattr(self, "bias_ih" + suffix) + getattr(self, "bias_hh" + suffix))
-                hidden, cells, _ = _apply_lstm(gates[None], getattr(self, "weight_hh" + suffix)[None])
-                last_hidden.append(hidden[0, -1])
-                last_cells.append(cells[0, -1].detach())
-                outputs.append(turn(hidden[0]))
-            x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
-        y = x.transpose(0, 1) if self.batch_first else x
-        return y, (torch.stack(last_hidden), torch.stack(last_cells))
+    def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if start is not None:
+            return super().scan(x, suffix, start)
+        gates, _ = self.gates(x, suffix)
+        hidden, cells, _ = _apply_lstm(gates[None], getattr(self, "weight_hh" + suffix)[None])
+        return hidden[0], (hidden[0, -1], cells[0, -1].detach())
+
+
+# ---------------------------------------------------------------- GRU
+
+
+@torch.library.custom_op("unalike::gru", mutates_args=())
+def gru(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """gates [C, T, B, 3H] (what the input gives), weight [C, 3H, H], bias [C, 3H] of the hidden state's share, from a
+    state of zeros: the hidden states [C, T, B, H], and [C, T, B, 4H]: the reset and update gates, the new values, and
+    the hidden state's share of these."""
+    c, steps, b, wide = gates.shape
+    turned, beside = weight.transpose(1, 2), bias[:, None]
+    hidden, inner = gates.new_empty(steps, c, b, wide // 3), gates.new_empty(steps, c, b, wide // 3 * 4)
+    h = torch.zeros_like(hidden[0])
+    gates = gates.transpose(0, 1).contiguous()
+    for t in range(steps):
+        own = torch.baddbmm(beside, h, turned)
+        if gates.is_cuda:
+            kernels().gru_cell(gates[t], own, h, hidden[t], inner[t])
+        else:
+            (r, z, n), (own_r, own_z, own_n) = gates[t].chunk(3, -1), own.chunk(3, -1)
+            r, z = (r + own_r).sigmoid(), (z + own_z).sigmoid()
+            n = (n + r * own_n).tanh()
+            inner[t] = torch.cat([r, z, n, own_n], -1)
+            hidden[t] = n + z * (h - n)
+        h = hidden[t]
+    return hidden.transpose(0, 1).contiguous(), inner.transpose(0, 1).contiguous()
+
+
+@gru.register_fake
+def _(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    c, steps, b, wide = gates.shape
+    return gates.new_empty(c, steps, b, wide // 3), gates.new_empty(c, steps, b, wide // 3 * 4)
+
+
+@torch.library.custom_op("unalike::gru_backward", mutates_args=())
+def gru_backward(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the gates, the weight and the bias."""
+    c, steps, b, width = g.shape
+    g, hidden, inner = (t.transpose(0, 1).contiguous() for t in (g, hidden, inner))
+    out, own = (inner.new_empty(steps, c, b, 3 * width) for _ in range(2))  # of the gates, of the hidden state's share
+    earlier = F.pad(hidden[:-1], (0, 0, 0, 0, 0, 0, 1, 0))
+    to_hidden, passed = g[-1], torch.empty_like(g[0])
+    for t in reversed(range(steps)):
+        if g.is_cuda:
+            kernels().gru_cell_backward(to_hidden, earlier[t], inner[t], out[t], own[t], passed)
+        else:
+            r, z, n, own_n = inner[t].chunk(4, -1)
+            to_n = to_hidden * (1 - z) * (1 - n * n)
+            to_r, to_z = to_n * own_n * r * (1 - r), to_hidden * (earlier[t] - n) * z * (1 - z)
+            out[t] = torch.cat([to_r, to_z, to_n], -1)
+            own[t] = torch.cat([to_r, to_z, to_n * r], -1)
+            passed = to_hidden * z
+        if t:
+            to_hidden = torch.baddbmm(passed, own[t], weight).add_(g[t - 1])
+    own = own.transpose(0, 1).reshape(c, steps * b, 3 * width)
+    earlier = earlier.transpose(0, 1).reshape(c, steps * b, width)
+    return out.transpose(0, 1).contiguous(), torch.bmm(own.transpose(1, 2), earlier), own.sum(1)
+
+
+@gru_backward.register_fake
+def _(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    c, steps, b, width = g.shape
+    return g.new_empty(c, steps, b, 3 * width), weight.new_empty(weight.shape), weight.new_empty(c, 3 * width)
+
+
+class _GRUBackward(Once):
+    @staticmethod
+    def forward(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return gru_backward(g, hidden, inner, weight)
+
+
+class _GRU(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return gru(gates, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx, g: Tensor, _: Tensor):
+        weight, hidden, inner = ctx.saved_tensors
+        return _GRUBackward.apply(g, hidden, inner, weight)
+
+
+@torch.compiler.allow_in_graph
+def _apply_gru(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return _GRU.apply(gates, weight, bias)
+
+
+_stacked(gru, 2)
+_stacked(gru_backward, 3)
+
+
+class FastGRU(PureGRU):
+    """One operation a layer, likewise."""
+
+    def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if start is not None:
+            return super().scan(x, suffix, start)
+        weight, (gates, bias) = getattr(self, "weight_hh" + suffix), self.gates(x, suffix)
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        hidden, _ = _apply_gru(gates[None], weight[None], bias[None])
+        return hidden[0], (hidden[0, -1],)
+
+
+# ---------------------------------------------------------------- plain RNN
+
+
+@torch.library.custom_op("unalike::rnn", mutates_args=())
+def rnn(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
+    """gates [C, T, B, H] (what input and biases give), weight [C, H, H], from a state of zeros: the hidden states."""
+    c, steps, b, width = gates.shape
+    turned, hidden = weight.transpose(1, 2), gates.new_empty(steps, c, b, width)
+    h = torch.zeros_like(hidden[0])
+    for t in range(steps):
+        whole = torch.baddbmm(gates[:, t], h, turned)
+        h = torch.clamp(whole, min=0, out=hidden[t]) if relu else torch.tanh(whole, out=hidden[t])
+    return (hidden.transpose(0, 1).contiguous(),)
+
+
+@rnn.register_fake
+def _(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
+    return (gates.new_empty(gates.shape),)
+
+
+@torch.library.custom_op("unalike::rnn_backward", mutates_args=())
+def rnn_backward(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of the gates and of the weight."""
+    c, steps, b, width = g.shape
+    g, hidden = (t.transpose(0, 1).contiguous() for t in (g, hidden))
+    out = torch.empty_like(g)
+    slope = (hidden > 0).to(g.dtype) if relu else 1 - hidden * hidden
+    to_hidden = g[-1]
+    for t in reversed(range(steps)):
+        torch.mul(to_hidden, slope[t], out=out[t])
+        if t:
+            to_hidden = torch.baddbmm(g[t - 1], out[t], weight)
+    earlier = F.pad(hidden[:-1], (0, 0, 0, 0, 0, 0, 1, 0)).transpose(0, 1).reshape(c, steps * b, width)
+    out = out.transpose(0, 1).contiguous()
+    return out, torch.bmm(out.reshape(c, steps * b, width).transpose(1, 2), earlier)
+
+
+@rnn_backward.register_fake
+def _(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    return g.new_empty(g.shape), weight.new_empty(weight.shape)
+
+
+class _RNNBackward(Once):
+    @staticmethod
+    def forward(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+        return rnn_backward(g, hidden, weight, relu)
+
+
+class _RNN(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
+        return rnn(gates, weight, relu)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.relu = inputs[2]
+        ctx.save_for_backward(inputs[1], output[0])
+
+    @staticmethod
+    def backward(ctx, g: Tensor):
+        weight, hidden = ctx.saved_tensors
+        return *_RNNBackward.apply(g, hidden, weight, ctx.relu), None
+
+
+@torch.compiler.allow_in_graph
+def _apply_rnn(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
+    return _RNN.apply(gates, weight, relu)
+
+
+_stacked(rnn, 1)
+_stacked(rnn_backward, 2)
+
+
+class FastRNN(PureRNN):
+    """One operation a layer, likewise."""
+
+    def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if start is not None:
+            return super().scan(x, suffix, start)
+        gates, _ = self.gates(x, suffix)
+        (hidden,) = _apply_rnn(gates[None], getattr(self, "weight_hh" + suffix)[None], self.mode == "RNN_RELU")
+        return hidden[0], (hidden[0, -1],)
+
+
+FAST: dict[type[Unrolled], type[Unrolled]] = {PureLSTM: FastLSTM, PureGRU: FastGRU, PureRNN: FastRNN}
 
 
 # ---------------------------------------------------------------- a module's layers
@@ -308,8 +492,8 @@ def quicken(module: nn.Module, convolutions: bool) -> list[str]:
     """Change the layers of a prepared module that have an operation here; gives what was changed, by name."""
     changed = []
     for name, layer in module.named_modules():
-        if type(layer) is PureLSTM:
-            layer.__class__ = FastLSTM
+        if type(layer) in FAST:
+            layer.__class__ = FAST[type(layer)]
             changed.append(name)
         if isinstance(layer, nn.Sequential) and convolutions:
             children = [(n, m) for n, m in layer._modules.items() if m is not None]  # a layer may be there twice

@@ -282,3 +282,65 @@ def lstm_cell_backward(
     """The gates' gradient into `out`; `to_cell`, float32, becomes that of the earlier cell."""
     n = to_cell.numel()
     _cell_backward[(triton.cdiv(n, 512),)](to_hidden, to_cell, before, cells, inner, out, n, to_cell.shape[-1], 512)
+
+
+# ---------------------------------------------------------------- one step of a GRU, all clients
+
+
+@triton.jit
+def _gru(gates, own, h, hidden, inner, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = n < N
+    row, column = n // WIDTH, n % WIDTH
+    at, to = row * (3 * WIDTH) + column, row * (4 * WIDTH) + column
+    r = tl.load(gates + at, real, other=0.0).to(tl.float32) + tl.load(own + at, real, other=0.0).to(tl.float32)
+    z = tl.load(gates + at + WIDTH, real, other=0.0).to(tl.float32)
+    z += tl.load(own + at + WIDTH, real, other=0.0).to(tl.float32)
+    share = tl.load(own + at + 2 * WIDTH, real, other=0.0).to(tl.float32)
+    r, z = tl.sigmoid(r), tl.sigmoid(z)
+    new = _tanh(tl.load(gates + at + 2 * WIDTH, real, other=0.0).to(tl.float32) + r * share)
+    before = tl.load(h + n, real, other=0.0).to(tl.float32)
+    kind = inner.dtype.element_ty
+    tl.store(inner + to, r.to(kind), real)
+    tl.store(inner + to + WIDTH, z.to(kind), real)
+    tl.store(inner + to + 2 * WIDTH, new.to(kind), real)
+    tl.store(inner + to + 3 * WIDTH, share.to(kind), real)
+    tl.store(hidden + n, (new + z * (before - new)).to(kind), real)
+
+
+@triton.jit
+def _gru_backward(to_hidden, earlier, inner, out, own, passed, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = n < N
+    row, column = n // WIDTH, n % WIDTH
+    at, source = row * (3 * WIDTH) + column, row * (4 * WIDTH) + column
+    r = tl.load(inner + source, real, other=0.0).to(tl.float32)
+    z = tl.load(inner + source + WIDTH, real, other=0.0).to(tl.float32)
+    new = tl.load(inner + source + 2 * WIDTH, real, other=0.0).to(tl.float32)
+    share = tl.load(inner + source + 3 * WIDTH, real, other=0.0).to(tl.float32)
+    g = tl.load(to_hidden + n, real, other=0.0).to(tl.float32)
+    before = tl.load(earlier + n, real, other=0.0).to(tl.float32)
+    to_new = g * (1 - z) * (1 - new * new)
+    to_r, to_z = to_new * share * r * (1 - r), g * (before - new) * z * (1 - z)
+    kind = out.dtype.element_ty
+    tl.store(out + at, to_r.to(kind), real)
+    tl.store(out + at + WIDTH, to_z.to(kind), real)
+    tl.store(out + at + 2 * WIDTH, to_new.to(kind), real)
+    tl.store(own + at, to_r.to(kind), real)
+    tl.store(own + at + WIDTH, to_z.to(kind), real)
+    tl.store(own + at + 2 * WIDTH, (to_new * r).to(kind), real)
+    tl.store(passed + n, (g * z).to(kind), real)
+
+
+def gru_cell(gates: Tensor, own: Tensor, h: Tensor, hidden: Tensor, inner: Tensor) -> None:
+    """gates and own [C, B, 3H] and the earlier state into hidden [C, B, H] and inner [C, B, 4H]; all contiguous."""
+    _gru[(triton.cdiv(h.numel(), 512),)](gates, own, h, hidden, inner, h.numel(), h.shape[-1], 512)
+
+
+def gru_cell_backward(
+    to_hidden: Tensor, earlier: Tensor, inner: Tensor, out: Tensor, own: Tensor, passed: Tensor
+) -> None:
+    """The gradients of the gates and of the hidden state's share into `out` and `own`; the part of the earlier state's
+    that passes by the gates into `passed`."""
+    n = passed.numel()
+    _gru_backward[(triton.cdiv(n, 512),)](to_hidden, earlier, inner, out, own, passed, n, passed.shape[-1], 512)

@@ -1,8 +1,8 @@
 """Layers that behave the same for one client and for a stack of clients.
 
 `prepare` deep-copies a user's module and changes the class of the few layers that cannot be used as they are: dropout
-draws from a counter instead of a global generator; BatchNorm and LSTM get forms that live under `vmap`. Names and
-parameters stay, so a prepared copy takes the same vector as the module it came from.
+draws from a counter instead of a global generator; BatchNorm, attention and recurrent layers get forms that live under
+`vmap`. Names and parameters stay, so a prepared copy takes the same vector as the module it came from.
 """
 
 from __future__ import annotations
@@ -14,22 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from unalike import draws
 from unalike.errors import EngineRefused, UnalikeError
+from unalike.nn.keyed import KEY, KeyedAttention, layer_mask
+from unalike.nn.recurrent import PURE, Unrolled
 
-KEY, WEIGHT = "_unalike_key", "_unalike_weight"  # buffers by which a step hands in its key and its sample weights
-
-
-def _mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-    """Keep-or-drop factors. Each is drawn by its place along every dimension and not by a running number: padding
-    behind a short batch changes nothing, whichever dimension the batch is. A layer called twice draws anew."""
-    key = getattr(layer, KEY)
-    setattr(layer, KEY, key + 1)
-    places = [torch.arange(size, device=x.device) for size in shape]
-    for place in places[:-1]:
-        key = draws.bits(key[..., None], place)
-    keep = draws.whole(key[..., None], places[-1]) >= round(p * (1 << 24))
-    return keep.to(x.dtype) * (1 / (1 - p) if p < 1 else 0.0)
+WEIGHT = "_unalike_weight"  # the buffer by which a step hands in its sample weights
 
 
 class CounterDropout(nn.Dropout):
@@ -38,7 +27,7 @@ class CounterDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * _mask(self, x, self.p, tuple(x.shape))
+        return x * layer_mask(self, x, self.p, tuple(x.shape))
 
 
 class CounterChannelDropout(nn.Dropout2d):
@@ -47,7 +36,7 @@ class CounterChannelDropout(nn.Dropout2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        mask = _mask(self, x, self.p, tuple(x.shape[:2]))
+        mask = layer_mask(self, x, self.p, tuple(x.shape[:2]))
         return x * mask.reshape(*mask.shape, *([1] * (x.dim() - 2)))
 
 
@@ -97,47 +86,6 @@ class PureBatchNorm(LoneBatchNorm):
         return y
 
 
-class PureLSTM(nn.LSTM):
-    """nn.LSTM unrolled into plain products: slower for one client, but it can be stacked over clients."""
-
-    def forward(self, x: Tensor, state=None):  # type: ignore[override]
-        if self.batch_first:
-            x = x.transpose(0, 1)  # [time, batch, features] from here on
-        directions = 2 if self.bidirectional else 1
-        hidden, cells = [], []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(directions):
-                suffix = f"_l{layer}" + ("_reverse" if direction else "")
-                w_in, w_rec = getattr(self, "weight_ih" + suffix), getattr(self, "weight_hh" + suffix)
-                gates_in = F.linear(x, w_in)
-                if self.bias:
-                    gates_in = gates_in + (getattr(self, "bias_ih" + suffix) + getattr(self, "bias_hh" + suffix))
-                index = layer * directions + direction
-                if state is None:
-                    h = c = torch.zeros_like(gates_in[0, :, : self.hidden_size])
-                else:
-                    h, c = state[0][index], state[1][index]
-                steps = range(x.shape[0])
-                out = []
-                for t in reversed(steps) if direction else steps:
-                    i, f, g, o = (gates_in[t] + F.linear(h, w_rec)).chunk(4, -1)
-                    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-                    h = torch.sigmoid(o) * torch.tanh(c)
-                    out.append(h)
-                if direction:
-                    out.reverse()
-                outputs.append(torch.stack(out))
-                hidden.append(h)
-                cells.append(c)
-            x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
-            if self.dropout and self.training and layer < self.num_layers - 1:
-                x = x * _mask(self, x, self.dropout, tuple(x.shape))
-        if self.batch_first:
-            x = x.transpose(0, 1)
-        return x, (torch.stack(hidden), torch.stack(cells))
-
-
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
     """Return a copy for an engine. `pure`: it will be called through `functional_call`, perhaps under `vmap`."""
     module = copy.deepcopy(module)
@@ -147,8 +95,6 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             raise UnalikeError(f"Layer {name!r} is {kind.__name__}, which has no counter-based form: use nn.Dropout.")
         if isinstance(layer, nn.SyncBatchNorm):
             raise UnalikeError(f"Layer {name!r} is SyncBatchNorm: use nn.BatchNorm, each client has its own.")
-        if isinstance(layer, nn.GRU | nn.RNN) and pure:
-            raise EngineRefused(f"layer {name!r} is {kind.__name__}, which cannot be stacked over clients")
         if isinstance(layer, _BatchNorm):
             _prepare_batch_norm(name, layer, pure)
         elif isinstance(layer, _NormBase) and layer.track_running_stats and pure:
@@ -157,19 +103,32 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = CounterDropout
         elif kind in (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
             layer.__class__ = CounterChannelDropout
-        elif isinstance(layer, nn.LSTM) and (pure or layer.dropout):
-            if kind is not nn.LSTM or layer.proj_size:
-                what = "an LSTM with projections" if layer.proj_size else f"an LSTM of its own kind ({kind.__name__})"
-                if not pure:
-                    raise UnalikeError(
-                        f"Layer {name!r} is {what}, whose dropout has no counter-based form: set it to 0."
-                    )
-                raise EngineRefused(f"layer {name!r} is {what}, which cannot be stacked over clients")
-            layer.__class__ = PureLSTM
-        if isinstance(layer, CounterDropout | CounterChannelDropout | PureLSTM):
+        elif isinstance(layer, nn.RNNBase) and (pure or layer.dropout):
+            _prepare_recurrent(name, layer, pure)
+        elif kind is nn.MultiheadAttention and (pure or layer.dropout):
+            layer.__class__ = KeyedAttention
+        elif isinstance(layer, nn.TransformerEncoderLayer) and pure:
+            layer.activation_relu_or_gelu = 0  # else evaluation takes a kernel that has no form for stacks
+        drops = isinstance(layer, Unrolled | KeyedAttention) and layer.dropout
+        if drops or isinstance(layer, CounterDropout | CounterChannelDropout):
             layer.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
             layer._unalike_index = index  # the same in every copy: each layer draws from a key of its own
     return module
+
+
+def _prepare_recurrent(name: str, layer: nn.RNNBase, pure: bool) -> None:
+    kind = type(layer)
+    if kind in PURE and not layer.proj_size:
+        layer.__class__ = PURE[kind]
+        return
+    what = "an LSTM with projections" if layer.proj_size else f"{_family(layer)} of its own kind ({kind.__name__})"
+    if not pure:
+        raise UnalikeError(f"Layer {name!r} is {what}, whose dropout has no counter-based form: set it to 0.")
+    raise EngineRefused(f"layer {name!r} is {what}, which cannot be stacked over clients")
+
+
+def _family(layer: nn.RNNBase) -> str:
+    return next((f"a{'' if k is nn.GRU else 'n'} {k.__name__}" for k in PURE if isinstance(layer, k)), "an RNN")
 
 
 def _prepare_batch_norm(name: str, layer: _BatchNorm, pure: bool) -> None:

@@ -6,6 +6,7 @@ import copy
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from unalike import draws
 from unalike.errors import EngineRefused, UnalikeError, first_line, unknown
 from unalike.nn import layers
+from unalike.nn.keyed import KEY, OwnCalls
 from unalike.nn.layout import Layout, find_head
 from unalike.nn.metrics import BUILT_IN, MEANS, OF_CLASSES, OF_NUMBERS, Metric, named, statistics, whole
 from unalike.nn.networks import Network
@@ -44,6 +46,7 @@ def default_loss(y: Tensor) -> Loss:
 BUFFER_POLICIES = ("average", "local", "freeze")
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
 DISTANCES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)  # losses whose outputs are the targets themselves
+OWN = -1  # beside the numbers of layers: the number of a model's own draws
 SLICE = 2048  # samples at a time where a whole set is evaluated
 
 
@@ -87,6 +90,7 @@ class Task:
         self.metrics, self.unit = named(metrics), unit
         self.output, self.pick = output, picker(output)
         self.nets: dict[str, Network] = {}  # further networks of a method, by name
+        self.own_calls = frozenset(("draws", "attention"))  # that the model's forward makes; known after `check`
         self._sample: tuple[Tensor, Tensor] | None = None
 
     def metrics_for(self, y: Tensor) -> dict[str, Metric]:
@@ -220,6 +224,7 @@ class Task:
         sizes of the data that shapes of fields may name: "samples", "public"."""
         self._sample = x, y = x[:2], y[:2]
         self._known = {"input": x[0].numel(), **known}
+        self.own_calls = frozenset(("draws", "attention"))
         self.__dict__.pop("sizes", None)
         live = self.live()
         live.vector.copy_(self.start)
@@ -228,9 +233,11 @@ class Task:
             try:
                 out, features = live(x, train=False, want_features=True)
                 trained = []
+                seen: set[str] = set()
                 for _ in range(2):
                     live.buffers.copy_(self.start_buffers)
-                    trained.append(live(x, key)[0])
+                    trained.append(live(x, key, seen=seen)[0])
+                self.own_calls = frozenset(seen)
             except UnalikeError:
                 raise
             except Exception as error:
@@ -252,8 +259,8 @@ class Task:
         self.features = int(features.shape[-1])
         if not torch.equal(*(torch.nan_to_num(t) for t in trained)):
             warnings.warn(
-                "The model draws random numbers of its own in forward (F.dropout?): runs will not repeat. "
-                "Use nn.Dropout layers, which unalike makes a function of the seed.",
+                "The model draws random numbers of its own in forward: runs will not repeat. Use nn.Dropout layers, "
+                "F.dropout, torch.rand, torch.randn or torch.bernoulli, which unalike makes functions of the seed.",
                 stacklevel=4,
             )
         return self.features
@@ -355,12 +362,17 @@ class _Copy:
         self.task = task
         self.module = layers.prepare(task.module, pure)
         self.module.requires_grad_(False)
-        self.keyed = layers.keyed_layers(self.module)
+        self._keyed = layers.keyed_layers(self.module)
         self.weighted = layers.weighted_layers(self.module)
         self.bf16 = task.precision == "bf16"
         self._caught: list[Tensor] | None = None
         self._training: bool | None = None
         self.module.get_submodule(task.head).register_forward_pre_hook(self._catch)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a call in training draws: it needs a key."""
+        return bool(self._keyed) or "draws" in self.task.own_calls
 
     def _catch(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
         if self._caught is not None:
@@ -378,6 +390,14 @@ class _Copy:
                 m.training = False
             if isinstance(m, nn.RNNBase) and not m.dropout:
                 m.training = True
+
+    def _own_calls(self, key: Tensor | None, like: Tensor, stacked: bool, seen: set[str] | None = None) -> Any:
+        """Return the context in which the model is called: its own draws come from the key."""
+        calls = self.task.own_calls
+        if not ("draws" in calls or (stacked and "attention" in calls)):
+            return nullcontext()
+        own = torch.zeros((), dtype=torch.int64, device=like.device) if key is None else draws.fold(key, OWN)
+        return OwnCalls(own, stacked, seen)
 
     def _listen(self, want: bool) -> list[Tensor]:
         """Return a list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep
@@ -424,11 +444,12 @@ class FunctionalModule(_Copy):
         tensors.update(buffer_views)
         if train:
             if key is not None:
-                tensors.update({name: draws.fold(key, index) for name, index in self.keyed})
+                tensors.update({name: draws.fold(key, index) for name, index in self._keyed})
             if weight is not None:
                 tensors.update(dict.fromkeys(self.weighted, weight))
         box = self._listen(want_features)
-        out = self.task.pick(functional_call(self.module, tensors, (x,)))
+        with self._own_calls(key if train else None, x, stacked=True):
+            out = self.task.pick(functional_call(self.module, tensors, (x,)))
         features = self._features(box)
         if train and buffer_views:  # functional_call writes replaced buffers back into the dict
             buffers = torch.cat([tensors[n].reshape(-1) for n, *_ in self.task.buffer_layout.places])
@@ -473,7 +494,7 @@ class BoundModule(_Copy):
             self._views.append((self.module.get_submodule(owner), leaf, view))
             self._views[-1][0]._buffers[leaf] = view
         self._keyed_layers: list[tuple[Any, int]] = [
-            (self.module.get_submodule(name.rpartition(".")[0]), index) for name, index in self.keyed
+            (self.module.get_submodule(name.rpartition(".")[0]), index) for name, index in self._keyed
         ]
 
     @property
@@ -494,18 +515,25 @@ class BoundModule(_Copy):
         return features
 
     def __call__(
-        self, x: Tensor, key: Tensor | None = None, train: bool = True, want_features: bool = False
+        self,
+        x: Tensor,
+        key: Tensor | None = None,
+        train: bool = True,
+        want_features: bool = False,
+        seen: set[str] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
+        """(output, features); seen: gets the kinds of calls that the model's forward makes by itself."""
         self.set_training(train)
         if train and key is not None:
             for layer, index in self._keyed_layers:
-                layer._buffers[layers.KEY] = draws.fold(key, index)
+                layer._buffers[KEY] = draws.fold(key, index)
         box = self._listen(want_features)
         if self.channels_last and x.dim() == 4:
             x = x.contiguous(
                 memory_format=torch.channels_last
             )  # what oneDNN's convolutions like best: 1.2 to 1.3 times
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+        own = self._own_calls(key if train else None, x, stacked=False, seen=seen)
+        with own, torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
             out = self.task.pick(self.module(x))
         features = self._features(box)
         if self.bf16:

@@ -1,0 +1,278 @@
+"""Draws inside a model as a function of a key, the same on every engine: in layers, and in calls of its own forward.
+
+Each number is drawn by its place along every dimension and not by a running number: padding behind a short batch
+changes nothing, whichever dimension the batch is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from unalike import draws
+
+KEY = "_unalike_key"  # the buffer by which a step hands a layer its key
+
+
+def placed(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return 64 random bits (as int64) for each place of this shape."""
+    *rest, last = [torch.arange(size, device=key.device) for size in shape or (1,)]
+    for place in rest:
+        key = draws.bits(key[..., None], place)
+    found = draws.bits(key[..., None], last)
+    return found if shape else found[0]
+
+
+def kept(key: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype) -> Tensor:
+    """Return the keep-or-drop factors of a dropout with probability p: 0 or 1 / (1 - p)."""
+    keep = draws.whole_of(placed(key, shape)) >= round(p * (1 << 24))
+    return keep.to(dtype) * (1 / (1 - p) if p < 1 else 0.0)
+
+
+def layer_mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
+    """Return the factors of a layer's dropout, from the layer's own key. A layer called twice draws anew."""
+    key = getattr(layer, KEY)
+    setattr(layer, KEY, key + 1)
+    return kept(key, shape, p, x.dtype)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    draw: Tensor | None = None,
+) -> Tensor:
+    """Return what F.scaled_dot_product_attention gives, by plain products: its backward pass has no rule for stacks.
+    draw: the key of its dropout."""
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    weights = attention_weights(query, key, attn_mask, is_causal, scale)
+    if dropout_p and draw is not None:
+        weights = weights * kept(draw, tuple(weights.shape), dropout_p, weights.dtype)
+    return weights @ value
+
+
+def attention_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """Return the softmax over the keys, [..., queries, keys]; zeros where a query may look at none.
+    mask: True where it may look, or numbers to be added."""
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is None:
+        return scores.softmax(-1)
+    if mask.dtype != torch.bool:
+        seen = mask > -math.inf
+        scores = scores + torch.where(seen, mask, 0).to(scores.dtype)
+        mask = seen
+    # a finite number, not -inf: a query that sees nothing would have a gradient of nan
+    scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1) * mask.any(-1, keepdim=True).to(scores.dtype)
+
+
+class KeyedAttention(nn.MultiheadAttention):
+    """nn.MultiheadAttention by plain products, with dropout from a key."""
+
+    def forward(  # type: ignore[override]
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        single, time_first = query.dim() == 2, not self.batch_first and query.dim() == 3
+        parts = self._projected(query, key, value)
+        if single or time_first:
+            parts = [t.unsqueeze(0) if single else t.transpose(0, 1) for t in parts]
+        q, k, v = (self._heads(t) for t in self._extended(*parts))  # [batch, heads, time, width]
+        padding = key_padding_mask[None] if single and key_padding_mask is not None else key_padding_mask
+        weights = attention_weights(q, k, self._mask(attn_mask, padding, q, k))
+        if self.dropout and self.training:
+            weights = weights * layer_mask(self, weights, self.dropout, tuple(weights.shape))
+        out = self.out_proj((weights @ v).transpose(1, 2).flatten(2))
+        out = out[0] if single else out.transpose(0, 1) if time_first else out
+        if not need_weights:
+            return out, None
+        weights = weights.mean(1) if average_attn_weights else weights
+        return out, weights[0] if single else weights
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Return queries, keys and values; of one and the same input by one product."""
+        if self.in_proj_weight is not None and query is key and key is value:
+            return list(F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1))
+        weights: tuple[Tensor, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return [F.linear(*part) for part in zip((query, key, value), weights, biases, strict=True)]
+
+    def _extended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        """Return keys and values with the learnt one and the zero one, where the layer has them."""
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (torch.cat([t, b.expand(len(t), 1, -1)], 1) for t, b in ((k, self.bias_k), (v, self.bias_v)))
+        if self.add_zero_attn:
+            k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
+        return q, k, v
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _mask(self, attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+        """Return both masks as one, [batch, heads, queries, keys] or less, to be added."""
+        given = [] if attn is None else [attn.reshape(-1, self.num_heads, *attn.shape[-2:]) if attn.dim() > 2 else attn]
+        given += [] if padding is None else [padding[:, None, None]]
+        parts = [self._added(part, q.dtype, k.shape[-2]) for part in given]
+        return sum(parts[1:], parts[0]) if parts else None
+
+    def _added(self, mask: Tensor, dtype: torch.dtype, keys: int) -> Tensor:
+        """Return a mask as numbers to be added; True means: not to be seen. A layer's own keys are seen by all."""
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -math.inf)
+        return F.pad(mask, (0, keys - mask.shape[-1]))
+
+
+# ---------------------------------------------------------------- calls of a model's own forward
+
+
+class OwnCalls(TorchFunctionMode):
+    """Answers the random calls of a model's forward (F.dropout, torch.rand, dropout within attention, …) from a key.
+
+    The number of the call decides what it draws. stacked: attention is computed by plain products; seen: gets the kinds
+    of calls.
+    """
+
+    def __init__(self, key: Tensor, stacked: bool = False, seen: set[str] | None = None):
+        super().__init__()
+        self.key, self.stacked, self.seen, self.calls = key, stacked, seen, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        if func not in ANSWERS:
+            return func(*args, **kwargs)
+        answer = ANSWERS[func](self, *args, **kwargs)
+        return func(*args, **kwargs) if answer is None else answer
+
+    def next_key(self) -> Tensor:
+        """Return the key of one more call."""
+        if self.seen is not None:
+            self.seen.add("draws")
+        self.calls += 1
+        return draws.fold(self.key, self.calls)
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.seen is not None:
+            self.seen.add("attention")
+        dropout = args[1] if len(args) > 1 else kwargs.get("dropout_p", 0.0)
+        if dropout:
+            return attention(query, key, value, *args, **kwargs, draw=self.next_key())
+        compute = attention if self.stacked else F.scaled_dot_product_attention
+        return compute(query, key, value, *args, **kwargs)
+
+
+# An answer is the call's value, from the mode's next key; None: the call draws nothing, or from its own generator.
+
+
+def _dropout(mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
+    return _dropped(mode, x, tuple(x.shape), p, training, inplace)
+
+
+def _channel_dropout(
+    mode: OwnCalls, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor | None:
+    shape = (*x.shape[:2], *([1] * (x.dim() - 2)))
+    return _dropped(mode, x, shape, p, training, inplace)
+
+
+def _dropped(mode: OwnCalls, x: Tensor, shape: tuple[int, ...], p: float, train: bool, inplace: bool) -> Tensor | None:
+    if not train or p == 0:
+        return None
+    factors = kept(mode.next_key(), shape, p, x.dtype)
+    return x.mul_(factors) if inplace else x * factors
+
+
+def _uniform_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    return draws.whole_of(bits).to(dtype) / (1 << 24)
+
+
+def _new(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor | None]:
+    """Return the answer to a call that makes a tensor of some size, from this law."""
+
+    def answer(mode: OwnCalls, *size: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor | None:
+        if more.get("generator") is not None or "names" in more:
+            return None
+        size = more["size"] if "size" in more else size[0] if size and not isinstance(size[0], int) else size
+        values = law(placed(mode.next_key(), tuple(size)), dtype or torch.get_default_dtype())
+        return values if device is None else values.to(device)
+
+    return answer
+
+
+def _like(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor]:
+    """Return the answer to a call that makes a tensor like another."""
+
+    def answer(mode: OwnCalls, x: Tensor, dtype: Any = None, **more: Any) -> Tensor:
+        return law(placed(mode.next_key(), tuple(x.shape)), dtype or x.dtype)
+
+    return answer
+
+
+def _bernoulli(mode: OwnCalls, x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor | None:
+    if generator is not None:
+        return None
+    return (_uniform_of(placed(mode.next_key(), tuple(x.shape)), torch.float64) < (x if p is None else p)).to(x.dtype)
+
+
+def _bernoulli_(mode: OwnCalls, x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor | None:
+    drawn = _bernoulli(mode, x, p, generator=generator)
+    return None if drawn is None else x.copy_(drawn)
+
+
+def _uniform_(
+    mode: OwnCalls, x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
+) -> Tensor | None:
+    if generator is not None:
+        return None
+    return x.copy_(low + (high - low) * _uniform_of(placed(mode.next_key(), tuple(x.shape)), x.dtype))
+
+
+def _normal_(mode: OwnCalls, x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor | None:
+    if generator is not None:
+        return None
+    return x.copy_(mean + std * draws.normal_of(placed(mode.next_key(), tuple(x.shape)), x.dtype))
+
+
+ANSWERS: dict[Any, Callable[..., Tensor | None]] = {
+    F.dropout: _dropout,
+    torch.dropout: _dropout,
+    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _channel_dropout),
+    torch.rand: _new(_uniform_of),
+    torch.randn: _new(draws.normal_of),
+    torch.rand_like: _like(_uniform_of),
+    torch.randn_like: _like(draws.normal_of),
+    **dict.fromkeys((torch.bernoulli, torch.Tensor.bernoulli), _bernoulli),
+    torch.Tensor.bernoulli_: _bernoulli_,
+    torch.Tensor.uniform_: _uniform_,
+    torch.Tensor.normal_: _normal_,
+}

@@ -1,0 +1,91 @@
+"""nn.LSTM, nn.GRU and nn.RNN unrolled into plain products: slower for one client, but they can be stacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unalike.nn.keyed import layer_mask
+
+
+class Unrolled(nn.RNNBase):
+    """A recurrent layer, direction by direction (`scan`). States are tuples: (hidden,), or (hidden, cell)."""
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:  # type: ignore[override]
+        if self.batch_first:
+            x = x.transpose(0, 1)  # [time, batch, features] from here on
+        starts = state if state is None or isinstance(state, tuple | list) else (state,)
+        suffixes = ("", "_reverse")[: 2 if self.bidirectional else 1]
+        ends: list[tuple[Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for suffix in suffixes:
+                start = None if starts is None else tuple(s[len(ends)] for s in starts)
+                out, end = self.scan(x.flip(0) if suffix else x, f"_l{layer}{suffix}", start)
+                outputs.append(out.flip(0) if suffix else out)
+                ends.append(end)
+            x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+            if self.dropout and self.training and layer < self.num_layers - 1:
+                x = x * layer_mask(self, x, self.dropout, tuple(x.shape))
+        last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+        return x.transpose(0, 1) if self.batch_first else x, last if len(last) > 1 else last[0]
+
+    def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(hidden states [time, batch, hidden], the last state) of one layer in one direction."""
+        weight, (gates, bias) = getattr(self, "weight_hh" + suffix), self.gates(x, suffix)
+        if start is None:
+            zeros = torch.zeros_like(gates[0, :, : self.hidden_size])
+            start = (zeros,) * (2 if self.mode == "LSTM" else 1)
+        out, state = [], start
+        for gate in gates.unbind():
+            state = self.cell(gate, F.linear(state[0], weight, bias), *state)
+            out.append(state[0])
+        return torch.stack(out), state
+
+    def gates(self, x: Tensor, suffix: str) -> tuple[Tensor, Tensor | None]:
+        """(what input and biases give to the gates, the bias that belongs to the hidden state's share)."""
+        gates = F.linear(x, getattr(self, "weight_ih" + suffix))
+        if self.bias:
+            gates = gates + (getattr(self, "bias_ih" + suffix) + getattr(self, "bias_hh" + suffix))
+        return gates, None
+
+    def cell(self, gates: Tensor, inner: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """Return the next state; inner: the hidden state's share of the gates."""
+        raise NotImplementedError
+
+
+class PureLSTM(Unrolled, nn.LSTM):  # type: ignore[misc]
+    """nn.LSTM unrolled."""
+
+    def cell(self, gates: Tensor, inner: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        i, f, g, o = (gates + inner).chunk(4, -1)
+        c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+class PureGRU(Unrolled, nn.GRU):  # type: ignore[misc]
+    """nn.GRU unrolled. The reset gate stands before a bias: that one stays with the hidden state's share."""
+
+    def gates(self, x: Tensor, suffix: str) -> tuple[Tensor, Tensor | None]:
+        gates = F.linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix, None))
+        return gates, getattr(self, "bias_hh" + suffix, None)
+
+    def cell(self, gates: Tensor, inner: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        (r, z, n), (own_r, own_z, own_n) = gates.chunk(3, -1), inner.chunk(3, -1)
+        update = torch.sigmoid(z + own_z)
+        new = torch.tanh(n + torch.sigmoid(r + own_r) * own_n)
+        return (new + update * (state[0] - new),)
+
+
+class PureRNN(Unrolled, nn.RNN):  # type: ignore[misc]
+    """nn.RNN unrolled."""
+
+    def cell(self, gates: Tensor, inner: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        whole = gates + inner
+        return (torch.tanh(whole) if self.mode == "RNN_TANH" else torch.relu(whole),)
+
+
+PURE: dict[type[nn.RNNBase], type[Unrolled]] = {nn.LSTM: PureLSTM, nn.GRU: PureGRU, nn.RNN: PureRNN}
