@@ -118,7 +118,7 @@ def test_a_stack_of_attention_takes_no_loop_over_clients():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         vmap(grad(lambda x: encoder(x).sum()))(x)
-        vmap(grad(user))(x)
+        vmap(grad(user))(normal(2, 3, 2, 5, 4))
         with torch.no_grad():
             vmap(encoder.eval())(x)
 
