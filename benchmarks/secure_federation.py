@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import unalike as ua
-from unalike.engines.secure import SecureSums
+from unalike.engines.secure import MaskedSums
 from unalike.network import one_machine
 
 CLIENTS, ROUNDS = 8, 6
@@ -64,7 +64,7 @@ def tables(channel: str, work: float, folder: Path) -> dict:
 def timed(spent: dict[str, list[float]]) -> None:
     """Let every stage of a secure sum write down its seconds."""
     for name in STAGES:
-        inner = getattr(SecureSums, name)
+        inner = getattr(MaskedSums, name)
 
         def outer(*args, inner=inner, name=name, **options):
             began = time.perf_counter()
@@ -73,7 +73,7 @@ def timed(spent: dict[str, list[float]]) -> None:
             finally:
                 spent.setdefault(name, []).append(time.perf_counter() - began)
 
-        setattr(SecureSums, name, outer)
+        setattr(MaskedSums, name, outer)
 
 
 def seconds(channel: str, work: float, data: ua.Federation) -> list[float]:

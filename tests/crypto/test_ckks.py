@@ -30,7 +30,7 @@ def test_without_the_secret_key_nothing_opens():
 
 
 def test_bytes_that_are_no_key_are_refused():
-    with pytest.raises(UnalikeError, match="no public key"):
+    with pytest.raises(UnalikeError, match="no key of CKKS"):
         ckks.context_of(b"rubbish")
 
 

@@ -85,7 +85,7 @@ def test_clients_of_a_local_federation_are_given_the_files_that_the_run_names(mo
     given = []
 
     @contextlib.contextmanager
-    def federation(data, kept, files):
+    def federation(data, kept, files, stages):
         given.extend(files)
         raise UnalikeError("enough is seen")
         yield

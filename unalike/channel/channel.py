@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike import draws
 from unalike.channel.private import check_private
 from unalike.channel.stage import Common, Draw, Flight, Form, Stage, Total, Way, refuse
-from unalike.channel.stages import STAGES, IntegerNoise, Noise, SecureSum, Summed
+from unalike.channel.stages import STAGES, IntegerNoise, Noise, Summed
 from unalike.contract import Field, Method
 from unalike.contract.architectures import SHARED
 from unalike.errors import UnalikeError, unknown
@@ -245,11 +245,11 @@ class Channel:
         return any(stage.hides for stage in self.stages)
 
     @property
-    def hiding(self) -> SecureSum:
+    def hiding(self) -> Summed:
         """Return the stage that leaves the server only sums."""
         stage = self.stages[-1]
         assert isinstance(stage, Summed)
-        return stage  # type: ignore[return-value]
+        return stage
 
     @property
     def shares(self) -> int:

@@ -59,7 +59,7 @@ class Passage:
         self.sealed = sealed
         self.summing: Summing | None = None
         if summing is not None and clients:
-            channel.hiding.opening(clients)  # refuses a sum over too few clients
+            channel.hiding.check_clients(clients)  # refuses a sum over too few clients
             self.summing = summing(self.common, self.told, clients)
         self.slots: list[Slot] = []
         # sums of the numbers about replies themselves, as codes
@@ -119,6 +119,10 @@ class Passage:
             return self.channel.saved(sums.names) * len(sums.ids)
         plain = sum(form.bytes for form in self.channel.plain(sums.names).values())
         return (plain - self.summing.bytes(self.slots)) * len(sums.ids)
+
+    def opening_bytes(self, came: int) -> tuple[int, int]:
+        """Return the bytes down and up of opening the sum of so many, where that takes any beside the replies'."""
+        return (0, 0) if self.summing is None else self.summing.opening_bytes(self.slots, came)
 
     def close(self, sums: Sums) -> None:
         """Pass the sums through the channel's server half."""

@@ -1,8 +1,8 @@
 """What is summed in one exchange of a channel that hides replies: a reply as whole codes, and a sum as numbers again.
 
 A reply is a row of slots, one behind the other: its fields, BatchNorm's statistics, numbers of the stages' own, and
-three or four numbers about itself (`:loss`, `:trained`, `:samples`, `:count`). A code of b bits is summed over n
-clients modulo 2^(b + log2 n): slots with the same modulus are one vector, which is what masks are added to.
+some numbers about itself (`:loss`, `:trained`, `:samples`, `:count`, and under encryption tags). A code of b bits is
+summed over n clients modulo 2^(b + log2 n): slots with the same modulus are one vector, which is masked or encrypted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from unalike.channel.channel import Channel
 from unalike.channel.stage import Common, Form, Way
 from unalike.channel.stages.secure_sum import LARGEST
 from unalike.contract import Field
-from unalike.crypto import ring
+from unalike.crypto import ring, tags
 from unalike.errors import UnalikeError
 
 OWN = ":"  # prefix of slots that are no fields
 WHOLE = 62  # bits of the modulus in which fields of whole numbers are summed
 LOSS, TRAINED, SAMPLES, COUNT, EXTRA = ":loss", ":trained", ":samples", ":count", ":extra "
+TAG = ":tag "  # and its place: numbers that only clients make and look at, zero in a simulation
 
 
 @dc.dataclass(frozen=True)
@@ -39,6 +40,36 @@ class Slot:
     at: Tensor | None = None
     shape: tuple[int, ...] = ()
     whole: bool = False
+
+
+def grouped(slots: Sequence[Slot], clients: int) -> dict[int, list[Slot]]:
+    """Return the slots by the bits of the modulus in which they are summed over so many clients."""
+    out: dict[int, list[Slot]] = {}
+    for slot in slots:
+        out.setdefault(slot.bits + ring.carry_bits(clients), []).append(slot)
+    return out
+
+
+def gathered(slots: Sequence[Slot], clients: int, codes: Mapping[str, Tensor]) -> dict[int, np.ndarray]:
+    """Return one client's codes as a vector for each modulus, int64, by its bits."""
+    return {
+        bits: np.concatenate([codes[slot.name].reshape(-1).cpu().numpy() for slot in some])
+        for bits, some in grouped(slots, clients).items()
+    }
+
+
+def parted(slots: Sequence[Slot], clients: int, totals: Sequence[np.ndarray]) -> dict[str, Tensor]:
+    """Return sums of residues, a vector for each modulus, as codes by slot, int64."""
+    out: dict[str, Tensor] = {}
+    for (bits, some), total in zip(grouped(slots, clients).items(), totals, strict=True):
+        codes = torch.from_numpy(ring.signed(ring.reduced(total, bits), bits))
+        out |= dict(zip((s.name for s in some), codes.split([s.count for s in some]), strict=True))
+    return out
+
+
+def tag_slots(count: int) -> list[Slot]:
+    """Return the slots of so many tags."""
+    return [Slot(f"{TAG}{place}", 1, tags.BITS) for place in range(count)]
 
 
 class Summing:
@@ -66,7 +97,10 @@ class Summing:
         found = [self._slot(name, value) for name, value in sent.items()]
         own = [TRAINED, SAMPLES, COUNT, *(EXTRA + name for name in self.channel.extra)]
         loss = [] if self.channel.private else [Slot(LOSS, 1, self.stage.bits, self.unit)]
-        return [*found, *loss, *(Slot(name, 1, self.stage.bits) for name in own)]
+        about = [*loss, *(Slot(name, 1, self.stage.bits) for name in own), *tag_slots(self.stage.tags)]
+        for slot in (*found, *about):
+            self.stage.check_codes(slot.name, slot.bits, self.clients, slot.whole)
+        return [*found, *about]
 
     def _slot(self, name: str, value: Tensor) -> Slot:
         shape = tuple(value.shape)
@@ -85,17 +119,19 @@ class Summing:
         """Return the bits of the modulus in which a slot is summed."""
         return slot.bits + ring.carry_bits(self.clients)
 
-    def groups(self, slots: Sequence[Slot]) -> dict[int, list[Slot]]:
-        """Return the slots by the bits of their modulus."""
-        out: dict[int, list[Slot]] = {}
-        for slot in slots:
-            out.setdefault(self.ring_bits(slot), []).append(slot)
-        return out
-
     def bytes(self, slots: Sequence[Slot]) -> int:
         """Return the bytes that one client sends for a sum of these slots."""
-        parts = (ring.packed_bytes(sum(s.count for s in some), bits) for bits, some in self.groups(slots).items())
-        return sum(parts) + self.stage.side(self.clients)
+        return self._vectors(slots) + self.stage.side(self.clients)
+
+    def _vectors(self, slots: Sequence[Slot]) -> int:
+        groups = grouped(slots, self.clients).values()
+        return sum(self.stage.vector_bytes(sum(s.count for s in some), some[0].bits, self.clients) for some in groups)
+
+    def opening_bytes(self, slots: Sequence[Slot], came: int) -> tuple[int, int]:
+        """Return the bytes, down and up, of opening the sum of so many, beside those of its replies."""
+        groups = grouped(slots, self.clients).items()
+        opened = sum(ring.packed_bytes(sum(s.count for s in some), bits) for bits, some in groups)
+        return self.stage.opening_bytes(self._vectors(slots), opened, came) if slots else (0, 0)
 
     # ---- at the client
 
@@ -119,6 +155,7 @@ class Summing:
         trained = ~np.isnan(loss)
         own = {
             LOSS: np.where(trained, loss, 0.0), TRAINED: trained, SAMPLES: samples, COUNT: np.ones(len(loss)),
+            **{slot.name: np.zeros(len(loss)) for slot in tag_slots(self.stage.tags)},
         }  # fmt: skip
         numbers = {name: torch.as_tensor(np.asarray(value, dtype=np.float64)) for name, value in own.items()}
         numbers |= {EXTRA + name: value for name, value in way.extra.items()}
@@ -147,22 +184,7 @@ class Summing:
             )
         return codes
 
-    def words(self, slots: Sequence[Slot], codes: Mapping[str, Tensor]) -> list[np.ndarray]:
-        """Return one client's codes as residues, a vector for each modulus."""
-        return [
-            ring.residues(np.concatenate([codes[slot.name].reshape(-1).cpu().numpy() for slot in some]), bits)
-            for bits, some in self.groups(slots).items()
-        ]
-
     # ---- at the server
-
-    def split(self, slots: Sequence[Slot], totals: Sequence[np.ndarray]) -> dict[str, Tensor]:
-        """Return sums of residues as codes by slot, int64."""
-        out: dict[str, Tensor] = {}
-        for (bits, some), total in zip(self.groups(slots).items(), totals, strict=True):
-            codes = torch.from_numpy(ring.signed(ring.reduced(total, bits), bits))
-            out |= dict(zip((s.name for s in some), codes.split([s.count for s in some]), strict=True))
-        return out
 
     def decoded(self, slot: Slot, total: Tensor) -> Tensor:
         """Return a sum of codes as the server reads it: float64 in the field's shape, whole numbers as they are."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from unalike import draws
 from unalike.channel import Channel
 from unalike.channel.stage import Draw
-from unalike.channel.stages import SecureSum
+from unalike.channel.stages import Summed
 from unalike.client.evaluation import evaluation
 from unalike.client.limits import Limits
 from unalike.client.sample_privacy import check_request, reads_own
@@ -191,7 +191,7 @@ class Job:
         return {name: dc.replace(field, weight="one") for name, field in fields.items()}
 
     @property
-    def secure_stage(self) -> SecureSum:
+    def secure_stage(self) -> Summed:
         """Return the stage of the channel that leaves the server only sums."""
         assert self.channel is not None
         return self.channel.hiding

@@ -20,10 +20,9 @@ from unalike.channel.summing import Summing
 from unalike.channel.travel import packed
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient
-from unalike.client.secure import MASKED, PRESENT, SHARES, SecureClient, bound
+from unalike.client.secure import ABOUT, HidingClient, bound
 from unalike.client.state_on_disk import CHANNEL, REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
-from unalike.crypto import ring
 from unalike.errors import Diverged, UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import asked_call, check_fields, check_reply, reply_fields, take_told
@@ -41,12 +40,12 @@ class Node:
         state: StateFolder,
         one_client: OneClient,
         sealer: Sealer | None = None,
-        secure: SecureClient | None = None,
+        secure: HidingClient | None = None,
         admit: Callable[[Call], None] = lambda call: None,
     ):
-        """sealer: seals rows for other clients; without one they are sent in the clear (`loopback`). secure: its
-        secrets for the run's secure sums, if any. admit: raises if the owner does not allow one more newly computed
-        answer."""
+        """sealer: seals rows for other clients; without one they are sent in the clear (`loopback`). secure: its part
+        in sums of replies that the server does not see, if any. admit: raises if the owner does not allow one more
+        newly computed answer."""
         self.job, self.client, self.state, self.one_client = job, client, state, one_client
         self.sealer, self.secure, self.admit, self.repeated = sealer, secure, admit, False
 
@@ -60,7 +59,7 @@ class Node:
         header, tensors, self.repeated = request.header, dict(request.tensors), False
         call = asked_call(header, self.job.method)
         channel = None if isinstance(call.function, Evaluate) else self.job.channel
-        dealt = {name: tensors.pop(name) for name in (PRESENT, SHARES) if name in tensors}
+        dealt = {name: tensors.pop(name) for name in ABOUT if name in tensors}
         told = take_told(tensors, () if channel is None else channel.told({}))
         tensors = self._opened(header, call, tensors)
         check_fields(tensors, self.job.task)
@@ -76,8 +75,8 @@ class Node:
             return self._exchange(request, dc.replace(call, told=told), tensors, dealt)
 
     def _exchange(self, request: Asked, call: Call, tensors: dict[str, Tensor], dealt: dict[str, Tensor]) -> bytes:
-        """Run a new call, keep its state as pending, and return the reply's bytes. dealt: the other clients' shares in
-        the request."""
+        """Run a new call, keep its state as pending, and return the reply's bytes. dealt: the parts of the request that
+        are about the sum."""
         header, networked = request.header, "acknowledged" in request.header
         if networked:
             self.state.settle(header["acknowledged"])
@@ -131,10 +130,10 @@ class Node:
         asked: bytes,
         dealt: dict[str, Tensor],
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Pass a reply through a channel that leaves the server only sums; return the masked vectors, and the state
+        """Pass a reply through a channel that leaves the server only sums; return the hidden vectors, and the state
         that its stages keep here.
 
-        asked: the bytes to which masks are bound; dealt: the other clients' shares in the request.
+        asked: stands for what all clients are told alike; dealt: the parts of the request that are about the sum.
         """
         job, channel, secure = self.job, self.job.channel, self.secure
         if secure is None or channel is None:
@@ -142,16 +141,12 @@ class Node:
         sealed = {n: v for n, v in sent.items() if n in job.method.sends and job.method.sends[n].read == "sealed"}
         when, samples = (call.round, call.exchange), np.array([job.data.train.sizes[self.client]])
         common = shared_draws(job.seed, *when)
-        summing = Summing(channel, job.summed_fields, job.method, common, call.told, secure.clients(when))
+        summing = Summing(channel, job.summed_fields, job.method, common, call.told, secure.clients(when, dealt))
         up = summing.weighed({n: v[None] for n, v in sent.items() if n not in sealed}, samples)
         way = self._way(call, up, state, channel)
         slots = summing.slots({name: rows[0] for name, rows in up.items()})
-        words = summing.words(slots, summing.codes(slots, up, way, np.array([loss]), samples))
-        secure.mask(when, asked, dealt, words)
-        out = {
-            f"{MASKED}{bits}": torch.from_numpy(ring.pack(ring.reduced(some, bits), bits))
-            for bits, some in zip(summing.groups(slots), words, strict=True)
-        }
+        codes = summing.codes(slots, up, way, np.array([loss]), samples)
+        out = secure.hidden(when, asked, dealt, slots, codes)
         return {**out, **sealed}, {CHANNEL + name: value[0] for name, value in way.kept.items()}
 
     def _way(self, call: Call, up: dict[str, Tensor], state: dict[str, Tensor], channel: Channel) -> Way:

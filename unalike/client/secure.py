@@ -15,14 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.channel.stages.secure_sum import SIGNATURE, SecureSum
+from unalike.channel.stages.secure_sum import SIGNATURE, SecureSum, Summed
+from unalike.channel.summing import Slot, gathered
 from unalike.contract import BUFFERS
+from unalike.crypto import ring
 from unalike.crypto.secure_sum import KEY, SEALED, Group, Member, RunKey
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 
-PRESENT, SHARES = "::present", "::shares"  # parts of a request: who dealt, and their sealed shares
-MASKED = "sum:"  # and a number: a masked vector of a reply
+# parts of a request: who takes part, their sealed shares, what tells one try of an exchange from another
+PRESENT, SHARES, ATTEMPT = ABOUT = "::present", "::shares", "::attempt"
+MASKED = "sum:"  # and a number: a masked or encrypted vector of a reply
 MOST = 100_000  # clients of a sum
 
 
@@ -56,18 +59,67 @@ def bound(parts: Sequence[bytes]) -> bytes:
         raise UnalikeError(
             "A request for a secure sum has two parts: what all clients get, and what is a client's own."
         )
-    own = sorted(name for name in wire.decode(parts[1])[1] if name not in (PRESENT, SHARES))
+    own = sorted(name for name in wire.decode(parts[1])[1] if name not in ABOUT)
     if alike := next((name for name in own if name in ("w", BUFFERS)), None):
         raise UnalikeError(f"The request brings {alike!r} for this client alone: in a secure sum all get the same.")
     return hashlib.sha256(parts[0] + json.dumps(own).encode()).digest()
 
 
-class SecureClient:
-    """One client's secrets for the secure sums of a run.
+Parts = Mapping[str, Tensor]
 
-    stage: the run's, from which the rules of a sum follow; shares: of noise that a sum must have; least: clients that
-    this client's owner wants in a sum; signer: without one, keys of others are the server's word (`loopback`).
+
+class HidingClient:
+    """One client's part in the sums of a run whose replies are hidden from the server.
+
+    stage: the run's, from which the rules of a sum follow; shares: of noise that a sum must have; say: tells the owner.
     """
+
+    def __init__(
+        self, run: str, client: int, stage: Summed, shares: int = 0, say: Callable[[str], None] = lambda text: None
+    ):
+        self.run, self.client, self.say, self.least = run, client, say, max(stage.least, shares)
+        self._when = (-2, -1)
+        self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # whose sums it has opened, by exchange
+
+    @property
+    def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
+        """What the server may ask beside the reply itself."""
+        raise NotImplementedError
+
+    def answer(self, header: dict[str, Any], parts: Parts) -> bytes:
+        """Answer a request about a sum."""
+        stage = header.get("stage")
+        if not isinstance(stage, str) or stage not in self._stages:
+            raise UnalikeError(f"A sum of this run has no stage {str(stage)[:50]!r}.")
+        return wire.encode({"kind": "reply", "run": self.run, "stage": stage}, self._stages[stage](header, parts))
+
+    def clients(self, when: tuple[int, int], parts: Parts) -> int:
+        """Return how many clients take part in a sum. parts: of the request, what is about the sum."""
+        raise NotImplementedError
+
+    def hidden(
+        self, when: tuple[int, int], asked: bytes, parts: Parts, slots: Sequence[Slot], codes: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the codes of a reply as they travel. asked: stands for what all clients are told alike (`bound`);
+        parts: of the request, what is about the sum."""
+        raise NotImplementedError
+
+    def _open_once(self, came: list[int]) -> None:
+        """Write down that the sum of these clients is opened. Refuse a second sum of one exchange over nearly the same:
+        this client's answer is the same in both, and their difference would be that of a few. A server that was killed
+        may ask once more."""
+        found, before = frozenset(came), self._sums.setdefault(self._when, set()) - {frozenset(came)}
+        if len(before) > 1 or any(len(found ^ other) < self.least for other in before):
+            raise UnalikeError(
+                f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
+                "would tell too much: nothing is opened. If you know why it has to, start this client again."
+            )
+        self._sums[self._when].add(found)
+
+
+class SecureClient(HidingClient):
+    """One client's secrets for the secure sums of a run. signer: without one, keys of others are the server's word
+    (`loopback`)."""
 
     def __init__(
         self,
@@ -75,31 +127,24 @@ class SecureClient:
         client: int,
         stage: SecureSum,
         shares: int = 0,
-        least: int = 0,
         signer: Signer | None = None,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self.run, self.client, self.stage, self.signer, self.say = run, client, stage, signer, say
-        self.least = max(stage.least, shares, least)
+        super().__init__(run, client, stage, shares, say)
+        self.stage, self.signer = stage, signer
         self._key = RunKey()
         self._verified: set[tuple[str, bytes]] = set()
         self._public: dict[int, str] = {}  # the others' signing keys
-        self._when = (-2, -1)
         self._member: Member | None = None
         self._dealt: dict[str, Tensor] = {}
-        self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # whose sums it has opened, by exchange
 
     # ---- what the server asks, one answer each
 
-    def answer(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> bytes:
-        """Answer a request about a sum."""
-        stages = {"key": self._give_key, "deal": self._deal, "agree": self._agree, "open": self._open}
-        stage = header.get("stage")
-        if not isinstance(stage, str) or stage not in stages:
-            raise UnalikeError(f"A secure sum has no stage {str(stage)[:50]!r}.")
-        return wire.encode({"kind": "reply", "run": self.run, "stage": stage}, stages[stage](header, parts))
+    @property
+    def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
+        return {"key": self._give_key, "deal": self._deal, "agree": self._agree, "open": self._open}
 
-    def _give_key(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _give_key(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         signature = self._sign(self._statement(self.client, self._key.public))
         return {"key": as_bytes(self._key.public), "signature": as_bytes(signature)}
 
@@ -110,13 +155,13 @@ class SecureClient:
     def _statement(self, client: int, key: bytes) -> bytes:
         return key_statement(self.run, client, key)
 
-    def _deal(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _deal(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Make secrets for a sum, and deal shares of them."""
         clients = numbers(parts, "clients")
         keys = dict(zip(clients, rows(parts, "keys", len(clients), KEY), strict=True))
         if len(clients) < self.least:
             raise UnalikeError(f"{len(clients)} clients are to take part in a sum; this client wants {self.least}.")
-        when, attempt = (_whole(header, "round"), _whole(header, "exchange")), str(header.get("attempt"))[:64]
+        when, attempt = (whole(header, "round"), whole(header, "exchange")), str(header.get("attempt"))[:64]
         name = label(self.run, *when, attempt)
         group = Group(name, keys, self.stage.degree(len(clients)), self.stage.opening(len(clients)))
         if self._member is not None and self._member.group.digest == group.digest:
@@ -145,13 +190,19 @@ class SecureClient:
             self._verified.add(known)
             self._public[other] = text
 
-    def clients(self, when: tuple[int, int]) -> int:
-        """Return how many clients take part in a sum."""
+    def clients(self, when: tuple[int, int], parts: Parts) -> int:
         return len(self._sum(when).group.keys)
 
-    def mask(self, when: tuple[int, int], asked: bytes, parts: dict[str, Tensor], words: list[np.ndarray]) -> None:
-        """Mask the vectors of the answer to a request, in place. asked: what masks are bound to of it (`bound`); parts:
-        of the request, the shares that others dealt."""
+    def hidden(
+        self, when: tuple[int, int], asked: bytes, parts: Parts, slots: Sequence[Slot], codes: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        clients = self.clients(when, parts)
+        words = {bits: ring.residues(some, bits) for bits, some in gathered(slots, clients, codes).items()}
+        self.mask(when, asked, parts, [*words.values()])
+        return {f"{MASKED}{b}": torch.from_numpy(ring.pack(ring.reduced(some, b), b)) for b, some in words.items()}
+
+    def mask(self, when: tuple[int, int], asked: bytes, parts: Parts, words: list[np.ndarray]) -> None:
+        """Mask the vectors of the answer to a request, in place."""
         member = self._sum(when)
         present, sealed = numbers(parts, PRESENT), parts.get(SHARES)
         there = [v for v in member.neighbours if v in {*present}]
@@ -167,35 +218,24 @@ class SecureClient:
             )
         return self._member
 
-    def _agree(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _agree(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Sign the list of those who came."""
-        member = self._sum((_whole(header, "round"), _whole(header, "exchange")))
+        member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
         return {"signature": as_bytes(self._sign(member.statement(came)))}
 
-    def _open(self, header: dict[str, Any], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _open(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Give the shares that open the sum of those who came."""
-        member = self._sum((_whole(header, "round"), _whole(header, "exchange")))
+        member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
         if self.stage.agree and self.signer is not None:
             signatures = dict(zip(came, rows(parts, "signatures", len(came)), strict=True))
             member.check_agreed(came, signatures, self._signed)
         shares = member.open(came, self.least)
-        self._check_apart(frozenset(came))
-        self._sums.setdefault(self._when, set()).add(frozenset(came))
+        self._open_once(came)
         lost = len(member.group.keys) - len(came)
         self.say(f"round {self._when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
         return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}
-
-    def _check_apart(self, came: frozenset[int]) -> None:
-        """Refuse a second sum of one exchange over nearly the same clients: this client's answer is the same in both,
-        and their difference would be that of a few. A server that was killed may ask once more."""
-        before = self._sums.get(self._when, set()) - {came}
-        if len(before) > 1 or any(len(came ^ other) < self.least for other in before):
-            raise UnalikeError(
-                f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
-                "would tell too much: nothing is opened. If you know why it has to, start this client again."
-            )
 
     def _signed(self, other: int, statement: bytes, signature: bytes) -> bool:
         return self.signer is not None and self.signer.verify(self._public[other], statement, signature)
@@ -209,7 +249,7 @@ def as_bytes(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
-def rows(parts: Mapping[str, Tensor], name: str, count: int, size: int | None = None) -> list[bytes]:
+def rows(parts: Parts, name: str, count: int, size: int | None = None) -> list[bytes]:
     """Return the rows of a part as bytes; refuse another number of them, or another length."""
     value = parts.get(name)
     if value is None or value.dtype != torch.uint8 or value.dim() != 2 or value.shape[0] != count:
@@ -219,7 +259,7 @@ def rows(parts: Mapping[str, Tensor], name: str, count: int, size: int | None = 
     return [row.tobytes() for row in value.numpy()]
 
 
-def octets(parts: Mapping[str, Tensor], name: str, size: int) -> bytes:
+def octets(parts: Parts, name: str, size: int) -> bytes:
     """Return a part as bytes, so many."""
     value = parts.get(name)
     if value is None or value.dtype != torch.uint8 or value.dim() != 1 or len(value) != size:
@@ -227,7 +267,7 @@ def octets(parts: Mapping[str, Tensor], name: str, size: int) -> bytes:
     return value.numpy().tobytes()
 
 
-def numbers(parts: Mapping[str, Tensor], name: str) -> list[int]:
+def numbers(parts: Parts, name: str) -> list[int]:
     """Return a list of clients: ascending, each once."""
     value = parts.get(name)
     if value is None or value.dtype != torch.int64 or value.dim() != 1 or not 0 < len(value) <= MOST:
@@ -238,7 +278,8 @@ def numbers(parts: Mapping[str, Tensor], name: str) -> list[int]:
     return found
 
 
-def _whole(header: Mapping[str, Any], name: str) -> int:
+def whole(header: Mapping[str, Any], name: str) -> int:
+    """Return a whole number that a message says."""
     value = header.get(name)
     if type(value) is not int or not -1 <= value < 1 << 31:
         raise UnalikeError(f"A message about a secure sum must say its {name}.")

@@ -60,6 +60,23 @@ class Keys:
             self.context.generate_galois_keys()
         self.symmetric = symmetric
 
+    @classmethod
+    def of(cls, secret: bytes, symmetric: bool) -> Keys:
+        """Return the keys that `secret` wrote."""
+        found = cls.__new__(cls)
+        with _quiet():
+            found.context = context_of(secret)
+        found.symmetric = symmetric
+        if not found.context.has_secret_key():
+            raise UnalikeError("These bytes are no secret key of CKKS.")
+        return found
+
+    def secret(self) -> bytes:
+        """Return what those get who may encrypt and open."""
+        return self.context.serialize(
+            save_public_key=not self.symmetric, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
+        )
+
     def public(self) -> bytes:
         """Return what those get who may add, and with a public key encrypt, but not open."""
         return self.context.serialize(save_secret_key=False)
@@ -75,7 +92,7 @@ def context_of(public: bytes) -> Any:
     try:
         return tenseal().context_from(public)
     except (ValueError, RuntimeError, TypeError):
-        raise UnalikeError("These bytes are no public key of CKKS.") from None
+        raise UnalikeError("These bytes are no key of CKKS.") from None
 
 
 def vector_of(context: Any, cipher: bytes) -> Any:

@@ -25,8 +25,9 @@ from unalike.contract.architectures import Architectures, remaining
 from unalike.contract.call import Call, Evaluate, Outcome
 from unalike.data.remote import RemoteFederation
 from unalike.engines.engine import Engine
+from unalike.engines.hidden_calls import HiddenCalls
 from unalike.engines.norms import Norms
-from unalike.engines.secure import Read, SecureSums
+from unalike.engines.secure import Read
 from unalike.errors import UnalikeError
 from unalike.messages import wire
 from unalike.messages.check import (
@@ -64,6 +65,10 @@ class Remote(Protocol):
 
     def refuse(self, client: int, reason: str, blame: bool = True) -> None:
         """Report that a client's answer is not usable; blame: whether it counts as the client's failure."""
+        ...
+
+    def again(self, reason: str, least: int) -> None:
+        """Hear that a sum is void and will be tried again; wait a while until so many are there."""
         ...
 
     def welcome(self) -> Mapping[int, Mapping[str, int]]:
@@ -164,9 +169,9 @@ class Flower(Engine):
         return outcome
 
     @functools.cached_property
-    def sums(self) -> SecureSums:
-        """Return the secure sums of the run."""
-        return SecureSums(self.job, self.remote)
+    def sums(self) -> HiddenCalls:
+        """Return the run's calls as sums."""
+        return HiddenCalls(self.job, self.remote)
 
     def judge_masked(self, call: Call) -> tuple[Read, dict[str, torch.Tensor]]:
         """Return a function that reads a client's masked answer to this call, and the tensors that are in the sum."""

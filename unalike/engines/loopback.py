@@ -12,10 +12,13 @@ import numpy as np
 from torch import Tensor
 
 from unalike.client import FileStates, Job, Node, OneClient
-from unalike.client.secure import SecureClient
+from unalike.client.encrypted import hiding_client, new_common_key
+from unalike.client.secure import HidingClient
 from unalike.contract.call import Call, Evaluate, Outcome
+from unalike.crypto.common_key import CommonKey
+from unalike.crypto.secure_sum import Void
 from unalike.engines.engine import Engine
-from unalike.engines.secure import SecureSums
+from unalike.engines.hidden_calls import HiddenCalls
 from unalike.engines.sequential import one
 from unalike.errors import UnalikeError
 from unalike.messages import wire
@@ -32,12 +35,17 @@ class Loopback(Engine):
             raise UnalikeError("The loopback engine keeps client state in files: give it FileStates.")
         self.states: FileStates = job.states
         self.one_client = OneClient(job)
-        self._members: dict[int, SecureClient] = {}
+        self._members: dict[int, HidingClient] = {}
 
     @functools.cached_property
-    def sums(self) -> SecureSums:
-        """Return the secure sums of the run, with clients in this process."""
-        return SecureSums(self.job, self)
+    def sums(self) -> HiddenCalls:
+        """Return the run's calls as sums, with clients in this process."""
+        return HiddenCalls(self.job, self)
+
+    @functools.cached_property
+    def common_key(self) -> CommonKey | None:
+        """Return the key that all clients have in common, if the channel encrypts."""
+        return new_common_key(self.job.secure_stage)
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         if self.job.channel is not None and self.job.channel.hides and isinstance(call.function, str):
@@ -79,7 +87,8 @@ class Loopback(Engine):
             if client not in self._members:
                 channel = self.job.channel
                 assert channel is not None
-                self._members[client] = SecureClient(self.run, client, self.job.secure_stage, channel.shares)
+                stage, key = self.job.secure_stage, self.common_key
+                self._members[client] = hiding_client(self.run, client, stage, key, channel.shares)
             member = self._members[client]
             header, tensors = united(parts)
             if header.get("kind") == "sum":
@@ -87,6 +96,9 @@ class Loopback(Engine):
             else:
                 node = Node(self.job, client, self.states.of(client), self.one_client, secure=member)
                 yield client, node.handle(*parts)
+
+    def again(self, reason: str, least: int) -> None:
+        raise Void(reason)  # nobody comes back here
 
     def refuse(self, client: int, reason: str) -> None:
         raise UnalikeError(f"Client {client}: {reason}")

@@ -1,7 +1,7 @@
-"""The server's part in secure sums: one exchange of a run as three or four with its clients.
+"""The server's part in sums under masks: three or four exchanges with clients, and the sum of those who came.
 
-What comes out is one outcome, the sums of codes over all clients that came, or one clear line. Used by engines whose
-clients are asked by messages: `loopback`, and `flower` between machines.
+`HiddenSums` is what these have in common with sums under encryption (`encrypted.py`). What a run makes of them is in
+`hidden_calls.py`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from unalike.channel.channel import Channel, shared_draws
-from unalike.channel.stages.secure_sum import SIGNATURE
-from unalike.channel.summing import COUNT, SAMPLES, Slot, Summing
-from unalike.client.job import Job
+from unalike.channel.stages.secure_sum import SIGNATURE, SecureSum, Summed
+from unalike.channel.summing import Slot, grouped, parted
 from unalike.client.secure import MASKED, PRESENT, SHARES, as_bytes, bound, label, octets, rows
-from unalike.contract.call import Call, Outcome
+from unalike.contract.call import Outcome
 from unalike.crypto import ring
 from unalike.crypto.secure_sum import KEY, SEALED, Collector, Dealt, Group, Void
 from unalike.crypto.shamir import BYTES
@@ -29,8 +26,10 @@ from unalike.messages import wire
 from unalike.messages.check import unreadable
 
 Requests = Mapping[int, Sequence[bytes]]
-Slots = Callable[[Summing], list[Slot]]  # what is summed
+When = tuple[int, int]  # round, exchange
+Slots = Callable[[int], list[Slot]]  # what is summed over so many clients
 Read = Callable[[int, bytes], tuple[Outcome, dict[str, Tensor]]]  # a client's reply: what it says of itself, its parts
+TRIES = 3  # of a sum that becomes void before anybody was asked to open it
 
 
 class Clients(Protocol):
@@ -41,6 +40,84 @@ class Clients(Protocol):
 
     def ask(self, requests: Requests) -> Iterable[tuple[int, bytes]]: ...
     def refuse(self, client: int, reason: str) -> None: ...
+    def again(self, reason: str, least: int) -> None:
+        """Hear that a sum is void and will be tried again; wait a while until so many are there."""
+        ...
+
+
+@dc.dataclass(frozen=True)
+class Collected:
+    """The sum of those who came: what each said beside its numbers, and the sums of codes by slot."""
+
+    came: list[int]
+    replies: list[Outcome]
+    totals: dict[str, Tensor]
+    slots: list[Slot]
+    clients: int  # that were asked
+
+
+class HiddenSums:
+    """Sums of the vectors of clients whose single vectors the server does not learn.
+
+    run: what clients know them by; shares: of noise that a sum must have.
+    """
+
+    def __init__(self, stage: Summed, clients: Clients, run: str, shares: int = 0):
+        self.clients, self.run, self.least = clients, run, max(stage.least, shares)
+        self._opening = False  # whether clients were asked to open the present sum
+
+    def collect(
+        self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int = 0
+    ) -> Collected:
+        """Return the sums over those who came. when: round and exchange; slots: what is summed over so many clients;
+        asked: the requests, whose first part is the same for all; read: reads a reply; least: how many must come.
+
+        A sum that is void before anybody was asked to open it is asked for again, with new secrets: nothing of the
+        first can have been learnt. After that it is not, for two sums of nearly the same clients tell too much."""
+        least = max(self.least, least)
+        for left in reversed(range(TRIES)):
+            self._opening = False
+            try:
+                return self._collected(when, ids, slots, asked, read, least)
+            except Void as void:
+                if self._opening or not left:
+                    raise
+                self._forget()
+                self.clients.again(str(void), least)
+        raise AssertionError("unreachable")
+
+    def _collected(
+        self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int
+    ) -> Collected:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Forget what clients said of themselves: some may have been started again."""
+
+    def _check_came(self, came: int, asked: int, least: int) -> None:
+        """Refuse to open a sum of too few."""
+        if came < least:
+            raise Void(f"{came} of {asked} clients answered, and {least} must: the sum is void, nothing was learnt.")
+
+    def _answers(self, requests: Requests, stage: str) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield the parts of the answers of use."""
+        for client, answer in self.clients.ask(requests) if requests else ():
+            with self._judging(client):
+                header, parts = wire.decode(answer)
+                if header.get("kind") != "reply" or header.get("stage") != stage:
+                    raise UnalikeError(str(header.get("reason", "its answer is no reply"))[:500])
+                yield client, parts
+
+    def _judging(self, client: int) -> _Judging:
+        return _Judging(self.clients, client)
+
+
+def with_parts(asked: Sequence[bytes], about: Mapping[str, Tensor]) -> tuple[bytes, bytes]:
+    """Return a request with what a client is told of the sum, in its own part."""
+    shared, own = asked
+    header, tensors = wire.decode(own)
+    header.pop("format")
+    return shared, wire.encode(header, {**tensors, **about})
 
 
 @dc.dataclass(frozen=True)
@@ -51,83 +128,54 @@ class Key:
     signature: bytes
 
 
-class SecureSums:
-    """The secure sums of a run."""
+class MaskedSums(HiddenSums):
+    """Sums under masks that cancel."""
 
-    def __init__(self, job: Job, clients: Clients):
-        self.job, self.clients = job, clients
+    def __init__(self, stage: SecureSum, clients: Clients, run: str, shares: int = 0):
+        super().__init__(stage, clients, run, shares)
+        self.stage = stage
         self.keys: dict[int, Key] = {}
 
-    @property
-    def channel(self) -> Channel:
-        """The run's, which hides replies."""
-        assert self.job.channel is not None
-        return self.job.channel
-
-    def exchange(self, call: Call, ids: np.ndarray, slots: Slots, asked: Requests, read: Read) -> Iterator[Outcome]:
-        """Yield one outcome: the sums of codes over those who came.
-
-        slots: what is summed; asked: the requests, whose first part is the same for all; read: reads a reply.
-        """
-        try:
-            yield self._summed(call, [int(c) for c in ids], slots, asked, read)
-        except Void as void:
-            raise UnalikeError(
-                f"Round {call.round + 1}: {void} See that clients are there, then go on from the last checkpoint "
-                "(--resume)."
-            ) from None
-
-    def _summed(self, call: Call, ids: list[int], slots: Slots, asked: Requests, read: Read) -> Outcome:
-        job, stage, channel = self.job, self.job.secure_stage, self.channel
-        group, attempt = self._group(call, ids)
-        header = {"run": self.clients.run, "round": call.round, "exchange": call.exchange}
-        one = next(iter(asked.values()))
-        collector = Collector(group, bound(one))
+    def _collected(
+        self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int
+    ) -> Collected:
+        group, attempt = self._group(when, ids)
+        header = {"run": self.run, "round": when[0], "exchange": when[1]}
+        collector = Collector(group, bound(next(iter(asked.values()))))
         self._deal(collector, {**header, "attempt": attempt})
-        common = shared_draws(job.seed, call.round, call.exchange)
-        summing = Summing(channel, job.summed_fields, job.method, common, call.told, len(group.keys))
-        found = slots(summing)
-        replies = self._mask(collector, summing, found, asked, read)
-        least = max(stage.least, channel.shares)
-        if len(collector.came) < least:
-            raise Void(
-                f"{len(collector.came)} of {len(group.keys)} clients answered, and {least} must: the sum is void, "
-                "nothing was learnt."
-            )
+        found = slots(len(group.keys))
+        replies = self._mask(collector, found, asked, read)
+        self._check_came(len(collector.came), len(group.keys), least)
+        self._opening = True
         opened = self._open(collector, header)
         for silent in group.keys.keys() - opened:
             self.keys.pop(silent, None)  # it may have been started again, with another key
-        totals = summing.split(found, collector.total())
+        totals = parted(found, len(group.keys), collector.total())
         for liar in collector.liars:
             self.clients.refuse(
                 liar, "its share of another client's secret did not fit; the sum was opened without it."
             )
-        came = np.array(sorted(collector.came))
-        self._check(came, totals)
-        sent = summing.bytes(found) * len(came)
-        trained = max(reply.trained for reply in replies)
-        losses = np.full(len(came), np.nan)
-        return Outcome(
-            came, {}, job.data.train.sizes[came], losses, trained, finite=np.ones(len(came), dtype=bool),
-            sealed=_sealed(replies, came), sent=sent, summed=totals, slots=found,
-        )  # fmt: skip
+        return Collected(sorted(collector.came), replies, totals, found, len(group.keys))
+
+    def _forget(self) -> None:
+        self.keys.clear()
 
     # ---- stages
 
-    def _group(self, call: Call, ids: list[int]) -> tuple[Group, str]:
+    def _group(self, when: When, ids: list[int]) -> tuple[Group, str]:
         """Return those who can take part in this sum: whose key is known."""
         missing = [c for c in ids if c not in self.keys]
-        header = {"kind": "sum", "stage": "key", "run": self.clients.run}
+        header = {"kind": "sum", "stage": "key", "run": self.run}
         for client, parts in self._answers({c: (wire.encode(header, {}),) for c in missing}, "key"):
             with self._judging(client):
                 key, signature = octets(parts, "key", KEY), octets(parts, "signature", SIGNATURE)
                 self.keys[client] = Key(key, signature)
-        there, stage, attempt = [c for c in ids if c in self.keys], self.job.secure_stage, os.urandom(8).hex()
+        there, attempt = [c for c in ids if c in self.keys], os.urandom(8).hex()
         try:
-            degree, opening = stage.degree(len(there)), stage.opening(len(there))
+            degree, opening = self.stage.degree(len(there)), self.stage.opening(len(there))
         except UnalikeError as error:
             raise Void(str(error)) from None
-        name = label(self.clients.run, call.round, call.exchange, attempt)
+        name = label(self.run, *when, attempt)
         return Group(name, {c: self.keys[c].key for c in there}, degree, opening), attempt
 
     def _deal(self, collector: Collector, header: dict[str, Any]) -> None:
@@ -152,25 +200,19 @@ class SecureSums:
                 public, commitment = octets(answer, "public", KEY), octets(answer, "commitment", KEY)
                 collector.take_dealt(client, Dealt(public, commitment, sealed))
 
-    def _mask(
-        self, collector: Collector, summing: Summing, slots: list[Slot], asked: Requests, read: Read
-    ) -> list[Outcome]:
+    def _mask(self, collector: Collector, slots: list[Slot], asked: Requests, read: Read) -> list[Outcome]:
         """Send the requests with the shares, and add the masked answers."""
         present = torch.tensor(collector.present)
         requests, replies = {}, []
         for client in collector.present:
-            shared, own = asked[client]
-            header, tensors = wire.decode(own)
-            header.pop("format")
             delivered = collector.delivery(client)
             sealed = as_bytes(b"".join(delivered[v] for v in sorted(delivered))).view(-1, SEALED)
-            requests[client] = (shared, wire.encode(header, {**tensors, PRESENT: present, SHARES: sealed}))
-        sizes = {bits: sum(s.count for s in some) for bits, some in summing.groups(slots).items()}
+            requests[client] = with_parts(asked[client], {PRESENT: present, SHARES: sealed})
+        sizes = sizes_of(slots, len(collector.group.keys))
         for client, answer in self.clients.ask(requests):
             with self._judging(client):
                 reply, parts = read(client, answer)
-                if parts.keys() != {f"{MASKED}{bits}" for bits in sizes}:
-                    raise UnalikeError("its reply is not masked as the run's channel masks it.")
+                check_hidden(parts, sizes)
                 words = [ring.unpack(parts[f"{MASKED}{bits}"].numpy(), n, bits) for bits, n in sizes.items()]
                 collector.take_masked(client, words)
                 replies.append(reply)
@@ -181,7 +223,7 @@ class SecureSums:
         did."""
         came, opened = sorted(collector.came), set[int]()
         parts = {"came": torch.tensor(came)}
-        if self.job.secure_stage.agree:
+        if self.stage.agree:
             request = wire.encode({"kind": "sum", "stage": "agree", **header}, parts)
             signed: dict[int, bytes] = {}
             for client, answer in self._answers({c: (request,) for c in came}, "agree"):
@@ -197,40 +239,19 @@ class SecureSums:
                 opened.add(client)
         return opened
 
-    # ---- parts
-
-    def _check(self, came: np.ndarray, totals: dict[str, Tensor]) -> None:
-        """Refuse a sum that is not of those who came: clients were told different things, or one lied."""
-        wanted = {COUNT: len(came), SAMPLES: int(self.job.data.train.sizes[came].sum())}
-        if any(int(totals[name]) != value for name, value in wanted.items()):
-            raise Void(
-                f"The sum of {len(came)} clients does not count {len(came)} clients and their samples, so one of them "
-                "did not keep the rules: the sum is void."
-            )
-
     def _signatures(self, clients: list[int], signatures: Mapping[int, bytes]) -> Tensor:
         return as_bytes(b"".join(signatures.get(c, bytes(SIGNATURE)) for c in clients)).view(len(clients), SIGNATURE)
 
-    def _answers(self, requests: Requests, stage: str) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield the parts of the answers of use."""
-        for client, answer in self.clients.ask(requests) if requests else ():
-            with self._judging(client):
-                header, parts = wire.decode(answer)
-                if header.get("kind") != "reply" or header.get("stage") != stage:
-                    raise UnalikeError(str(header.get("reason", "its answer is no reply"))[:500])
-                yield client, parts
 
-    def _judging(self, client: int) -> _Judging:
-        return _Judging(self.clients, client)
+def sizes_of(slots: Sequence[Slot], clients: int) -> dict[int, int]:
+    """Return how many numbers each vector of a sum has, by the bits of its modulus."""
+    return {bits: sum(slot.count for slot in some) for bits, some in grouped(slots, clients).items()}
 
 
-def _sealed(replies: Sequence[Outcome], came: np.ndarray) -> dict[str, Tensor] | None:
-    """Return the rows that clients sealed for each other, in the clients' order."""
-    by_client = {int(reply.ids[0]): reply.sealed for reply in replies if reply.sealed}
-    if not by_client:
-        return None
-    rows_of = [by_client[int(client)] for client in came]
-    return {name: torch.cat([some[name] for some in rows_of]) for name in rows_of[0]}
+def check_hidden(parts: Mapping[str, Tensor], sizes: Mapping[int, int]) -> None:
+    """Refuse a reply that has other parts than the vectors of the sum."""
+    if parts.keys() != {f"{MASKED}{bits}" for bits in sizes}:
+        raise UnalikeError("its reply is not hidden as the run's channel hides it.")
 
 
 class _Judging:

@@ -20,12 +20,15 @@ import numpy as np
 import unalike
 from unalike import config
 from unalike.channel import Channel
+from unalike.channel.stages import Summed
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
+from unalike.client.encrypted import hiding_client
 from unalike.client.preparing import sums_for
 from unalike.client.samples import Chosen
-from unalike.client.secure import SecureClient
+from unalike.client.secure import HidingClient
 from unalike.client.state_on_disk import with_channel
 from unalike.contract import LOSS, Call
+from unalike.crypto.common_key import CommonKey
 from unalike.data.federation import SPLITS, Federation
 from unalike.data.preparation import Preparation
 from unalike.data.public import Public
@@ -79,20 +82,22 @@ class Client:
         say: Callable[[str], None] = lambda text: None,
         sealer: Sealer | None = None,
         ask: Callable[[str], bool] | None = None,
+        common: CommonKey | None = None,
     ):
         """sealer: this client's keys, for methods whose clients seal rows for each other (`network.seal.Keyring`); ask:
-        a function that shows a person the server's request and returns the answer; needed if the policy demands it."""
+        a function that shows a person the server's request and returns the answer; needed if the policy demands it;
+        common: a key that all clients have, for sums under encryption."""
         if len(data) != 1:
             raise UnalikeError(f"A client brings its own data alone; these are the data of {len(data)} clients.")
         data.check(gaps=True)
         self.data, self.folder, self.policy, self.device = data, folder, policy or Policy(), find_device(device)
-        self.say, self.ended, self.sealer, self.ask = say, False, sealer, ask
+        self.say, self.ended, self.sealer, self.ask, self.common = say, False, sealer, ask, common
         if self.policy.ask and ask is None:
             raise UnalikeError("This client's policy says to ask, and there is nobody to be asked: start it by hand.")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.close = weakref.finalize(self, release, hold_alone(folder / "lock"))
         self.runs, self.audit = Runs(folder), Audit(folder)
-        self._secures: dict[str, SecureClient] = {}
+        self._secures: dict[str, HidingClient] = {}
         replace(folder / "policy.toml", dump_toml(self.policy.plain()).encode(), mode=0o600)
         self._nodes: dict[str, Node] = {}  # nodes of the current run, by its name
         self._agreed: set[str] = set()
@@ -193,15 +198,18 @@ class Client:
         """Answer one stage of a secure sum."""
         secure = self._present(request.header).secure
         if secure is None:
-            raise UnalikeError("The run's channel has no secure sum.")
+            raise UnalikeError("The run's channel has no sums that hide replies.")
         return secure.answer(request.header, request.tensors)
 
-    def _secure(self, run: str, client: int, channel: Channel | None) -> SecureClient | None:
-        """Return this client's part in a run's secure sums, if the run has any."""
+    def _secure(self, run: str, client: int, channel: Channel | None) -> HidingClient | None:
+        """Return this client's part in a run's sums, if its channel hides replies."""
         if channel is None or not channel.hides:
             return None
+        return self._hiding(run, client, channel.hiding, channel.shares)
+
+    def _hiding(self, run: str, client: int, stage: Summed, shares: int = 0) -> HidingClient:
         signer = self.sealer if isinstance(self.sealer, Keyring) else None
-        made = SecureClient(run, client, channel.hiding, channel.shares, signer=signer, say=self.say)
+        made = hiding_client(run, client, stage, self.common, shares, signer, self.say)
         # a repeated plan must not make us forget what was already opened
         return self._secures.setdefault(run, made)
 

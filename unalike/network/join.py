@@ -35,7 +35,7 @@ from unalike.data.files import SUFFIXES, read_arrays, split_names
 from unalike.data.schema import Schema
 from unalike.data.tables import encoded
 from unalike.errors import UnalikeError, complain
-from unalike.network import policy
+from unalike.network import keys, policy
 from unalike.network.client import Client, attend
 from unalike.network.processes import lifeline
 
@@ -67,6 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers", metavar="FOLDER", help="the other clients' .pub files: rows are sealed for these keys and no others"
     )
+    common = "the key that all clients have in common and the server has not, for channels that encrypt"
+    parser.add_argument("--common", metavar="FILE", help=f"{common} (unalike keys common)")
     parser.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu or cuda [auto]")
     parser.add_argument("--wait", metavar="SECONDS", type=float, default=float("inf"), help="for a server that is away")
     parser.add_argument("--once", action="store_true", help="leave when a run is over")
@@ -87,7 +89,8 @@ def main(args: argparse.Namespace) -> int:
     data = with_public(data, Path(args.public)) if args.public else data
     say = (lambda text: None) if getattr(args, "quiet", False) else (lambda text: print(text, flush=True))
     keyring = Keyring(Path(args.key), args.peers and Path(args.peers))
-    client = Client(data, Path(args.state), rules, args.device, say, keyring, ask)
+    common = keys.read_common(Path(args.common)) if args.common else None
+    client = Client(data, Path(args.state), rules, args.device, say, keyring, ask, common)
     try:
         ca = Path(args.ca).read_bytes()
     except OSError as error:

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from unalike.crypto.common_key import CommonKey
 from unalike.errors import UnalikeError
 
 ALWAYS = ("127.0.0.1", "::1", "localhost")
@@ -83,6 +84,24 @@ def make_node(file: Path) -> Path:
     public = file.with_name(f"{file.name}.pub")
     _save(public, key.public_key().public_bytes(ser.Encoding.OpenSSH, ser.PublicFormat.OpenSSH) + b"\n")
     return public
+
+
+def make_common(file: Path, scheme: str, bits: int) -> CommonKey:
+    """A key that all clients have in common, and the server has not: its file goes to each of them, over a safe way."""
+    key = CommonKey.new(scheme, bits)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _save(file, key.to_bytes(), secret=True)
+    return key
+
+
+def read_common(file: Path) -> CommonKey:
+    """Read a common key from its file."""
+    try:
+        return CommonKey.from_bytes(file.read_bytes())
+    except OSError as error:
+        raise UnalikeError(f"The common key {file} cannot be read: {error.strerror}.") from None
+    except UnalikeError as error:
+        raise UnalikeError(f"{file}: {error}") from None
 
 
 def roster(folder: Path) -> dict[str, bytes]:

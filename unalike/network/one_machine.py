@@ -21,6 +21,8 @@ import safetensors.torch
 import torch
 
 from unalike import config
+from unalike.channel.stage import Stage
+from unalike.channel.stages import Encrypted
 from unalike.data.federation import Federation
 from unalike.data.joined import JoinedFederation
 from unalike.data.public import Public
@@ -41,6 +43,8 @@ PUBLIC = "public{}.safetensors"
 POLICY = "policy.toml"  # policy of all clients
 # in a run's folder: the clients' keys and state
 KEPT = "federation"
+# among these: the key that all clients have in common, if the run's channel encrypts
+COMMON = "common.key"
 
 
 @contextlib.contextmanager
@@ -128,11 +132,18 @@ class Local:
     """A federation on this machine: a SuperLink and one process per client, each with its own data file.
 
     kept: keys and state of an earlier federation of these clients; without it, they are made anew. files: the user's
-    own Python files, from which a run may take a method, a model or a loss.
+    own Python files, from which a run may take a method, a model or a loss. stages: the run's channel, for which
+    clients may need a common key.
     """
 
     def __init__(
-        self, data: Federation, folder: Path, processes: Processes, kept: Path | None = None, files: Sequence[Path] = ()
+        self,
+        data: Federation,
+        folder: Path,
+        processes: Processes,
+        kept: Path | None = None,
+        files: Sequence[Path] = (),
+        stages: Sequence[Stage] = (),
     ):
         self.data, self.folder, self.processes = data, folder, processes
         self.names = [f"client-{k:04d}" for k in range(len(data))]
@@ -142,6 +153,9 @@ class Local:
         else:
             self._check(kept)
             self.homes.symlink_to(kept.resolve())
+        encrypting = next((stage for stage in stages if isinstance(stage, Encrypted)), None)
+        if encrypting is not None and not (self.homes / COMMON).exists():
+            keys.make_common(self.homes / COMMON, encrypting.scheme, encrypting.key_bits)
         # all these clients belong to the user
         own = tuple(file.resolve() for file in files)
         policy = Policy.open(repeatable=True, methods=tuple(METHODS), files=own)
@@ -201,19 +215,23 @@ class Local:
             architecture = getattr(self.data, "architecture", None)
             network = architecture[self.names.index(name)] if architecture else ""
             words += ["--public", folder / PUBLIC.format(network)]
+        if (self.homes / COMMON).exists():
+            words += ["--common", self.homes / COMMON]
         self.processes.start(name, [*map(str, words)], OMP_NUM_THREADS="1")
 
 
 @contextlib.contextmanager
-def federation(data: Federation, kept: Path | None = None, files: Sequence[Path] = ()) -> Iterator[tuple[Local, Any]]:
+def federation(
+    data: Federation, kept: Path | None = None, files: Sequence[Path] = (), stages: Sequence[Stage] = ()
+) -> Iterator[tuple[Local, Any]]:
     """Give a running federation of these clients and the server's link to it; after the block only what `Local.keep`
     kept is left. kept: the folder where an earlier federation kept its keys and state; files: code that clients may
-    run."""
+    run; stages: the run's channel."""
     flower()
     with scratch() as folder:
         processes = Processes(folder)
         try:
-            local = Local(data, folder, processes, kept, files)
+            local = Local(data, folder, processes, kept, files, stages)
             for name in local.names:
                 local.start(name)
             with _linked(local.superlink, local.public) as link:
@@ -250,7 +268,8 @@ def run(
     where = tables.get("run", {}).get("folder")
     begun = where is not None and (Path(where) / "config.toml").exists()
     kept = Path(where) / KEPT if begun else None
-    with federation(data, kept, config.code_in(tables)) as (local, link):
+    stages = config.make_channel(tables.get("run", {}).get("channel", ()))
+    with federation(data, kept, config.code_in(tables), stages) as (local, link):
         return server.run(
             tables, link, local.public, deadline=deadline, wait=60.0, classes=data.classes, **_having(data),
             limits=limits, profile=profile, callbacks=callbacks if begun else [Keep(local), *callbacks],

@@ -39,6 +39,7 @@ PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), 
 PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # settings of [run] that a plan may have
 BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # comparisons in `require`
     "norm": operator.le, "multiplier": operator.ge, "threshold": operator.ge, "least": operator.ge,
+    "key": lambda has, wants: has == wants if isinstance(wants, str) else has >= wants,
 }  # fmt: skip
 SEPARATORS = re.compile(r"[/\\~]|^\.|\0")
 FLAGS = {"files": "file"}  # settings whose flag has another name

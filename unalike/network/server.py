@@ -154,6 +154,14 @@ class Clients:
         if blame:
             self.attendance.failed(client, said)
 
+    def again(self, reason: str, least: int) -> None:
+        """Say that a sum is void and is tried again, and wait a while until so many clients are there."""
+        self.say(f"{printable(reason, 500)} It is asked for again.")
+        end = time.monotonic() + min(self.deadline, GREETING)
+        while len(self.link.online()) < least and time.monotonic() < end:
+            self._check()
+            time.sleep(0.1)
+
     def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> None:
         """Wait until all clients are there; if fewer are needed, until these are and no further one has come for a
         while."""

@@ -160,7 +160,9 @@ class Round:
                 listener(outcome)
         sums.close(ids)
         if passage is not None and isinstance(sums, Sums):
-            self.bytes_saved += passage.saved(sums)
+            down, up = passage.opening_bytes(len(sums.ids))
+            self.bytes_down, self.bytes_up = self.bytes_down + down, self.bytes_up + up
+            self.bytes_saved += passage.saved(sums) - up
             if self.spending is not None and (sums.names or not len(ids)):
                 self.spending.take(of_round)
             passage.close(sums)

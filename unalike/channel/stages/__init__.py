@@ -2,6 +2,7 @@
 
 from unalike.channel.stage import Stage
 from unalike.channel.stages.clip import AdaptiveClip, Clip, ClipLayers
+from unalike.channel.stages.encrypted import Ckks, Encrypted, Paillier
 from unalike.channel.stages.integer_noise import DiscreteGaussian, IntegerNoise, Skellam
 from unalike.channel.stages.noise import GaussianNoise, LocalNoise, Noise
 from unalike.channel.stages.quantise import QSGD, BFloat, Half, Quantise, TernGrad
@@ -10,8 +11,8 @@ from unalike.channel.stages.sparsify import STC, RandomK, TopK
 from unalike.channel.stages.tree import TreeNoise
 
 __all__ = [
-    "QSGD", "STAGES", "STC", "AdaptiveClip", "BFloat", "Clip", "ClipLayers", "DiscreteGaussian", "GaussianNoise",
-    "Half", "IntegerNoise", "LocalNoise", "Noise", "Quantise", "RandomK", "SecureSum",
+    "QSGD", "STAGES", "STC", "AdaptiveClip", "BFloat", "Ckks", "Clip", "ClipLayers", "DiscreteGaussian", "Encrypted",
+    "GaussianNoise", "Half", "IntegerNoise", "LocalNoise", "Noise", "Paillier", "Quantise", "RandomK", "SecureSum",
     "Skellam", "Summed", "TernGrad", "TopK", "TreeNoise",
 ]  # fmt: skip
 
@@ -20,6 +21,6 @@ KINDS: tuple[type[Stage], ...] = (
     Quantise, QSGD, TernGrad, Half, BFloat,
     TopK, RandomK, STC,
     GaussianNoise, LocalNoise, Skellam, DiscreteGaussian, TreeNoise,
-    SecureSum,
+    SecureSum, Paillier, Ckks,
 )  # fmt: skip
 STAGES: dict[str, type[Stage]] = {kind.name: kind for kind in KINDS}

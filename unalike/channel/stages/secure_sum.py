@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import dataclasses as dc
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from unalike.channel.stage import Form, Sees, Stage, refuse
 from unalike.crypto.graph import corrupt_borne, least_opened
+from unalike.crypto.ring import carry_bits, packed_bytes
 from unalike.crypto.secure_sum import KEY, SEALED
 from unalike.crypto.shamir import BYTES
 from unalike.errors import UnalikeError
@@ -34,6 +35,22 @@ class Summed(Stage):
 
     wide = True
     hides = True
+    tags: ClassVar[int] = 0  # numbers by which whoever opens a sum knows that it is one
+
+    @property
+    def bits(self) -> int:
+        """The bits of a number in fixed point."""
+        raise NotImplementedError
+
+    @property
+    def limit(self) -> float:
+        """The largest number in fixed point."""
+        raise NotImplementedError
+
+    @property
+    def least(self) -> int:
+        """The clients of a sum; of fewer there is none."""
+        raise NotImplementedError
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
         if after:
@@ -50,8 +67,32 @@ class Summed(Stage):
         if form.unit == "sent":
             raise refuse(self, f"the codes of {name!r} have a unit of each client's own: give quantise a limit.")
 
+    def check_clients(self, clients: int) -> None:
+        """Refuse a sum over too few."""
+        if clients < self.least:
+            raise UnalikeError(
+                f"{self.name}: {clients} clients take part, and a sum of fewer than {self.least} (least) hides too "
+                "little: it is void."
+            )
+
+    def check_codes(self, name: str, bits: int, clients: int, whole: bool) -> None:
+        """Refuse codes of a part of a reply that cannot be summed. whole: it is a field of whole numbers."""
+
     def told(self, values: Mapping[str, Any]) -> dict[str, float]:
         return {LARGEST: float(values.get(LARGEST, 1.0))}
+
+    def vector_bytes(self, count: int, bits: int, clients: int) -> int:
+        """Return the bytes that a client sends for so many codes of so many bits, summed over so many clients."""
+        return packed_bytes(count, bits + carry_bits(clients))
+
+    def opening_bytes(self, down: int, up: int, clients: int) -> tuple[int, int]:
+        """Return the bytes, down and up and of all clients together, of opening a sum, beside `side` and `down`. down:
+        of the sum as it travels; up: of the opened sum."""
+        return 0, 0
+
+    def promise(self, clients: int) -> str:
+        """Return in words who together can open what, in sums over so many clients."""
+        raise NotImplementedError
 
     def side(self, clients: int) -> int:
         """Return the bytes that a client sends beside its numbers, in a sum over so many."""
@@ -89,11 +130,7 @@ class SecureSum(Summed):
     def opening(self, clients: int) -> int:
         """Return how many of a client's neighbours open its secrets: more than the share of them, and at least two,
         so that no one client can."""
-        if clients < self.least:
-            raise UnalikeError(
-                f"secure-sum: {clients} clients take part, and a sum of fewer than {self.least} (least) hides too "
-                "little: it is void."
-            )
+        self.check_clients(clients)
         degree = self.degree(clients)
         return min(degree, max(2, int(self.threshold * degree) + (self.threshold < 1)))
 
@@ -107,7 +144,6 @@ class SecureSum(Summed):
         return clients * (NUMBER + KEY + SIGNATURE + 2 * NUMBER) + self.degree(clients) * SEALED + agreed
 
     def promise(self, clients: int) -> str:
-        """Return in words who together can open what, in sums over so many clients."""
         degree, opening = self.degree(clients), self.opening(clients)
         borne = corrupt_borne(degree, opening)
         text = f"{opening} of a client's {degree} neighbours together with the server open what it sent"

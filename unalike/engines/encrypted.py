@@ -1,0 +1,151 @@
+"""The server's part in sums under encryption: it adds ciphertexts, and asks two clients to open the sum."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike.channel.stages.encrypted import OPENERS, Encrypted
+from unalike.channel.summing import Slot, parted
+from unalike.client.secure import ATTEMPT, MASKED, PRESENT, as_bytes, octets
+from unalike.contract.call import Outcome
+from unalike.crypto import ring
+from unalike.crypto.encrypted_sum import Adder, CkksAdder, PaillierAdder, Vector
+from unalike.crypto.paillier import PublicKey
+from unalike.crypto.secure_sum import KEY, Void
+from unalike.engines.secure import (
+    Clients,
+    Collected,
+    HiddenSums,
+    Read,
+    Requests,
+    Slots,
+    When,
+    check_hidden,
+    sizes_of,
+    with_parts,
+)
+from unalike.errors import UnalikeError
+from unalike.messages import wire
+
+Ciphers = dict[int, list[Any]]  # a vector's, by the bits of its sums
+
+
+class EncryptedSums(HiddenSums):
+    """Sums under a key that all clients have in common, and the server has not."""
+
+    def __init__(self, stage: Encrypted, clients: Clients, run: str, shares: int = 0):
+        super().__init__(stage, clients, run, shares)
+        self.stage = stage
+        self.keys: dict[int, tuple[bytes, bytes]] = {}  # the fingerprint of each client's key, and its public part
+        self._adder: Adder | None = None
+
+    def _collected(
+        self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int
+    ) -> Collected:
+        there, adder = self._group(ids)
+        found = slots(len(there))
+        about = {PRESENT: torch.tensor(there), ATTEMPT: as_bytes(os.urandom(KEY))}
+        requests = {client: with_parts(asked[client], about) for client in there}
+        total, replies = self._added(adder, found, requests, read)
+        came = sorted(int(reply.ids[0]) for reply in replies)
+        self._check_came(len(came), len(there), least)
+        self._opening = True
+        parts = {f"{MASKED}{bits}": as_bytes(adder.written(some)) for bits, some in total.items()}
+        header = {"kind": "sum", "stage": "open", "run": self.run, "round": when[0], "exchange": when[1]}
+        request = wire.encode(header, {"came": torch.tensor(came), **parts})
+        totals = parted(found, len(there), self._opened(request, came, found, len(there)))
+        return Collected(came, replies, totals, found, len(there))
+
+    def _forget(self) -> None:
+        self.keys.clear()
+
+    def _group(self, ids: list[int]) -> tuple[list[int], Adder]:
+        """Return those who have the same key as most, and what adds under it."""
+        missing = [c for c in ids if c not in self.keys]
+        header = {"kind": "sum", "stage": "key", "run": self.run}
+        for client, parts in self._answers({c: (wire.encode(header, {}),) for c in missing}, "key"):
+            with self._judging(client):
+                public = octets(parts, "public", self.stage.key_bits // 8)
+                self.keys[client] = octets(parts, "fingerprint", KEY), public
+        known = {c: self.keys[c] for c in ids if c in self.keys}
+        usual = collections.Counter(known.values()).most_common(1)
+        there = [c for c, key in known.items() if key == usual[0][0]]
+        for client in known.keys() - there:
+            del self.keys[client]  # it may come back with the right one
+            self.clients.refuse(client, "its common key is not that of the other clients (join --common).")
+        try:
+            self.stage.check_clients(len(there))
+        except UnalikeError as error:
+            raise Void(str(error)) from None
+        if self._adder is None:
+            self._adder = self._made(usual[0][0][1])
+        return there, self._adder
+
+    def _made(self, public: bytes) -> Adder:
+        return PaillierAdder(PublicKey.from_bytes(public, least=self.stage.key_bits)) if public else CkksAdder()
+
+    def _added(self, adder: Adder, slots: list[Slot], requests: Requests, read: Read) -> tuple[Ciphers, list[Outcome]]:
+        """Send the requests, and add the encrypted answers."""
+        total: Ciphers = {}
+        replies, clients = list[Outcome](), len(requests)
+        sizes = sizes_of(slots, clients)
+        for client, answer in self.clients.ask(requests):
+            with self._judging(client):
+                reply, parts = read(client, answer)
+                check_hidden(parts, sizes)
+                one = {bits: adder.read(_bytes(parts, bits), _vector(n, bits, clients)) for bits, n in sizes.items()}
+                total = {bits: adder.plus(total[bits], some) for bits, some in one.items()} if total else one
+                replies.append(reply)
+        return total, replies
+
+    def _opened(self, request: bytes, came: list[int], slots: list[Slot], clients: int) -> list[np.ndarray]:
+        """Return the sum as two clients have opened it alike; with others in place of those who do not answer or do not
+        agree."""
+        order, sizes = shuffled(came), sizes_of(slots, clients)
+        answers: dict[int, tuple[bytes, ...]] = {}
+        for some in (order[:OPENERS], order[OPENERS:]):
+            for client, parts in self._answers({c: (request,) for c in some}, "open"):
+                with self._judging(client):
+                    check_hidden(parts, sizes)
+                    answers[client] = tuple(_bytes(parts, bits) for bits in sizes)
+            alike = collections.Counter(answers.values()).most_common(1)
+            if alike and alike[0][1] >= OPENERS:
+                return self._agreed(answers, alike[0][0], sizes)
+        raise Void(
+            f"{len(answers)} clients opened the sum, and no {OPENERS} of them alike: the sum is void, nothing was "
+            "learnt of any one client."
+        )
+
+    def _agreed(
+        self, answers: Mapping[int, tuple[bytes, ...]], found: tuple[bytes, ...], sizes: Mapping[int, int]
+    ) -> list[np.ndarray]:
+        """Return a sum that two clients opened alike; say who opened another."""
+        for client, answer in answers.items():
+            if answer != found:
+                self.clients.refuse(client, "it opened another sum than the other clients.")
+        packed = [np.frombuffer(part, dtype=np.uint8) for part in found]
+        return [ring.unpack(part, n, bits) for part, (bits, n) in zip(packed, sizes.items(), strict=True)]
+
+
+def shuffled(came: list[int]) -> list[int]:
+    """Return clients in an order that nobody foresees."""
+    return random.SystemRandom().sample(came, len(came))
+
+
+def _bytes(parts: Mapping[str, Tensor], bits: int) -> bytes:
+    value = parts[f"{MASKED}{bits}"]
+    if value.dtype != torch.uint8 or value.dim() != 1:
+        raise UnalikeError("its reply is not hidden as the run's channel hides it.")
+    return value.numpy().tobytes()
+
+
+def _vector(count: int, bits: int, clients: int) -> Vector:
+    return Vector(count, bits - ring.carry_bits(clients), clients)
