@@ -1,4 +1,4 @@
-"""From the tables of a config to what a run is made of."""
+"""Build the parts of a run (data, model, method, training) from the tables of a config."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ SAMPLINGS: dict[str, tuple[Any, Callable[[str], Any]]] = {
     "by-size": (BySize, int),
     "turns": (Turns, int),
 }
-EMPTY = ":empty"  # behind bernoulli:0.15: rounds in which nobody comes are rounds
+# suffix of bernoulli:0.15: an empty cohort counts as a round
+EMPTY = ":empty"
 
 
 def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
-    """[data]: a name, a folder or a table, and how it is split among clients; `raw`: features that are to be prepared
-    are left as they are. Of [data.pictures] and [data.signals] the two as one."""
+    """Build the federation of [data]: a name, a folder or a table, and how it is split among clients; raw: features to
+    be prepared are left as they are. [data.pictures] and [data.signals] are joined into one."""
     if parts := data_parts(table):
         return joined({name: _part(name, own, raw) for name, own in parts.items()})
     try:
@@ -49,7 +50,8 @@ def make_data(table: dict[str, Any], raw: bool = False) -> Federation:
 
 
 def as_stored(table: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """[data] without changes of features where these are to be prepared yet, and what was left out."""
+    """Return [data] without changes of features, if these are still to be prepared, and the text of what was left
+    out."""
     if parts := data_parts(table):
         found = {name: as_stored(part) for name, part in parts.items()}
         return {**table, **{n: own for n, (own, _) in found.items()}}, ", ".join(
@@ -72,7 +74,7 @@ def _part(name: str, table: dict[str, Any], raw: bool) -> Federation:
 
 
 def joined(parts: dict[str, Federation]) -> Federation:
-    """Return the federations by name as one; the only one as it is."""
+    """Join federations by name; a single one is returned unchanged."""
     return Federation.joined(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
@@ -87,7 +89,8 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
             own = load_federation(name, **options).split_clients(validation=share, seed=seed)
             return _extended(own, extras, seed, lambda fed: fed.skewed(dealt, seed))
         test = options.pop("test", 0.0)
-        made = load_federation(name, **options)  # everybody's samples, dealt anew to as many clients
+        # all clients' samples, divided anew among as many clients
+        made = load_federation(name, **options)
         pool = Dataset(made.train.x, made.train.y, made.global_test, made.classes, name)
         return pool.split(dealt, len(made), seed=seed, test=test, validation=share, **extras)
     split = {key: options.pop(key) for key in SPLIT if key in options}
@@ -105,20 +108,21 @@ def _data(options: dict[str, Any], raw: bool) -> Federation:
 
 
 def _extras(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the public set and further splits out of the options."""
+    """Remove the public set and further splits from the options and return them."""
     return {key: options.pop(key) for key in EXTRAS if key in options}
 
 
 def _extended(
     fed: Federation, extras: dict[str, Any], seed: int, ready: Callable[[Federation], Federation]
 ) -> Federation:
-    """Return the federation of clients that bring their own samples, with a public set and further splits."""
+    """Return a federation whose clients have their own samples, extended by a public set and further splits."""
     labels, shipped = extras.get("public_labels", True), extras.get("shipped", False)
     return with_extras(fed, extras.get("public"), labels, extras.get("splits"), seed, shipped, ready)
 
 
 def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federation:
-    """Return a table by its client column, or pooled and dealt by a partition; `test` may be a second table."""
+    """Return a table as a federation, by its client column or pooled and divided by a partition; `test` may be a second
+    table."""
     test = split.get("test")
     if isinstance(test, str) and test != "same":
         options["test"] = split.pop("test")
@@ -126,14 +130,16 @@ def _table(options: dict[str, Any], split: dict[str, Any], raw: bool) -> Federat
 
 
 def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torch.nn.Module:
-    """[model]: a name or a file, and options; what the data decide need not be said. Weights come from the seed."""
+    """Build the model of [model]: a name or a file, and options; sizes that follow from the data may be left out.
+    Weights come from the seed."""
     options = {k: v for k, v in table.items() if k not in MODEL}
     sample, target = federation.train.x[0], federation.train.y[0]
     found = {
         "features": sample.numel(),
         "channels": sample.shape[0] if sample.dim() == 3 else None,
         "size": sample.shape[-1] if sample.dim() == 3 else None,
-        "classes": target.numel() if federation.classes is None else federation.classes,  # or numbers to predict
+        # or the number of values to predict
+        "classes": target.numel() if federation.classes is None else federation.classes,
     }
     file, name = options.pop("file", None), options.pop("name", "linear")
     builder = own_model(file) if file else MODELS[name]
@@ -152,7 +158,8 @@ def make_model(table: dict[str, Any], federation: Federation, seed: int) -> torc
 
 
 def make_models(tables: dict[str, Any], federation: Federation, seed: int) -> Any:
-    """[model], or [models.NAME] as a dict where clients have different networks. Weights come from the seed."""
+    """Build the model of [model], or a dict of models for [models.NAME] if clients have different networks. Weights
+    come from the seed."""
     if MODELS_TABLE not in tables:
         return make_model(tables["model"], federation, seed)
     parts = getattr(federation, "parts", {})
@@ -161,7 +168,7 @@ def make_models(tables: dict[str, Any], federation: Federation, seed: int) -> An
 
 
 def network_names(tables: dict[str, Any], clients: int) -> list[str]:
-    """Return the name of each client's network among the [models.NAME] tables."""
+    """Return the name of each client's network, as in the [models.NAME] tables."""
     networks, architecture = tables[MODELS_TABLE], tables["run"].get("architecture")
     names = [*networks] * clients if len(networks) == 1 else assigned_names(architecture or [], clients)
     if len(names) != clients or not {*names} <= {*networks}:
@@ -173,7 +180,7 @@ def network_names(tables: dict[str, Any], clients: int) -> list[str]:
 
 
 def make_loss_of(tables: dict[str, Any]) -> dict[str, Any]:
-    """loss, metrics, head and output of [model], the latter two of each network where there are several."""
+    """Return loss, metrics, head and output of [model]; the latter two for each network if there are several."""
     networks = tables.get(MODELS_TABLE, {})
     out = make_loss(tables["model"])
     for key in ("head", "output"):
@@ -183,7 +190,7 @@ def make_loss_of(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_loss(table: dict[str, Any]) -> dict[str, Any]:
-    """loss, metrics and head of [model]; functions of one's own as "path/to/file.py:name"."""
+    """Return loss, metrics and head of [model]; a user's own functions are "path/to/file.py:name"."""
     out: dict[str, Any] = {k: table[k] for k in MODEL if k in table}
     if ":" in out.get("loss", ""):
         out["loss"] = own_function(out["loss"])
@@ -191,12 +198,13 @@ def make_loss(table: dict[str, Any]) -> dict[str, Any]:
         raise unknown("loss", out["loss"], LOSSES)
     if "metrics" in out:
         out["metrics"] = {t.rpartition(":")[2]: own_function(t) if is_file(t) else t for t in out["metrics"]}
-        named(out["metrics"])  # refuses unknown names before any data are loaded
+        # refuses unknown names before any data are loaded
+        named(out["metrics"])
     return out
 
 
 def make_method(table: dict[str, Any]) -> Method:
-    """[method]: a name and hyper-parameters."""
+    """Build the method of [method]: a name and hyper-parameters."""
     options = dict(table)
     file, name = options.pop("file", None), options.pop("name", "fedavg")
     try:
@@ -208,7 +216,7 @@ def make_method(table: dict[str, Any]) -> Method:
 
 
 def make_local(table: dict[str, Any]) -> LocalTraining:
-    """[local]: the settings of LocalTraining."""
+    """Build the LocalTraining of [local]."""
     options = dict(table)
     if options.get("batch_size") == "full":
         options["batch_size"] = None
@@ -218,7 +226,7 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
 
 
 def make_sampling(value: Any) -> Any:
-    """Return a number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty", "by-size:10" or
+    """Return a sampling: a number or lists, as in Python, or "bernoulli:0.15", "bernoulli:0.15:empty", "by-size:10" or
     "turns:10"."""
     if not isinstance(value, str):
         return value

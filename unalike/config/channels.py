@@ -1,4 +1,4 @@
-"""Channels in files and flags: [[channel]] tables, [run] channel as text, stages of one's own (path/file.py:Class)."""
+"""Channels in files and flags: [[channel]] tables, [run] channel as text, a user's own stages (path/file.py:Class)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from unalike.contract import Method
 from unalike.errors import UnalikeError
 from unalike.settings.typed import Known, hints, short
 
-CHANNEL = "channel"  # of a file: tables, one for each stage, in their order
+# tables in a file, one per stage, in order
+CHANNEL = "channel"
 
 
 def find_stage(kind: str) -> type[Stage]:
-    """Return the stage of a name, or of "path/to/file.py:Class"."""
+    """Return the stage class of a name, or of "path/to/file.py:Class"."""
     if not is_file(kind):
         return registered(kind)
     found = from_file(kind)
@@ -26,13 +27,14 @@ def find_stage(kind: str) -> type[Stage]:
 
 
 def stage_settings(kind: type[Stage]) -> Known:
-    """What a [[channel]] table of a kind may hold beside it."""
+    """Return the settings that a [[channel]] table of this kind may have."""
     own = {"fields", *(f.name for f in kind.arguments())}
     return {name: setting for name, setting in hints(kind).items() if name in own}
 
 
 def make_channel(given: Any, where: str = "") -> tuple[Stage, ...]:
-    """Return the stages of [run] channel: of a text, or of a list of texts or tables. where: the file, for errors."""
+    """Return the stages of [run] channel, given as a text or as a list of texts or tables. where: the file, for
+    errors."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         return _stages(given, f"{where}[run] channel: ")
     places = [
@@ -51,8 +53,8 @@ def _stages(given: Any, place: str) -> tuple[Stage, ...]:
 
 
 def taken_in(config: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
-    """Return the [[channel]] tables of a file, checked as far as they alone can be; None where there are none. They are
-    one way to write [run] channel, so that a file has one of the two."""
+    """Return the [[channel]] tables of a file, with the checks that need nothing else; None if there are none. They are
+    one way to write [run] channel, so a file may have only one of the two."""
     tables = config.get(CHANNEL)
     if tables is None:
         return None
@@ -68,7 +70,7 @@ def taken_in(config: dict[str, Any], where: str) -> list[dict[str, Any]] | None:
 
 
 def check_channel(given: Any, method: Method, networks: int) -> None:
-    """The stages can be made, in this order, and each acts on something that the method sends."""
+    """Check that the stages can be made, in this order, and that each acts on something that the method sends."""
     stages = make_channel(given)
     if stages and networks > 1:
         raise UnalikeError("[run] channel: clients have different networks; a channel needs one for all.")
@@ -76,7 +78,7 @@ def check_channel(given: Any, method: Method, networks: int) -> None:
 
 
 def absolute_channel(given: Any) -> Any:
-    """Return the same with absolute paths: a text with a stage of one's own becomes a list of tables."""
+    """Return the channel with absolute paths; a text with a user's own stage becomes a list of tables."""
     tables = _as_tables(given)
     if isinstance(given, str) and not any(is_file(table["kind"]) for table in tables):
         return given
@@ -90,8 +92,8 @@ def _as_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def channel_tables(given: str | Sequence[Any]) -> list[dict[str, Any]]:
-    """Return a channel as tables with every setting of its stages: for clients on other machines, whose defaults may be
-    others."""
+    """Return a channel as tables with every setting of its stages, for clients on other machines, whose defaults may
+    differ."""
     tables = _as_tables(given)
     whole = stage_tables([stage for table in tables for stage in make_channel([table])])
     return [{**every, "kind": table["kind"]} for table, every in zip(tables, whole, strict=True)]

@@ -1,4 +1,4 @@
-"""Read a config file and check all that can be said of it before there are data."""
+"""Read a config file and check everything that can be checked before the data are loaded."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from unalike.settings.knobs import check as check_value
 
 
 def read(path: str | Path, allow_code: bool | Collection[Path] = False) -> dict[str, dict[str, Any]]:
-    """Return the tables of a TOML file, checked; allow_code: as of `read_tables`."""
+    """Return the checked tables of a TOML file; allow_code: as in `read_tables`."""
     return check(read_tables(path, allow_code), str(path))
 
 
 def read_tables(path: str | Path, allow_code: bool | Collection[Path] = False) -> dict[str, dict[str, Any]]:
-    """What a TOML file says, of which only the tables are checked (flags may still change the rest).
+    """Return the tables of a TOML file; only their names are checked, because flags may still change the rest.
 
-    The config.toml of a run's folder brings no code by itself: the folder may be somebody else's. Python files that it
-    names are run only if they are among `allow_code`, or with allow_code=True.
+    The config.toml of a run's folder may not bring code by itself: the folder may be somebody else's. Python files that
+    it names are run only if they are in `allow_code`, or with allow_code=True.
     """
     tree = load_toml(path)
     if FACTS in tree and allow_code is not True:
@@ -55,7 +55,7 @@ def read_tables(path: str | Path, allow_code: bool | Collection[Path] = False) -
 
 
 def _check_code(path: str | Path, files: list[Path], allowed: set[Path]) -> None:
-    """Refuse a run's config that names a file which the user has not named too."""
+    """Refuse a run's config that names a Python file which the user has not named too."""
     for file in files:
         if file.resolve() not in allowed:
             raise UnalikeError(
@@ -65,7 +65,7 @@ def _check_code(path: str | Path, files: list[Path], allowed: set[Path]) -> None
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:
-    """What a TOML file says."""
+    """Return the content of a TOML file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -74,12 +74,13 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         raise UnalikeError(f"{path} is not a text file (UTF-8), and a config must be TOML.") from error
     except OSError as error:
         raise UnalikeError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number with thousands of digits
         raise UnalikeError(f"{path} is not TOML: {error}.") from error
 
 
 def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
-    """Return the tables, all of them, if there are no others; those of a channel are [run]'s."""
+    """Return all tables, empty ones included; raise for a table that does not exist. A channel's tables become part of
+    [run]."""
     stages = taken_in(config, where)
     for name, table in config.items():
         if name == CHANNEL:
@@ -102,7 +103,8 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
 
 
 def _check_networks(tables: dict[str, dict[str, Any]]) -> None:
-    """[models.small], [models.large]: each is a model, and [model] has only what they have in common."""
+    """Check [models.small], [models.large]: each must be a model, and [model] must have only what they have in
+    common."""
     networks, parts = tables.get(MODELS_TABLE), data_parts(tables["data"])
     if parts and set(parts) != set(networks or {}):
         mine, others = _listed("data", parts), _listed(MODELS_TABLE, networks or {})
@@ -139,8 +141,8 @@ def _listed(table: str, names: Iterable[str]) -> str:
 
 
 def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[str, Any]]:
-    """Return every table, name, setting and kind of value exists; what depends on the data is checked when it is
-    there."""
+    """Check every table, name, setting and type of value, and return the tables; what depends on the data is checked
+    later."""
     tables = shape(config, where)
     for table in ("model", "method"):
         if {"name", "file"} <= set(tables[table]):
@@ -164,7 +166,7 @@ def check(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
 
 
 def _with_own_network(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the tables with the model that the method makes itself, where it does: of [model] its loss and metrics
+    """Return the tables with the model that the method makes itself, if it does; then only loss and metrics of [model]
     count."""
     method = make_method(tables["method"])
     if not method.network:
@@ -174,7 +176,7 @@ def _with_own_network(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, 
 
 
 def _data_tables(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """[data], or its tables [data.pictures] and [data.signals], by how they are written."""
+    """Return [data], or the tables [data.pictures] and [data.signals], by the names they have in a file."""
     parts = data_parts(data)
     if parts and (other := next((name for name in data if name not in parts), None)):
         raise UnalikeError(f"[data] has {other}, and there are [data.NAME] tables: give it there, to each.")
@@ -182,7 +184,7 @@ def _data_tables(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _check_source(where: str, data: dict[str, Any]) -> None:
-    """The data are said in one way, and every setting is one of theirs."""
+    """Check that the data are given in one way only, and that every setting is one of theirs."""
     ways = {"name", "folder", "table"} & set(data)
     if not ways or ("table" in ways and len(ways) > 1):
         raise UnalikeError(f"{where} needs a name or a folder, or a table alone (`unalike list data` has the names).")
@@ -199,15 +201,16 @@ def _check_name(table: str, values: dict[str, Any], noun: str) -> None:
 
 
 def _check_limits(where: str, values: dict[str, Any], known: typed.Known) -> None:
-    """Numbers are in their ranges, and words among their choices; methods and local training check their own."""
+    """Check that numbers are in their ranges, and words among their choices; methods and local training check their
+    own."""
     for name, value in values.items():
         knob = known[name].knob
-        if knob.choices or not isinstance(value, str):  # text in place of a number means something else
+        if knob.choices or not isinstance(value, str):  # a text in place of a number has a meaning of its own
             check_value(f"{where} ", name, value, knob)
 
 
 def _check_values(tables: dict[str, dict[str, Any]]) -> None:
-    """What takes more than a type: values that must go together, and names of things in files."""
+    """Check what takes more than a type: values that must go together, and names of things in files."""
     local, run = tables["local"], tables["run"]
     batch, device, whom = local.get("batch_size"), run.get("device", "auto"), run.get("evaluate_clients", "auto")
     if isinstance(batch, str) and batch != "full":
@@ -235,7 +238,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
 
 
 def _check_partition(data: dict[str, Any]) -> None:
-    """The partition can be read; clients that bring their own files can only be changed."""
+    """Check that the partition can be read; clients that have their own files can only be changed."""
     recipe = _recipe(data)
     if not recipe.natural and "clients" not in data_settings(data) and Path(data.get("folder", ".")).is_dir():
         raise UnalikeError(f"{recipe.dealer} deals samples, and a folder of files has its clients: give changes alone.")
@@ -254,7 +257,7 @@ def _check_shares(where: str, data: dict[str, Any]) -> None:
 
 
 def _check_extras(where: str, data: dict[str, Any]) -> None:
-    """The public set and further splits, as far as they can be checked without the samples."""
+    """Check the public set and further splits, as far as possible without the samples."""
     public, splits = data.get("public", 0), data.get("splits", {})
     try:
         if isinstance(public, str):
@@ -269,12 +272,13 @@ def _check_extras(where: str, data: dict[str, Any]) -> None:
 
 
 def population(data: dict[str, Any]) -> int | None:
-    """Return how many clients there will be, where that can be said before the data are there."""
+    """Return the number of clients, if it is known before the data are loaded."""
     if parts := data_parts(data):
         counts = [count for part in parts.values() if (count := population(part)) is not None]
         return sum(counts) if len(counts) == len(parts) else None
     known, recipe = data_settings(data), _recipe(data)
-    if data.get("name") in FEDERATIONS:  # as many as it makes, and what views make of them
+    # the set's own number of clients, multiplied by views
+    if data.get("name") in FEDERATIONS:
         made = data.get("clients", known["clients"].default)
         return made * recipe.copies if recipe.natural else made
     if "clients" not in known or "clients" in data:
@@ -284,7 +288,7 @@ def population(data: dict[str, Any]) -> int | None:
 
 
 def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Paths made absolute, so that a run folder's config can be run from anywhere."""
+    """Return the tables with absolute paths, so that a run folder's config can be run from anywhere."""
     out = copy.deepcopy(tables)
     data, networks = [*_data_tables(out["data"]).values()], [*out.get(MODELS_TABLE, {}).values()]
     own = {"data": data, "model": [out["model"], *networks]}

@@ -1,7 +1,7 @@
-"""What data of one's own decide, where nobody said otherwise: splits to test on, metrics, model and local work.
+"""Defaults for a user's own data, where settings leave them open: splits to test on, metrics, model and local work.
 
-`unalike run` and `unalike compare` ask here for tables, pictures and folders of one's own; data sets with a name are
-run with the plain defaults.
+`unalike run` and `unalike compare` use them for tables, pictures and folders; data sets with a name get the plain
+defaults.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from unalike.metrics.choose import headline
 
 ROUNDS = 30
 LEAST_BATCH, LARGEST_BATCH = 16, 256
-LEAST_STEPS, MOST_STEPS = 12, 24  # a round, of a client of the usual size
+# steps per round, for a client of the usual size
+LEAST_STEPS, MOST_STEPS = 12, 24
 Tables = dict[str, dict[str, Any]]
-SHARES = {"test": 0.2, "validation": 0.1}  # of every client's samples, held out where the data have no such split
+# shares of every client's samples, held out if the data have no such split
+SHARES = {"test": 0.2, "validation": 0.1}
 
 
 def held_out(table: dict[str, Any], *splits: str) -> tuple[dict[str, Any], Federation, list[str]]:
-    """[data] with the shares it needs, the federation, and what is worth knowing of it: samples of each client are held
-    out for these splits where neither the data nor the settings say otherwise. Of [data.NAME] tables, those of one's
-    own."""
+    """Return [data] with the shares it needs, the federation, and remarks on it: samples of each client are held out
+    for these splits unless the data or the settings say otherwise. With [data.NAME] tables, this concerns the user's
+    own data among them."""
     if parts := data_parts(table):
         found = {name: _held_out_of_part(part, splits) for name, part in parts.items()}
         notes = [f"{name}: {note}" for name, (_, _, some) in found.items() for note in some]
@@ -50,14 +52,14 @@ def _held_out_of_part(table: dict[str, Any], splits: tuple[str, ...]) -> tuple[d
 
 
 def _ranges(raw: Federation) -> list[str]:
-    """Return a word where features have units, and what is done about it."""
+    """Return a remark if features have very different ranges, and what is done about it."""
     recipe, x = raw.recipe, raw.train.x
     if recipe is None or recipe.names is None or not any(recipe.scaled):
         return []
     which = [k for k, scaled in enumerate(recipe.scaled) if scaled]
     size = x[:, which].abs().nan_to_num().amax(0)
     low, high = (which[int(k)] for k in (size.argmin(), size.argmax()))
-    if size.max() < 10 * max(float(size.min()), 0.1):  # much the same units
+    if size.max() < 10 * max(float(size.min()), 0.1):  # nearly the same ranges
         return []
     reach = f"from {size.min():.3g} at most ({recipe.names[low]}) to {size.max():.4g} ({recipe.names[high]})"
     done = {
@@ -69,14 +71,14 @@ def _ranges(raw: Federation) -> list[str]:
 
 
 def own(tables: Tables) -> bool:
-    """Return whether the data are one's own, and not a set with a name."""
+    """Return whether the data are the user's own, not a set with a name."""
     return any("name" not in table for table in (data_parts(tables["data"]) or {"": tables["data"]}).values())
 
 
 def suited(tables: Tables, fed: Federation) -> Tables:
-    """Return the tables with what suits these data in place of what was left open: metrics, model, local work.
+    """Return the tables with open settings filled in to suit these data: metrics, model, local work.
 
-    Chosen over seventeen real tables (benchmarks/tables.py, docs/tables.md): twelve to 24 steps a round for a client
+    Chosen over seventeen real tables (benchmarks/tables.py, docs/tables.md): twelve to 24 steps per round for a client
     of the usual size, rates that fall, a little weight decay.
     """
     local: dict[str, Any] = {"lr": 0.1 if fed.classes is not None else 0.03, "lr_decay": 0.93, "weight_decay": 0.003}
@@ -84,7 +86,7 @@ def suited(tables: Tables, fed: Federation) -> Tables:
     given = tables["local"].get("batch_size")
     batch = given if isinstance(given, int) else 2 ** round(math.log2(min(LARGEST_BATCH, max(LEAST_BATCH, rows / 8))))
     if "steps" not in tables["local"]:
-        steps = 1.0 if given == "full" else max(1.0, rows / batch)  # in one pass
+        steps = 1.0 if given == "full" else max(1.0, rows / batch)  # steps in one pass
         local["epochs"] = float(f"{min(max(2.0, LEAST_STEPS / steps), MOST_STEPS / steps):.3g}")
     model = tables["model"]
     if not {"name", "file"} & model.keys() and MODELS_TABLE not in tables:

@@ -1,9 +1,10 @@
-"""Settings from the command line: `--table.name value` for every setting of a config file, `--name value` where the
-name is clear, booleans as `--name` and `--no-name`. Several networks: `--model small=linear,large=mlp`, and settings of
-one as `--models.large.hidden 64`.
+"""Settings from the command line: `--table.name value` for every setting of a config file, `--name value` if the name
+is unambiguous, booleans as `--name` and `--no-name`. Several networks: `--model small=linear,large=mlp`, and settings
+of one as `--models.large.hidden 64`.
 
-Which settings there are depends on the data, model and method chosen, also of one's own; argparse cannot know. So they
-are taken out before argparse sees the rest; `run.arguments` declares the known ones for help and completion only.
+Which settings exist depends on the chosen data, model and method, which may be the user's own; argparse cannot know
+them. So settings are removed before argparse sees the other words; `run.arguments` declares the known ones for help and
+completion only.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from unalike.errors import UnalikeError, did_you_mean
 from unalike.settings import typed
 from unalike.text import listed
 
-# Those that take settings as flags.
+# Commands that take settings as flags.
 COMMANDS = (["run"], ["compare"], ["local-federation"], ["serve"], ["data", "describe"])
-# What argparse reads.
+# Flags that argparse reads.
 OWN = {"--help", "--version", "--json", "--quiet", "--debug", "--resume", "--dry-run", "--allow-code"}
 OWN |= {"--deadline", "--keys", "--host", "--port", "--wait", "--test-set", "--prepare", "--schema", "--picture"}
 OWN |= {"--seeds", "--log", "--budget", "--tune", "--tune-rounds", "--target", "--score", "--no-references"}
 SERVERS = {"--least", "--enough", "--tries", "--max-samples", "--max-norm", "--profile"}
-OWN_OF = {"serve": {"--public", *SERVERS}, "local-federation": SERVERS}  # of one command
-# What a bare flag means where a name alone would not say it.
+OWN_OF = {"serve": {"--public", *SERVERS}, "local-federation": SERVERS}  # further flags of single commands
+# The setting that a bare flag means, if its name alone is ambiguous.
 SHORT = {
     "data": ("data", "name"),
     "data-folder": ("data", "folder"),
@@ -37,8 +38,10 @@ SHORT = {
     "seed": ("run", "seed"),
     "folder": ("run", "folder"),
 }
-METHODS_FIRST = ("epsilon", "delta")  # the run's, unless the method has one: then the run's is --run.epsilon
-CHOOSE = ("name", "file", "folder", "table")  # of [data], [model], [method]: they decide what else there is
+# settings of the run; if the method has one too, the run's is --run.epsilon
+METHODS_FIRST = ("epsilon", "delta")
+# settings of [data], [model], [method] that decide which others exist
+CHOOSE = ("name", "file", "folder", "table")
 
 Given = tuple[str, str | None]  # a flag's name without dashes, and its text
 
@@ -50,13 +53,13 @@ def flag(table: str, name: str) -> str:
 
 
 def taken(words: list[str]) -> bool:
-    """Return whether the command that is given takes settings as flags."""
+    """Return whether the given command takes settings as flags."""
     plain = [word for word in words if not word.startswith("-")]
     return any(plain[: len(command)] == command for command in COMMANDS)
 
 
 def split(words: list[str]) -> tuple[list[str], list[Given]]:
-    """What argparse reads, and the settings."""
+    """Divide a command line into the words for argparse and the settings."""
     switches = _switches()
     command = next((word for word in words if not word.startswith("-")), "")
     own = OWN | OWN_OF.get(command, set())
@@ -80,7 +83,7 @@ def split(words: list[str]) -> tuple[list[str], list[Given]]:
 
 
 def _switches() -> set[str]:
-    """Flags that stand alone: what may be true, and is nowhere a choice of words."""
+    """Return the flags that need no value: settings that may be true, and are nowhere a choice of words."""
     out = set()
     for table in config.TABLES:
         for name, found in config.uses(table).items():
@@ -106,7 +109,7 @@ def is_fedsgd(given: list[Given]) -> bool:
 
 
 def _understood(given: list[Given]) -> list[Given]:
-    """Return the flags that say what FedSGD is; what one sets oneself stays."""
+    """Replace FedSGD by the flags that define it; settings that the user gives are kept."""
     if not is_fedsgd(given):
         return given
     own = {name.rpartition(".")[2] for name, _ in given}
@@ -116,12 +119,13 @@ def _understood(given: list[Given]) -> list[Given]:
 
 
 def collect(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Tables of a file, overridden by flags; those that decide what else there is are read first."""
+    """Return the tables of a file, overridden by flags; flags that decide which settings exist are read first."""
     given = _understood(given)
     of_networks = [flag for flag in given if is_of_networks(*flag)]
     given = [flag for flag in given if flag not in of_networks]
     tables = _networks(of_networks, tables)
-    given = sorted(given, key=lambda flag: flag[0] in ("data-folder", "data.folder"))  # a folder may be of the name's
+    # a folder may belong to the named set
+    given = sorted(given, key=lambda flag: flag[0] in ("data-folder", "data.folder"))
     for first in (True, False):
         for name, text in given:
             table, dot, setting = name.partition(".")
@@ -140,7 +144,7 @@ def is_of_networks(name: str, text: str | None) -> bool:
 
 
 def networks(text: str | None) -> dict[str, str]:
-    """Return the models of "small=linear,large=mlp" by the names of their networks; none of any other text."""
+    """Return the models of "small=linear,large=mlp" by the names of their networks; empty for any other text."""
     pairs = [re.fullmatch(r"\s*([^\W\d]\w*)\s*=\s*(.+?)\s*", part) for part in (text or "").split(",")]
     out = {pair[1]: pair[2] for pair in pairs if pair}
     if out and len(out) < len(pairs):
@@ -149,8 +153,8 @@ def networks(text: str | None) -> dict[str, str]:
 
 
 def _networks(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the tables of a file with the networks that flags name in place of its model or networks, and what flags
-    set in each of them."""
+    """Return the tables of a file with its model or networks replaced by those that flags name, and with flags for
+    single networks applied."""
     out = {name: dict(tables.get(name, {})) for name in config.TABLES}
     found = {name: dict(table) for name, table in tables.get(config.MODELS_TABLE, {}).items()}
     for _, text in [flag for flag in given if not flag[0].startswith(f"{config.MODELS_TABLE}.")]:
@@ -164,7 +168,7 @@ def _networks(given: list[Given], tables: dict[str, dict[str, Any]]) -> dict[str
 
 
 def _of_network(flag: str, text: str | None, found: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
-    """(network, setting, value) of a flag such as `--models.large.hidden 64`."""
+    """Return (network, setting, value) for a flag such as `--models.large.hidden 64`."""
     _, name, bare = (*flag.split(".", 2), "")[:3]
     if name not in found:
         raise UnalikeError(f"unalike run: --{flag}: there is no network {name!r}.{did_you_mean(name, found)}")
@@ -178,11 +182,12 @@ def _of_network(flag: str, text: str | None, found: dict[str, dict[str, Any]]) -
 
 
 def _chosen(table: str, values: dict[str, Any], setting: str, value: Any) -> dict[str, Any]:
-    """Return a file's table for another data set, model or method: without what only the former had."""
+    """Return a file's table after another data set, model or method was chosen, without settings that only the former
+    had."""
     if values.get(setting) == value:
         return values
     if setting == "folder" and _exists(table, values) and setting in config.SETTINGS[table](values):
-        return values  # of the data set that is named
+        return values  # a setting of the named data set
     former = config.SETTINGS[table](values) if _exists(table, values) else {}
     known = config.SETTINGS[table]({setting: value}) if _exists(table, {setting: value}) else former
     return {k: v for k, v in values.items() if k not in CHOOSE and (k in known or k not in former)}
@@ -194,7 +199,7 @@ def _exists(table: str, values: dict[str, Any]) -> bool:
 
 
 def known(tables: dict[str, dict[str, Any]]) -> dict[str, typed.Known]:
-    """All settings there are, for the names chosen so far."""
+    """Return all settings that exist for the names chosen so far."""
     out = {}
     for table in config.TABLES:
         there = config.uses(table) if table in config.NAMES else {}
@@ -209,7 +214,7 @@ def _exists_or_plain(table: str, tables: dict[str, dict[str, Any]]) -> bool:
 
 
 def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tuple[str, str, Any]:
-    """(table, setting, value) of a flag."""
+    """Return (table, setting, value) for a flag."""
     table, dot, setting = name.partition(".")
     where, bare = (f"{table}.", setting) if dot else ("", name)
     negated = text is None and bare.startswith("no-")
@@ -246,14 +251,14 @@ def place(name: str, text: str | None, tables: dict[str, dict[str, Any]]) -> tup
 
 
 def _of_one(setting: str, bare: str, tables: dict[str, dict[str, Any]]) -> str:
-    """' Say ...' where one of several networks has the setting."""
+    """Return ' Say ...' if one of several networks has the setting."""
     found = tables.get(config.MODELS_TABLE, {})
     having = [n for n, table in found.items() if _exists("model", table) and setting in config.network_settings(table)]
     return f" Say of which network: {' or '.join(f'--models.{name}.{bare}' for name in having)}." if having else ""
 
 
 def _owners(setting: str) -> str:
-    """' It is a setting of …' where another data set, model or method has it."""
+    """Return ' It is a setting of …' if another data set, model or method has it."""
     for table in config.NAMES:
         if setting in (every := config.every(table)):
             return f" It is a setting of the {table} {listed(every[setting][2])}."
@@ -261,7 +266,7 @@ def _owners(setting: str) -> str:
 
 
 def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
-    """Return a flag's text as the setting wants it."""
+    """Return a flag's text as a value of the setting's type."""
     if text is None:
         if typed.fits(True, hint):
             return not negated
@@ -274,10 +279,10 @@ def _value(name: str, text: str | None, negated: bool, hint: Any) -> Any:
         value = text
     if not typed.fits(value, hint) and typed.fits(text, hint):
         value = text
-    if not typed.fits(value, hint) and typed.fits({}, hint):  # a table as a=1,b=2
+    if not typed.fits(value, hint) and typed.fits({}, hint):  # a table, written a=1,b=2
         with contextlib.suppress(ValueError, RecursionError):
             value = tomllib.loads(f"v = {{{text}}}")["v"] if "\n" not in text else value
-    if not typed.fits(value, hint):  # a list as a,b or one thing alone
+    if not typed.fits(value, hint):  # a list, written a,b, or a single element
         parts = [_value(name, part.strip(), False, Any) for part in text.split(",")]
         value = parts if typed.fits(parts, hint) else value
     problem = typed.misfit(value, hint)

@@ -24,8 +24,7 @@ from unalike.settings.knobs import Knob
 
 
 def schema() -> dict[str, Any]:
-    """Return a JSON Schema of config files, for editors: which settings there are depends on the name or file
-    chosen."""
+    """Return a JSON Schema of config files, for editors; which settings exist depends on the chosen name or file."""
     tables = {table: _schema_of(table) for table in TABLES}
     tables["run"]["required"] = ["rounds"]
     tables[MODELS_TABLE] = {"type": "object", "additionalProperties": _network()}
@@ -44,7 +43,7 @@ def schema() -> dict[str, Any]:
 
 
 def _common_only() -> dict[str, Any]:
-    """With several networks [model] holds what they have in common."""
+    """Return the rule that, with several networks, [model] has only what they have in common."""
     then = {"properties": {"model": {"propertyNames": {"enum": list(IN_COMMON)}}}}
     return {"if": {"required": [MODELS_TABLE]}, "then": then}
 
@@ -62,7 +61,7 @@ def _one_channel() -> dict[str, Any]:
 
 
 def _channel() -> dict[str, Any]:
-    """[[channel]]: a kind, by name or of a file, and the settings of that kind."""
+    """Return the schema of [[channel]]: a kind, by name or from a file, and the settings of that kind."""
     words = {"description": "a stage by name (unalike list stages), or path/to/file.py:Class", "type": "string"}
     kind = {**words, "anyOf": [{"enum": list(STAGES)}, {"pattern": r"\.py:\w+$"}]}
     rules = []
@@ -79,7 +78,7 @@ def _channel() -> dict[str, Any]:
 
 
 def _network() -> dict[str, Any]:
-    """[models.NAME]: what [model] holds, but what all networks have in common."""
+    """Return the schema of [models.NAME]: that of [model] without what all networks have in common."""
     one = _schema_of("model")
     properties = {name: value for name, value in one["properties"].items() if name not in IN_COMMON}
     return {**one, "properties": properties, "not": {"anyOf": [{"required": [name]} for name in IN_COMMON]}}
@@ -101,18 +100,21 @@ def _schema_of(table: str) -> dict[str, Any]:
     if table == "data":
         unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["table"]}]}}
         rules.append(_only(table, {"folder": ""}, {"required": ["folder"], **unnamed}))
-        names = rules[-1]["then"]["propertyNames"]["enum"]  # a folder of pictures takes more, which only it tells
+        # a folder of pictures has more settings, which only the folder shows
+        names = rules[-1]["then"]["propertyNames"]["enum"]
         names += [name for name in (*PICTURES, *SPLIT) if name not in names]
         rules.append(_only(table, {"table": ""}, {"required": ["table"]}))
         rules[-1]["then"]["required"] = ["label"]
-    else:  # the default's; a file of one's own takes what it takes
+    # settings of the default; a user's own file may have any
+    else:
         unnamed = {"not": {"anyOf": [{"required": ["name"]}, {"required": ["file"]}]}}
         rules.append(_only(table, {}, unnamed))
     return {"type": "object", "properties": properties, "allOf": rules}
 
 
 def _takes_files(table: str) -> bool:
-    """Return whether limits belong under the name chosen: a file of one's own may have a setting with others."""
+    """Return whether limits must depend on the chosen name: a user's own file may have a setting of the same name with
+    other limits."""
     return "file" in SECTIONS[table].others
 
 

@@ -1,4 +1,5 @@
-"""Public sets that a config names beside shares, files and noise: another data set, or what a function makes."""
+"""Public sets that a config can name, beside shares, files and noise: another data set, or samples made by a
+function."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ FORMS = (
 
 
 def check_public(text: str, own: str | None = None) -> None:
-    """Raise unless this names a public set, as far as that can be seen without samples; own: the name of the clients'
+    """Raise unless a text names a public set, as far as can be seen without samples; own: the name of the clients'
     data."""
     name, colon, rows = text.partition(":")
     if made := MADE.fullmatch(text):
@@ -43,9 +44,9 @@ def check_public(text: str, own: str | None = None) -> None:
 
 
 def make_public(text: str, own: str | None, options: dict[str, Any], seed: int) -> Any:
-    """Return what a public set's name stands for: a pair (x, y or None), or the text itself, which `Dataset.split`
-    understands. own, options: the name of the clients' data, and their options, which another data set takes over as
-    far as it has them."""
+    """Return the public set that a text names: a pair (x, y or None), or the text itself, which `Dataset.split`
+    understands. own, options: the name of the clients' data, and their options, which another data set takes over if it
+    has them."""
     check_public(text, own)
     name, colon, rows = text.partition(":")
     if made := MADE.fullmatch(text):
@@ -59,11 +60,12 @@ def make_public(text: str, own: str | None, options: dict[str, Any], seed: int) 
         raise UnalikeError(f"public={text!r}: {name} has {len(x)} training samples.")
     chosen = draws.generator(seed, "public").choice(len(x), wanted, replace=False)
     chosen.sort()
-    return x[chosen], None  # its labels are of other classes
+    # without its labels, which are of other classes
+    return x[chosen], None
 
 
 def absolute_public(text: str) -> str:
-    """Return the text with an absolute path, where there is a path in it."""
+    """Return the text with its path, if it has one, made absolute."""
     if made := MADE.fullmatch(text):
         return absolute_file(made[1]) + ("" if made[2] is None else f":{made[2]}")
     return str(Path(text).resolve()) if Path(text).suffix in SUFFIXES else text
@@ -83,7 +85,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _made(name: str, count: int, seed: int) -> tuple[Any, Any]:
-    """Return the samples that a function of (n, seed) gives, with labels or without."""
+    """Return the samples that a function of (n, seed) makes, with or without labels."""
     make = _function(name)
     with draws.torch_seed(seed, "public"):
         try:

@@ -1,4 +1,4 @@
-"""The run that a config describes."""
+"""Carry out the run that a config describes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def run(
     before: Callable[[dict[str, Any], Any], None] = lambda tables, networks: None,
     **options: Any,
 ) -> Run:
-    """Return the run that a config describes. With a federation of one's own, [data] is not looked at. `before` is
-    given the checked tables and the model (a dict of several networks) before the run begins; options are the engine's,
-    where a file cannot hold them."""
+    """Carry out the run that a config describes and return it. With a `federation`, [data] is ignored. before: called
+    with the checked tables and the model (a dict for several networks) before the run begins; options: of the engine,
+    if a file cannot hold them."""
     tables = absolute(check(config if federation is None else {**config, "data": _stand_in(config, federation)}))
     settings = dict(tables["run"])
     settings["clients_per_round"] = make_sampling(settings.get("clients_per_round", 1.0))
     settings["channel"] = make_channel(settings.get("channel", ()))
     settings["resume"] = resume or settings.get("resume", False)
     if federation is None:
-        # loopback prepares features by messages too, to the same bits; changes of features come after preparing
+        # loopback prepares features by messages, with the same bits; changes of features come after preparing
         raw = settings.get("engine") == "loopback" and not as_stored(tables["data"])[1]
         federation = make_data(tables["data"], raw)
         federation = by_messages(federation) if raw else federation
@@ -54,8 +54,8 @@ def run(
 
 
 def _stand_in(config: dict[str, Any], federation: Federation) -> dict[str, Any]:
-    """[data] that passes the checks in place of a federation of one's own, of which joined ones say themselves which
-    client has which network."""
+    """Return a [data] table that passes the checks in place of a given federation; a joined federation itself says
+    which client has which network."""
     folder = {"folder": "."}
     joined = isinstance(federation, JoinedFederation) and "architecture" not in config.get("run", {})
     return {name: folder for name in federation.parts} if joined else folder  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a config file may say: its tables, and the settings of each."""
+"""The tables of a config file, and the settings of each."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from unalike.settings.knobs import Knob
 from unalike.settings.typed import Known, Setting, hints
 from unalike.training.settings import LocalTraining
 
-MODELS_TABLE = "models"  # of tables, one for each network where clients have different ones
-FACTS = "facts"  # what a run found out about its data and model: written, never read as a setting
+# table of tables, one per network, if clients have different ones
+MODELS_TABLE = "models"
+# facts that a run found about its data and model: written, never read as settings
+FACTS = "facts"
 
 _split, _table = hints(Dataset.split), {n: s for n, s in hints(table_dataset).items() if s.knob.words}
 SPLIT: Known = {n: s for n, s in _split.items() if s.knob.words} | {
     "partition": _split["partition"]._replace(default="iid"),
     "clients": _split["clients"]._replace(default=CLIENTS),
 }
-NATURAL: Known = SPLIT | {  # of data that come with their clients
-    "partition": _split["partition"]._replace(default="natural"),
-    "clients": _split["clients"],
-}
-EXTRAS = ("public", "public_labels", "shipped", "splits")  # that any data may have
+# settings of data that come with their clients
+NATURAL: Known = SPLIT | {"partition": _split["partition"]._replace(default="natural"), "clients": _split["clients"]}
+EXTRAS = ("public", "public_labels", "shipped", "splits")  # settings that any data may have
 TABLE: Known = {
     "table": Setting(str, None, Knob("a CSV or parquet file of your own, with a label and a client column")),
     "client": _table["client"],
@@ -47,7 +47,7 @@ FOLDER = Setting(
     Knob("with a name, where that set's files are; alone, a .npz or .safetensors file a client, or CLIENT/CLASS/*.png"),
 )
 PICTURES: Known = {"folder": FOLDER, "size": hints(picture_dataset)["size"]}
-SCALE = _table["scale"]._replace(default=None)  # arrays are left as they are unless it is said
+SCALE = _table["scale"]._replace(default=None)  # arrays are left as they are unless asked for
 DATA = Setting(str, None, Knob("a data set by name (unalike list data)"))
 MODEL: Known = {
     "loss": Setting(str, None, Knob("a loss by name, or file.py:loss of (output, y), one value a sample")),
@@ -61,7 +61,8 @@ MODEL: Known = {
         str | int, None, Knob("the part of a model's tuple or dict that is its output: a key or a position")
     ),
 }
-IN_COMMON = ("loss", "metrics")  # of several networks: they stand in [model]
+# settings that several networks have in common: they are in [model]
+IN_COMMON = ("loss", "metrics")
 MODEL_NAME = Setting(str, "linear", Knob("a model by name (unalike list models), or file.py:build"))
 MODEL_FILE = Setting(str, None, Knob("a model of your own, path/to/file.py:build"))
 METHOD_NAME = Setting(str, "fedavg", Knob("a method by name (unalike list methods), or file.py:Class"))
@@ -70,7 +71,7 @@ ENGINE: Known = {name: option for name, option in OPTIONS.items() if option.knob
 
 
 def data_settings(table: dict[str, Any]) -> Known:
-    """[data]: what the named source takes; for pooled data also how it is split."""
+    """Return the settings of [data]: those of the named source and, for pooled data, of the split."""
     name = table.get("name")
     if name is None and "table" in table:
         return {**TABLE, **(NATURAL if "client" in table else SPLIT)}
@@ -87,13 +88,14 @@ def data_settings(table: dict[str, Any]) -> Known:
 
 
 def data_parts(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """[data.NAME]: a [data] for each of several networks, by name; none where [data] itself says the data."""
-    own = ("splits", "table")  # settings that may be dicts themselves: shares by name, a table that Python gives
+    """Return the tables [data.NAME], one [data] per network, by name; empty if [data] itself names the data."""
+    # settings that may be dicts themselves: shares by name, a table passed from Python
+    own = ("splits", "table")
     return {name: part for name, part in data.items() if isinstance(part, dict) and name not in own}
 
 
 def model_settings(table: dict[str, Any]) -> Known:
-    """[model]: what the named builder takes."""
+    """Return the settings of [model]: the parameters of the named builder."""
     if "file" in table:
         builder = own_model(table["file"])
         free = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(builder).parameters.values())
@@ -104,12 +106,13 @@ def model_settings(table: dict[str, Any]) -> Known:
 
 
 def network_settings(table: dict[str, Any]) -> Known:
-    """[models.NAME]: what [model] takes, but what is the same for all networks."""
+    """Return the settings of [models.NAME]: those of [model] that may differ between networks."""
     return {name: setting for name, setting in model_settings(table).items() if name not in IN_COMMON}
 
 
 def method_settings(table: dict[str, Any]) -> Known:
-    """[method]: the hyper-parameters of the named method, or of one's own (`file = "path/to/file.py:Class"`)."""
+    """Return the settings of [method]: the hyper-parameters of the named method, or of the user's own (`file =
+    "path/to/file.py:Class"`)."""
     if "file" in table:
         return {"file": METHOD_FILE, **hints(own_method(table["file"]))}
     name = table.get("name", "fedavg")
@@ -117,13 +120,13 @@ def method_settings(table: dict[str, Any]) -> Known:
 
 
 def local_settings(table: dict[str, Any]) -> Known:
-    """[local]: what LocalTraining takes."""
+    """Return the settings of [local]: those of LocalTraining."""
     known = hints(LocalTraining)
     return known | {"epochs": known["epochs"]._replace(default=None if "steps" in table else 1)}
 
 
 def run_settings(table: dict[str, Any]) -> Known:
-    """[run]: the settings of a run, and the engines' options."""
+    """Return the settings of [run]: those of a run, and the engines' options."""
     return hints(RunSettings) | ENGINE
 
 
@@ -131,8 +134,8 @@ def run_settings(table: dict[str, Any]) -> Known:
 class Section:
     """A table of a config file.
 
-    settings: what it may hold, given what it holds. names: what its `name` may be; others: what may stand in place of
-    a name. paths, files: settings that are paths, and that may be path/to/file.py:name.
+    settings: returns what it may have, given what it has. names: possible values of `name`; others: settings that may
+    replace a name. paths, files: settings that are paths, and settings that may be path/to/file.py:name.
     """
 
     settings: Callable[[dict[str, Any]], Known]
@@ -160,7 +163,7 @@ NAMES = {name: section.names for name, section in SECTIONS.items() if section.na
 
 
 def uses(table: str) -> dict[str, list[tuple[Setting, str]]]:
-    """Return every setting that a table may hold, with the data sets, models or methods that take it."""
+    """Return every setting that a table may have, with the data sets, models or methods that take it."""
     section, found = SECTIONS[table], dict[str, list[tuple[Setting, str]]]()
     choices: list[tuple[dict[str, Any], str]] = [({"name": name}, name) for name in section.names] or [({}, "")]
     choices += [({"table": ""}, "table")] if "table" in section.others else []
@@ -168,13 +171,14 @@ def uses(table: str) -> dict[str, list[tuple[Setting, str]]]:
         for name, setting in section.settings(values).items():
             found.setdefault(name, []).append((setting, owner))
     if table == "data":
-        found["size"].append((PICTURES["size"], "pictures"))  # of a folder, which only the folder itself tells
+        # a setting of folders of pictures, which are recognised only when looked at
+        found["size"].append((PICTURES["size"], "pictures"))
     others = {name: [(setting, "")] for name, setting in section.others.items() if name != "table"}
     return found | others
 
 
 def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
-    """Return all that a table may hold: name -> (annotation, default, the data sets, models or methods that take
+    """Return everything that a table may have: name -> (annotation, default, the data sets, models or methods that take
     it)."""
     out = {}
     for name, found in uses(table).items():
@@ -185,7 +189,7 @@ def every(table: str) -> dict[str, tuple[Any, Any, list[str]]]:
 
 
 def described(table: str) -> dict[str, Knob]:
-    """Return the descriptions of all that a table may hold, as far as those that take a setting agree on it."""
+    """Return the descriptions of all settings of a table, where all that take a setting agree on its description."""
     out = {}
     for name, found in uses(table).items():
         first, *rest = [setting.knob for setting, _ in found]

@@ -1,4 +1,4 @@
-"""Things of one's own, given as "path/to/file.py:name"."""
+"""A user's own models, methods and functions, given as "path/to/file.py:name"."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from unalike.settings.typed import short
 
 
 def is_file(text: Any) -> bool:
-    """Return whether this is "path/to/file.py:name" and not the name of something built in."""
+    """Return whether a text is "path/to/file.py:name" and not the name of something built in."""
     return isinstance(text, str) and text.rpartition(":")[0].endswith(".py")
 
 
 def code_in(value: Any) -> list[Path]:
-    """Return the Python files that tables, or a text such as "small=a.py:build,large=b.py:build", name."""
+    """Return the Python files named in tables, or in a text such as "small=a.py:build,large=b.py:build"."""
     if isinstance(value, dict | list | tuple):
         inner = value.values() if isinstance(value, dict) else value
         return [*dict.fromkeys(file for part in inner for file in code_in(part))]
@@ -33,7 +33,7 @@ def code_in(value: Any) -> list[Path]:
 
 
 def absolute_file(text: str) -> str:
-    """Return path/to/file.py:name with an absolute path; any other text as it is."""
+    """Return path/to/file.py:name with an absolute path; any other text unchanged."""
     if not is_file(text):
         return text
     path, _, name = text.rpartition(":")
@@ -49,7 +49,7 @@ def own_method(text: Any) -> type[Method]:
 
 
 def own_model(text: Any) -> Callable[..., Any]:
-    """What builds the model, of "path/to/file.py:build"."""
+    """Return the function that builds the model, from "path/to/file.py:build"."""
     found = from_file(text)
     if not callable(found) or isinstance(found, torch.nn.Module):
         what = "a model" if isinstance(found, torch.nn.Module) else short(found)
@@ -84,10 +84,10 @@ def from_file(text: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _module(file: Path, changed: int) -> Any:
-    """Return a user's file, run once as long as it does not change; its neighbours can be imported from it."""
+    """Return a user's file as a module, run once as long as it does not change; it can import files beside it."""
     spec = importlib.util.spec_from_file_location(f"unalike_user_{file.stem}_{draws.key(0, str(file))}", file)
-    assert spec is not None and spec.loader is not None  # it ends in .py
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look there
+    assert spec is not None and spec.loader is not None  # holds for every path that ends in .py
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look the module up there
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     try:

@@ -1,4 +1,4 @@
-"""Which network each client has, where there are several, and what follows for the fields of a method."""
+"""Which network each client has, if there are several, and the consequences for the fields of a method."""
 
 from __future__ import annotations
 
@@ -12,15 +12,8 @@ from unalike.contract.fields import BUFFERS, Field
 from unalike.contract.vectors import Vectors
 from unalike.errors import UnalikeError, did_you_mean
 
-SHARED = (
-    "scalar",
-    "features",
-    "pairs",
-    "classes",
-    "samples",
-    "public",
-    "input",
-)  # shapes that mean the same in every network
+# shapes that mean the same in every network
+SHARED = ("scalar", "features", "pairs", "classes", "samples", "public", "input")
 Sizes = dict[str, int]
 Assigned = Sequence[str] | Callable[[int], str] | str  # names by client, a function of its number, or "a:10, b:5"
 
@@ -28,8 +21,8 @@ Assigned = Sequence[str] | Callable[[int], str] | str  # names by client, a func
 class Architectures:
     """The networks of a run by name, and the one that each client has.
 
-    of: the place of each client's architecture among `names`, by client number; sizes: the sizes that shapes of fields
-    are named after, by architecture; heads: the shapes of each one's head.
+    of: index of each client's architecture in `names`, by client number; sizes: the named sizes that shapes of fields
+    use, by architecture; heads: the shapes of each one's head.
     """
 
     def __init__(
@@ -57,7 +50,7 @@ class Architectures:
         return {name: len(self.clients(name)) / len(self.of) for name in self.names}
 
     def groups(self, ids: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the architectures of these clients, each with the places of its clients among them."""
+        """Yield the architectures of these clients, each with the positions of its clients among them."""
         own = self.of[ids]
         for k, name in enumerate(self.names):
             places = np.flatnonzero(own == k)
@@ -65,8 +58,8 @@ class Architectures:
                 yield name, places
 
     def is_own(self, name: str, field: Field, method: object) -> bool:
-        """Return whether a field has a value per architecture: it has the shape of the model or of a part of it, and no
-        sum goes from one architecture to another. Heads of equal shapes are summed over everybody."""
+        """Return whether a field has one value per architecture: it has the shape of the model or of a part of it, so
+        that no sum crosses architectures. Heads of equal shapes are summed over all clients."""
         if name == BUFFERS or field.by == "network":
             return True
         return any(self._is_own(size, method) for size in _words(field))
@@ -75,12 +68,13 @@ class Architectures:
         if size == "head":
             return not self.same_heads
         nets = getattr(method, "nets", {})
-        further = size.removeprefix("optimizer ") in nets  # a network of the method, or its optimizer's state
+        # one of the method's further networks, or its optimizer's state
+        further = size.removeprefix("optimizer ") in nets
         return not (size in SHARED or further or isinstance(getattr(method, size, None), int))
 
     def check(self, method: Any) -> None:
-        """Refuse what cannot be with several architectures: sums of fields whose sizes differ, and tables of rows of
-        the model's shape."""
+        """Refuse a method that several architectures do not allow: sums of fields whose sizes differ, and tables of
+        rows of the model's shape."""
         if method.one_network:
             raise UnalikeError(f"{type(method).__name__} {method.one_network}: it needs one network for all clients.")
         for name, field in method.sends.items():
@@ -106,11 +100,11 @@ class Architectures:
                 )
 
     def part(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return a message as clients of one architecture get it: their own part of `Vectors`."""
+        """Return a message as clients of one architecture get it, with their own part of every `Vectors`."""
         return {key: value[name] if isinstance(value, Vectors) else value for key, value in values.items()}
 
     def rows(self, rows: Mapping[str, Any], name: str, places: np.ndarray) -> dict[str, Any]:
-        """Return the rows of the clients of one architecture; `Vectors` hold them already."""
+        """Return the rows for the clients of one architecture; `Vectors` hold them already."""
         out = {}
         for key, value in rows.items():
             if not isinstance(value, Vectors):
@@ -128,7 +122,7 @@ class Architectures:
 def remaining(
     rows: Mapping[str, Any], ids: np.ndarray, there: np.ndarray, several: Architectures | None
 ) -> dict[str, Any]:
-    """Return the rows of the clients that are left of a call: `there` says which of these clients."""
+    """Return the rows of the clients that remain in a call; there: a mask over these clients."""
     out = {}
     for key, value in rows.items():
         if isinstance(value, Vectors) and several is not None:
@@ -141,12 +135,12 @@ def remaining(
 
 
 def _words(field: Field) -> list[str]:
-    """Return the sizes by name that a field's shape is made of."""
+    """Return the named sizes in a field's shape."""
     return [size for size in field.names if isinstance(size, str)]
 
 
 def _places(assigned: Assigned, population: int, names: Sequence[str]) -> np.ndarray:
-    """Return the place of each client's architecture among the names."""
+    """Return the index of each client's architecture in `names`."""
     given = assigned_names(assigned, population)
     for client, name in enumerate(given):
         if name not in names:
@@ -161,7 +155,7 @@ def _places(assigned: Assigned, population: int, names: Sequence[str]) -> np.nda
 
 
 def assigned_names(assigned: Assigned, population: int) -> list[str]:
-    """Return the name of each client's architecture; "small:10, large:5" are ten clients and the next five."""
+    """Return the name of each client's architecture; "small:10, large:5" means ten clients and the next five."""
     if callable(assigned):
         return [assigned(client) for client in range(population)]
     if not isinstance(assigned, str):

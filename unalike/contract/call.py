@@ -1,4 +1,4 @@
-"""What engines are asked and what they answer: a call of a client function on some clients, and its outcome."""
+"""Calls that engines answer: a client function on some clients, and its outcome."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from torch import Tensor
 from unalike.contract.fields import Fields
 from unalike.contract.peers import Parcels
 
-EVALUATION = 1 << 20  # the exchange of every evaluation: no round has as many, so its draws are its own
+# exchange number of every evaluation: no round has as many, so its draws are separate
+EVALUATION = 1 << 20
 
 
 @dc.dataclass(frozen=True)
 class Evaluate:
     """Evaluation as a function to call: each client's own model on its own samples of a split.
 
-    steps: of a newcomer, which took no part in training, the model that it begins with and trains for so many steps;
-    None: the clients take part.
+    steps: for newcomers, which take no part in training: the number of steps for which each trains its initial model;
+    None for the clients that take part.
     """
 
     split: str
@@ -29,11 +30,11 @@ class Evaluate:
 
 @dc.dataclass(frozen=True)
 class Call:
-    """One exchange: which client function, the message to all, the rows that differ, and when.
+    """One exchange: the client function, the message to all, the rows that differ, and when.
 
-    function: the name of a function of the method, or `Evaluate(split)`; trained: how many trainings the earlier
-    exchanges of the round had (batch orders are drawn from it); parcels: what of the rows is sealed from other clients;
-    told: what the run's channel tells all clients, by name.
+    function: the name of a function of the method, or `Evaluate(split)`; trained: number of trainings in earlier
+    exchanges of the round (batch orders depend on it); parcels: rows that come from other clients, sealed; told: the
+    channel's values for all clients, by name.
     """
 
     function: str | Evaluate
@@ -52,28 +53,32 @@ class Call:
 
 @dc.dataclass
 class Outcome:
-    """The replies of some clients: stacked fields, and each one's mean training loss (NaN where it did not train)."""
+    """The replies of some clients: stacked fields, and each one's mean training loss (NaN if it did not train)."""
 
     ids: np.ndarray
     up: dict[str, Tensor]
     samples: np.ndarray
     loss: np.ndarray
-    trained: int = 0  # how many times these clients trained in this exchange
-    finite: np.ndarray | None = None  # whether all that a client sent is finite, where an engine already knows
+    # how many times these clients trained in this exchange
+    trained: int = 0
+    # whether everything a client sent is finite, if an engine already knows
+    finite: np.ndarray | None = None
     sealed: dict[str, Tensor] | None = None  # fields whose bytes only another client can open
-    batches: np.ndarray | int = 0  # mini-batches that each client read in training
-    passes: int = 0  # how often any one of its samples was in a noised step (DP-SGD), where the engine has counted it
-    # of replies that went through the run's channel at the client: bytes that travelled, and its stages' own numbers
+    batches: np.ndarray | int = 0  # mini-batches that each client trained on
+    # how often any one of its samples was in a noised step (DP-SGD), if the engine counted it
+    passes: int = 0
+    # for replies that passed through the channel at the client: bytes that travelled, and the stages' own numbers
     sent: int | None = None
     extra: dict[str, Tensor] | None = None
-    # of a channel that hides replies: sums of whole codes over all of these clients, in place of rows
+    # for a channel that hides replies: sums of whole codes over all these clients, in place of rows
     summed: dict[str, Tensor] | None = None
-    slots: list[Any] | None = None  # what each of them is (`unalike.channel.summing.Slot`)
+    # descriptions of those sums (`unalike.channel.summing.Slot`)
+    slots: list[Any] | None = None
 
 
 class LazyOutcome(Outcome):
-    """An outcome that the device may still be computing: `ends` [2, c] holds the losses and whether all that is sent is
-    finite; the host waits for it when it is first read."""
+    """An outcome that the device may still be computing: `ends` [2, c] holds the losses and whether everything sent is
+    finite; the host waits for it at the first access."""
 
     def __init__(
         self,

@@ -76,16 +76,16 @@ class Me:
 
     @property
     def numbers(self) -> dict[str, Tensor]:
-        """All numbers about this client, by name."""
+        """Return all numbers about this client, by name."""
         return {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
 
     def own(self, kept: Tensor, otherwise: Tensor | None = None) -> Tensor:
-        """What I kept (`me.own(s.theta)`), or `otherwise` where I have kept nothing yet: the run's first vector, if it
-        is not given."""
+        """Return the kept value (`me.own(s.theta)`), or `otherwise` if this client has kept nothing yet; by default the
+        run's start vector."""
         return torch.where(self.first, self.start if otherwise is None else otherwise, kept)
 
     def start_of(self, net: str) -> Tensor:
-        """Return the first vector of one of the method's `nets`, a function of the seed that every client has without a
+        """Return the start vector of one of the method's `nets`, a function of the seed that every client has without a
         message."""
         return self.__dict__["_start_of"](net)
 
@@ -169,8 +169,8 @@ class Me:
         return Average(at, fn, checked_args(args), data, over, only, checked_rows(rows), at_once=at_once)
 
     def sum(self, fn: Callable[..., Tensor | dict[str, Tensor]], data: DataName = "train", **args: object) -> Average:
-        """Return the sum over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
-        There is no model in it: the batch has x, y, onehot and index."""
+        """Return the sum over all my samples of `fn(batch, **args)`, which gives one row per sample (or a dict of
+        such). There is no model in it: the batch has x, y, onehot and index."""
         return Average(None, fn, checked_args(args), data, total=True)
 
     def outputs(
@@ -181,9 +181,9 @@ class Me:
         fn: Callable[..., Tensor] | None = None,
         **args: object,
     ) -> Outputs:
-        """Return the model's output for every sample, a row each, or what `fn(batch, **args)` gives, a row each. `at`
-        is a vector, or several as [k, P]: then the result has a leading k; None: `fn` needs no model. only: as in
-        `train`. Of my own samples there are as many rows as the largest client has, zeros behind mine."""
+        """Return the model's output for every sample, one row each, or the rows that `fn(batch, **args)` gives. `at` is
+        a vector, or several as [k, P]: then the result has a leading k; None: `fn` needs no model. only: as in `train`.
+        For my own samples there are as many rows as the largest client has, zeros after mine."""
         return Outputs(at, fn, checked_args(args), data, only)
 
     def losses(self, at: Tensor, data: DataName = "train", over: str = "samples") -> Average:
@@ -203,14 +203,14 @@ class Me:
         return Gradient(at, data, only)
 
     # ---- draws: in a simulation functions of (seed, round, exchange, client, purpose); at a real client secret, and
-    # others whenever they are asked for: ask for a purpose once
+    # different at every call: so draw once per purpose
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal numbers."""
+        """Return standard normal numbers."""
         return self._source.normal(purpose, shape)
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Uniform numbers in [0, 1)."""
+        """Return uniform numbers in [0, 1)."""
         return self._source.uniform(purpose, shape)
 
     @property
@@ -232,7 +232,7 @@ def _correct(batch: Batch) -> Tensor:
 
 
 class Calls(Protocol):
-    """What a batch asks its engine for (`unalike.client.calls.ModelCalls`)."""
+    """The calls that a batch makes to its engine (`unalike.client.calls.ModelCalls`)."""
 
     layout: Layout
     classes: int
@@ -246,7 +246,7 @@ class Calls(Protocol):
 
 
 class Rows:
-    """Tensors with a row a sample, each as an attribute."""
+    """Tensors with one row per sample, as attributes."""
 
     def __init__(self, values: dict[str, Tensor]):
         self._values = values
@@ -293,7 +293,7 @@ class Batch:
 
     @property
     def output(self) -> Tensor:
-        """The model's output (logits) at the current vector."""
+        """Return the model's output (logits) at the current vector."""
         self._at_vector()
         if self._output is None:
             raise UnalikeError("batch.output is not known here: use batch.forward(vector).")
@@ -303,7 +303,7 @@ class Batch:
 
     @property
     def features(self) -> Tensor:
-        """The head's input at the current vector, [batch, features]."""
+        """Return the head's input at the current vector, [batch, features]."""
         self._at_vector()
         if self._features is None:
             raise UnalikeError("batch.features are not known here: use batch.forward(vector).")
@@ -311,24 +311,24 @@ class Batch:
 
     @property
     def losses(self) -> Tensor:
-        """One loss a sample at the current vector."""
+        """Return one loss per sample at the current vector."""
         return self._calls.losses(self.output, self.y)
 
     @property
     def vector(self) -> Tensor:
-        """The current vector itself, for penalties on weights (`batch.layout.views(batch.vector)`)."""
+        """Return the current vector itself, for penalties on weights (`batch.layout.views(batch.vector)`)."""
         if self._vector is None:
             raise UnalikeError("batch.vector is not known here: a step is given its vector.")
         return self._vector()
 
     def _at_vector(self) -> None:
-        """Call the model where that was left until somebody asks."""
+        """Call the model now, if the call was postponed until its output is needed."""
         if self._output is None and self._compute is not None:
             self._output, self._features = self._compute()
 
     def learn_statistics(self) -> None:
-        """Let BatchNorm learn its statistics from these samples at the current vector, where the model has any: for a
-        loss that has taken the place of the run's (`own=0.0`) and calls the model on other inputs only."""
+        """Let BatchNorm learn its statistics from these samples at the current vector, if the model has any: for a loss
+        that replaces the run's (`own=0.0`) and calls the model only on other inputs."""
         if self._calls.has_statistics:
             self._at_vector()
 
@@ -342,38 +342,38 @@ class Batch:
 
     @property
     def layout(self) -> Layout:
-        """Where the model's tensors lie in a vector."""
+        """Return where the model's tensors lie in a vector."""
         return self._calls.layout
 
     @property
     def index(self) -> Tensor:
-        """The samples' numbers within the data asked for, int64 [batch]; padding has 0."""
+        """Return the samples' numbers within the requested data, int64 [batch]; padding has 0."""
         if self._index is None:
             raise UnalikeError("batch.index is not known here: there are no samples.")
         return self._index()
 
     @property
     def source(self) -> Tensor:
-        """Where each sample comes from: 0 is my own data, 1 the public set."""
+        """Return where each sample comes from: 0 for my own data, 1 for the public set."""
         own = torch.zeros(len(self.y), dtype=torch.int64, device=self.y.device)
         return own if self._source is None else self._source
 
     @property
     def onehot(self) -> Tensor:
-        """The labels as rows, [batch, classes]: 1 for the class, else 0; all 0 where there is no label."""
+        """Return the labels as rows, [batch, classes]: 1 for the class, else 0; all 0 if there is no label."""
         classes = torch.arange(self._calls.classes, device=self.y.device)
         return (self.y[:, None] == classes).to(self.weights.dtype)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """Return the sum over the real samples of one row a sample."""
+        """Return the sum over the real samples, given one row per sample."""
         return (rows * (self.weights > 0).to(rows.dtype).reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean over the real samples of one row a sample."""
+        """Return the mean over the real samples, given one row per sample."""
         return (rows * self.weights.reshape(-1, *([1] * (rows.dim() - 1)))).sum(0)
 
     def put(self, values: Tensor, new: Tensor) -> Tensor:
-        """Return `values`, which have a row for each of my samples, with these samples' rows replaced by `new`."""
+        """Return `values`, which have one row per sample of mine, with this batch's rows replaced by `new`."""
         real = (self.weights > 0).to(values.dtype).reshape(-1, *([1] * (new.dim() - 1)))
         index = self.index
         return values.index_add(0, index, real * (new - values[index]))
@@ -381,7 +381,7 @@ class Batch:
     # ---- other vectors, other networks
 
     def forward(self, vector: Tensor, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(output, features) of the model with another vector, perhaps on another x."""
+        """Return (output, features) of the model with another vector, optionally on another x."""
         return self._calls.forward(vector, self.x if x is None else x)
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
@@ -389,8 +389,8 @@ class Batch:
         return self._calls.head(vector, features)
 
     def call(self, net: str, vector: Tensor, *inputs: Tensor, train: bool = False) -> Tensor:
-        """Return the output of one of the method's `nets` with this vector. train: in training mode; where this network
-        is the one that is trained, BatchNorm's statistics are then its new ones."""
+        """Return the output of one of the method's `nets` with this vector. train: in training mode; if this network is
+        the one being trained, its BatchNorm statistics are updated."""
         return self._calls.net(net, vector, inputs, train)
 
     def loss(self, vector: Tensor) -> Tensor:
@@ -398,7 +398,7 @@ class Batch:
         return self.mean(self._calls.losses(self.forward(vector)[0], self.y))
 
     def grad(self, vector: Tensor) -> Tensor:
-        """Its gradient; `torch.func.grad` of a function that calls this gives second order."""
+        """Return the gradient of `loss`; `torch.func.grad` of a function that calls this gives second order."""
         return torch.func.grad(self.loss)(vector)
 
     def gradients(self, vector: Tensor) -> Tensor:
@@ -412,13 +412,13 @@ class Batch:
     # ---- draws: functions of (seed, round, client, training, step, purpose); at a real client secret
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Uniform numbers in [0, 1), others in every step."""
+        """Return uniform numbers in [0, 1), new in every step."""
         return self._calls.draws().uniform(purpose, shape)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal numbers, others in every step."""
+        """Return standard normal numbers, new in every step."""
         return self._calls.draws().normal(purpose, shape)
 
     def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
-        """Whole numbers from 0 to high - 1, others in every step."""
+        """Return whole numbers from 0 to high - 1, new in every step."""
         return self._calls.draws().integers(purpose, shape, high)

@@ -74,7 +74,7 @@ class Field:
 
     @property
     def names(self) -> tuple[int | str, ...]:
-        """The numbers and names that the shape is made of."""
+        """Return the numbers and names that the shape consists of."""
         return self.shape if isinstance(self.shape, tuple) else (self.shape,)
 
     def resolve(self, sizes: dict[str, int], method: object) -> tuple[int, ...]:
@@ -89,7 +89,8 @@ class Field:
                 out.append(sizes[name])
             elif isinstance(getattr(method, name, None), int):
                 out.append(getattr(method, name))
-            elif name in sizes:  # a part of the model, perhaps a layer that is called so
+            # a part of the model, which may be a layer of that name
+            elif name in sizes:
                 out.append(sizes[name])
             elif callable(size := getattr(method, name, None)) and (layout := getattr(sizes, "layout", None)):
                 out.append(size(layout))
@@ -103,7 +104,7 @@ class Field:
 
 
 def _check_part(sizes: dict[str, int], name: str, method: object) -> None:
-    """Raise if this is the name of a part that an option of the method gives, and that the model does not have."""
+    """Raise if an option of the method names this part and the model does not have it."""
     given = name.removeprefix("all but ")
     options = dc.fields(method) if dc.is_dataclass(method) else ()
     option = next((f.name for f in options if getattr(method, f.name) == given), None)
@@ -113,13 +114,13 @@ def _check_part(sizes: dict[str, int], name: str, method: object) -> None:
         except UnalikeError as error:
             said = str(error)
             raise UnalikeError(f"{type(method).__name__} {option}={given!r}: {said[:1].lower()}{said[1:]}") from None
-        except KeyError:  # no model's sizes
+        except KeyError:  # not a model's sizes
             return
 
 
 class Fields(dict[str, Tensor]):
-    """A message or a state: `m.w` is `m["w"]`; a name that is not there says what is. A field may be called anything,
-    also `update` or `items`: as attributes, fields come before a dict's own methods."""
+    """A message or a state: `m.w` is `m["w"]`; the error for a missing name lists the names that exist. A field may
+    have any name, even `update` or `items`: as attributes, fields take precedence over a dict's own methods."""
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_") and dict.__contains__(self, name):

@@ -1,4 +1,4 @@
-"""The method: both halves, its declared fields, and what identifies it."""
+"""The method: both halves, its declared fields, and its identity."""
 
 from __future__ import annotations
 
@@ -18,45 +18,51 @@ from unalike.contract.server import Cohort, Message, Server
 from unalike.errors import UnalikeError
 from unalike.settings.knobs import check_fields
 
-NOT_CALLED = (
-    "check_clients",
-    "network_options",
-    "setup",
-    "round",
-    "published",
-    "models",
-    "predict",
-)  # functions that no server has a client run
+# functions that a server may not call on a client
+NOT_CALLED = ("check_clients", "network_options", "setup", "round", "published", "models", "predict")
 
 
 class Method:
-    """FedAvg's shape; a method overrides what differs.
+    """The base class of methods, with FedAvg's behaviour; a method overrides what differs.
 
-    Hyper-parameters are the fields of a frozen dataclass, each with its description (`ua.knob`), from which its bounds
-    are checked. A `__post_init__` of one's own checks relations between fields; it runs after that.
+    Hyper-parameters are the fields of a frozen dataclass, each with its description (`ua.knob`), by which its bounds
+    are checked. A subclass's own `__post_init__` checks relations between fields; it runs after that.
     """
 
-    name: ClassVar[str] = ""  # on the command line, of the methods in unalike/methods
+    # name on the command line, for methods in unalike/methods
+    name: ClassVar[str] = ""
     keeps: ClassVar[dict[str, Field]] = {}
     sends: ClassVar[dict[str, Field]] = {"delta": Field()}
     tables: ClassVar[dict[str, Field]] = {}
     nets: ClassVar[dict[str, Callable[[dict[str, int]], nn.Module]]] = {}  # further networks, built from the sizes
-    adapts: ClassVar[str] = "all"  # the part of the model that a newcomer trains (see `arrival`)
-    buffers: ClassVar[str | None] = None  # BatchNorm's statistics where the method insists: see [run] buffers
-    needs_public: ClassVar[bool] = False  # works on a public set, which the federation must have
-    needs_model: ClassVar[bool] = True  # False: there is no network, and `predict` gives the outputs
-    network: ClassVar[str] = ""  # the model of `ua.models` that the method makes, in the place of the run's
-    predicts: ClassVar[bool] = True  # False: clients' models are vectors, although there is a `predict` (an option's)
-    pooled: ClassVar[bool] = False  # trains on everybody's data as one client: the centralized reference
-    ships: ClassVar[str] = ""  # samples that clients send, in words ("samples"): everybody concerned must allow it
-    one_network: ClassVar[str] = ""  # why clients cannot have different networks ("compares clients' models")
-    sees_who: ClassVar[bool] = False  # its server asks by who answered or takes part: not under noise on sums
-    serverless: ClassVar[bool] = False  # the server holds no model and reads no reply: it only pairs clients
+    # the part of the model that a newcomer trains (see `arrival`)
+    adapts: ClassVar[str] = "all"
+    # how BatchNorm's statistics are treated, if the method requires it: see [run] buffers
+    buffers: ClassVar[str | None] = None
+    # it works on a public set, which the federation must have
+    needs_public: ClassVar[bool] = False
+    # False: there is no network, and `predict` gives the outputs
+    needs_model: ClassVar[bool] = True
+    # the model of `ua.models` that the method uses in place of the run's
+    network: ClassVar[str] = ""
+    # False: clients' models are vectors, although there is a `predict` (an option's)
+    predicts: ClassVar[bool] = True
+    # it trains on all clients' data as one client: the centralized reference
+    pooled: ClassVar[bool] = False
+    # samples that clients send, in words ("samples"): run and clients must allow it
+    ships: ClassVar[str] = ""
+    # why clients cannot have different networks ("compares clients' models")
+    one_network: ClassVar[str] = ""
+    # its server asks who answered or takes part: impossible under noise on sums
+    sees_who: ClassVar[bool] = False
+    # the server holds no model and reads no reply: it only pairs clients
+    serverless: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         relations = cls.__dict__.get("__post_init__")
-        if relations is not None:  # a frozen dataclass's own comes after what is checked for every method
+        # a frozen dataclass's own checks come after those for every method
+        if relations is not None:
 
             @functools.wraps(relations)
             def checked(self: Method) -> None:
@@ -69,45 +75,48 @@ class Method:
         check_fields(self, f"{type(self).__name__} ")
 
     def check_clients(self, clients: int) -> None:
-        """Raise `UnalikeError` where the method cannot be with so many clients; asked before anything is written."""
+        """Raise `UnalikeError` if the method is impossible with this number of clients; called before anything is
+        written."""
 
     def network_options(self) -> dict[str, int]:
-        """Return the options of the model `network`, but for what the data decide."""
+        """Return the options of the model `network`, except those that the data decide."""
         return {}
 
     def setup(self, server: Server, everyone: Cohort) -> None:
-        """Before round 1: the server's own state; may also exchange messages with `everyone.call(...)`."""
+        """Prepare the server's own state before round 1; may also exchange messages with `everyone.call(...)`."""
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
-        """Return the client's part of a round."""
+        """Run the client's part of a round."""
         return me.train(m.w).then(self.done)
 
     def done(self, me: Me, s: Fields, m: Fields, theta: Tensor) -> Answer:
-        """What the client keeps, and what it sends."""
+        """Return what the client keeps, and what it sends."""
         return {}, {"delta": theta - m.w}
 
     def round(self, server: Server, cohort: Cohort) -> None:
-        """The server's part of a round."""
+        """Run the server's part of a round."""
         server.w = server.w + cohort.call(self.client, w=server.w).mean("delta")
 
     def published(self, server: Server) -> Message:
-        """Return the message with which a client finds its own model (see `personal`); of a serverless method none."""
+        """Return the message from which a client finds its own model (see `personal`); empty for a serverless
+        method."""
         return {} if self.serverless else {"w": server.w}
 
     def personal(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
         """Return the vector that is evaluated on this client's own data, or a request that ends in one (a training
-        without `.then` gives its result). Several, [k, P]: the mean of their outputs is."""
+        without `.then` gives its result). For several, [k, P], the mean of their outputs is evaluated."""
         return m.w
 
     def arrival(self, me: Me, s: Fields, m: Fields) -> Tensor | Request:
-        """Return the vector (or several, or a request, as in `personal`) with which a client begins that takes no part
-        in training: it trains the part `adapts` of it on its own data and is then evaluated. The message is what
-        `published` sends to all; there is no state. Without a common model it begins with the run's first one."""
+        """Return the vector (or several, or a request, as in `personal`) with which a client starts that takes no
+        part in training: it trains the part `adapts` of it on its own data and is then evaluated. The message is the
+        one that `published` sends to all; there is no state. Without a global model it starts with the run's start
+        vector."""
         return dict.get(m, "w", me.start)
 
     def predict(self, me: Me, s: Fields, m: Fields, batch: Batch) -> Tensor:
-        """Return the outputs of this client's own model for a batch, a row a sample, where that model is more than one
-        vector (several, prototypes, a forest). A method that overrides it is evaluated by it, and not by `personal`."""
+        """Return the outputs of this client's own model for a batch, one row per sample, if that model is more than one
+        vector (several, prototypes, a forest). A method that overrides this is evaluated by it, not by `personal`."""
         raise NotImplementedError
 
     def models(self, server: Server) -> dict[str, Tensor] | dict[str, tuple[Tensor, float]]:
@@ -119,7 +128,7 @@ class Method:
 
 
 def check_serverless(method: Method) -> None:
-    """Refuse a method that is declared serverless and declares something that needs a server."""
+    """Refuse a serverless method that declares something that needs a server."""
     kind = type(method)
     if not method.serverless:
         return
@@ -147,7 +156,7 @@ def fingerprint(method: Method) -> str:
 
 
 def function_name(method: Method, fn: Callable[..., Any]) -> str:
-    """Return the name under which a method has this function: calls go by it, here and over a network."""
+    """Return the name of this function in the method: calls use the name, in simulations and over a network."""
     name = fn.__name__
     if getattr(method, name, None) != fn:
         name = next((known for known in client_functions(method) if getattr(method, known) == fn), "")
@@ -159,7 +168,8 @@ def function_name(method: Method, fn: Callable[..., Any]) -> str:
 
 
 def client_functions(method: Method) -> Iterator[str]:
-    """Yield the names a server may call: the method's own public functions, less the server's half and `predict`."""
+    """Yield the names of functions that a server may call: the method's own public functions, without the server's half
+    and `predict`."""
     for name in dir(type(method)):
         if not name.startswith("_") and name not in NOT_CALLED and callable(getattr(type(method), name)):
             yield name

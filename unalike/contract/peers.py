@@ -1,4 +1,4 @@
-"""What passes between clients: rows that the server half moves and cannot open, and methods that need no server."""
+"""What passes between clients: rows that the server half can pass on but not open, and methods that need no server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unalike.errors import UnalikeError
 class Parcels:
     """Rows of one reply field on their way, one from each sender to its receiver.
 
-    field: the reply field they came in; round, exchange: when; rows: as they came, between machines sealed.
+    field: the reply field they came in; round, exchange: when; rows: as they came; between machines they are sealed.
     missing: receivers whose sender did not answer.
     """
 
@@ -31,7 +31,8 @@ class Parcels:
     missing: np.ndarray
 
     def at(self, ids: np.ndarray, part: str) -> tuple[np.ndarray, Parcels]:
-        """Return which of these clients get a row, and the rows in their order; `part`: its name in the message."""
+        """Return which of these clients get a row, and the rows in their order; part: the name of the rows in the
+        message."""
         stranger = np.setdiff1d(ids, [*self.receivers, *self.missing])
         if len(stranger):
             raise UnalikeError(
@@ -46,8 +47,7 @@ class Parcels:
 
 
 class Sealed(PerClient):
-    """Rows from clients to other clients (`replies.pass_on`): the server half can give them to a call, and nothing
-    else."""
+    """Rows from clients to other clients (`replies.pass_on`): the server half can only put them into a call."""
 
     def __init__(self, parcels: Parcels):
         self._parcels = parcels
@@ -77,15 +77,15 @@ def _flat(value: Any) -> list[Any]:
 
 
 def parcels_of(sealed: Sealed) -> Parcels:
-    """Return what a `Sealed` holds: for the run that delivers it, not for methods."""
+    """Return the content of a `Sealed`, for the run that delivers it, not for methods."""
     return sealed._parcels
 
 
 def addressed(
     field: str, when: tuple[int, int], rows: Tensor, asked: np.ndarray, answered: np.ndarray, to: np.ndarray
 ) -> Sealed:
-    """Return the rows of the clients that answered, each for the receiver in `to` that stands where its sender stands
-    in `asked`."""
+    """Return the rows of the clients that answered, each addressed to the receiver in `to` at its sender's position in
+    `asked`."""
     if len(to) != len(asked):
         raise UnalikeError(
             f"pass_on({field!r}) has {len(to)} receivers for {len(asked)} clients that were called: name one for each, "
@@ -105,7 +105,7 @@ def addressed(
 
 
 def has_tensor(value: Any) -> bool:
-    """Return whether a value is a tensor or an array, or holds one."""
+    """Return whether a value is a tensor or an array, or contains one."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set):
@@ -114,7 +114,7 @@ def has_tensor(value: Any) -> bool:
 
 
 def check_message(method: str, message: Mapping[str, Any]) -> None:
-    """Refuse what a method without a server may not send: all but numbers and rows that are passed on."""
+    """Refuse a message of a serverless method that has anything but numbers and rows that are passed on."""
     for name, value in message.items():
         if has_tensor(value):
             raise UnalikeError(

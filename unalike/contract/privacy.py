@@ -1,4 +1,4 @@
-"""What leaves a client, and who can read it: one line for each method, made from what it declares."""
+"""What leaves a client, and who can read it: one line per method, made from its declarations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPES = {
 
 
 def privacy(method: Method) -> str:
-    """Return what leaves a client under this method, and in brackets who can read it."""
+    """Return what leaves a client under this method and, in brackets, who can read it."""
     if method.pooled:
         return POOLED
     parts = []
@@ -41,7 +41,7 @@ def privacy(method: Method) -> str:
 
 
 def words_of(name: str, field: Field) -> str:
-    """Return what a field holds: in the method's words, as a change of the model, or else its name and shape."""
+    """Return what a field holds: in the method's words, as a change of the model, or else by its name and shape."""
     if field.what:
         return field.what
     if name == "delta" and isinstance(field.shape, str):

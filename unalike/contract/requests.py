@@ -11,24 +11,25 @@ from torch.utils._pytree import tree_leaves
 
 from unalike.errors import UnalikeError
 
-PUBLIC = "public"  # the name of the set that server and clients all have
+# the name of the set that the server and all clients have
+PUBLIC = "public"
 DataName = str | tuple[str, ...]  # a split, "public", or ("train", "public")
 
 
 @dc.dataclass(frozen=True)
 class Request:
-    """Work at the vector `at`; `.then(fn, **keep)` names the function that goes on with the result."""
+    """Work at the vector `at`; `.then(fn, **keep)` names the function that continues with the result."""
 
     at: Tensor | None
     next: Callable[..., Any] | None = dc.field(default=None, kw_only=True)
     keep: Mapping[str, Any] = dc.field(default_factory=dict, kw_only=True)
 
     varies: ClassVar[tuple[str, ...]] = ("at", "keep")  # the parts that may differ between clients of a stack
-    verb: ClassVar[str] = "average over"  # what is done with samples, in error messages
+    verb: ClassVar[str] = "average over"  # what is done with samples, for error messages
 
     @property
     def kind(self) -> str:
-        """The request's name in error messages."""
+        """Return the request's name for error messages."""
         return type(self).__name__.lower()
 
     def then(self, fn: Callable[..., Any], **keep: object) -> Self:
@@ -36,7 +37,7 @@ class Request:
         return dc.replace(self, next=fn, keep=keep)
 
     def following(self, name: str) -> Callable[..., Any]:
-        """Return the function that goes on; `name` is the function that asked."""
+        """Return the function that continues; name: the function that made the request, for errors."""
         if self.next is None:
             raise UnalikeError(f"{name} asked for {self.kind} without .then(...): name what comes next.")
         return self.next
@@ -123,7 +124,7 @@ class Average(Request):
 
 @dc.dataclass(frozen=True)
 class Outputs(Request):
-    """One row a sample; see `Me.outputs`. Without a vector there is no model in it, and `fn` is needed."""
+    """One row per sample; see `Me.outputs`. Without a vector there is no model in it, and `fn` is required."""
 
     fn: Callable[..., Tensor] | None = None
     args: Mapping[str, Any] = dc.field(default_factory=dict)
@@ -156,8 +157,8 @@ class Gradient(Request):
 
 @dc.dataclass(frozen=True)
 class Measure(Request):
-    """The task's metrics that are computed from all outputs of a split, at a vector or from given outputs (a row a
-    sample, perhaps more behind); what evaluation asks for."""
+    """The task's metrics that need all outputs of a split, at a vector or from given outputs (one row per sample,
+    possibly padded); used by evaluation."""
 
     data: str = "test"
     outputs: Tensor | None = None
@@ -166,7 +167,7 @@ class Measure(Request):
 
 
 def check_data(data: object) -> None:
-    """Raise unless this names a split, "public", or a split and "public"."""
+    """Raise unless `data` names a split, "public", or a split and "public"."""
     if isinstance(data, str):
         return
     two = isinstance(data, tuple) and len(data) == 2 and all(isinstance(name, str) for name in data)
@@ -180,7 +181,7 @@ def _no_test(data: DataName) -> None:
 
 
 def checked_args(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a loss, step or average: tensors, each under its own name, and plain values."""
+    """Return the checked arguments of a loss, step or average: tensors, each under its own name, and plain values."""
     for name, value in args.items():
         if isinstance(value, Tensor):
             continue
@@ -195,7 +196,7 @@ def checked_args(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_rows(rows: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """Return tensors by name, as `rows` and `state` of a request must be."""
+    """Return the checked `rows` or `state` of a request: tensors by name."""
     for name, value in (rows or {}).items():
         if not isinstance(value, Tensor):
             raise UnalikeError(f"{name!r} is a {type(value).__name__}: rows and state hold tensors by name.")
@@ -208,5 +209,5 @@ def tensor_args(args: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def plain_args(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are no tensors: they are part of a compiled step."""
+    """Return the arguments that are not tensors: they are part of a compiled step."""
     return {name: value for name, value in args.items() if not isinstance(value, Tensor)}

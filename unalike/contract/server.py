@@ -19,14 +19,14 @@ from unalike.contract.vectors import Layouts, Vectors
 from unalike.errors import NoSuchField, UnalikeError, did_you_mean, unknown
 from unalike.nn.layout import Layout
 
-Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or a row to each
+Message = dict[str, Tensor | Vectors | float | PerClient]  # what a server sends: to all, or one row to each client
 
 
 @dc.dataclass(frozen=True)
 class Best:
-    """Which vector of a training on the server is taken: the one of the largest mean of `fn(batch)`, a number a sample,
-    over the rows `only` of the public set (all, if not given), which is looked at every so many steps, at the start
-    too. `patience`: the training ends after so many steps without a gain (None: it does not)."""
+    """Which vector of a training on the server is returned: the one with the largest mean of `fn(batch)`, one number
+    per sample, over the rows `only` of the public set (all, if not given). It is evaluated at the start and every
+    `every` steps. `patience`: the training ends after that many steps without a gain (None: it does not)."""
 
     fn: Callable[..., Tensor]
     only: Tensor | None = None
@@ -35,12 +35,12 @@ class Best:
 
 
 class Server:
-    """The server's state: `w`, and whatever a method assigns (tensors, numbers, text, lists of these).
+    """The server's state: `w`, and everything a method assigns (tensors, numbers, text, lists of these).
 
-    `buffers` holds BatchNorm's statistics where a model has any; `table(name)` is a declared table with one row per
-    client; `init(k)` gives k differently initialised models, [k, P]; `values` is all that was assigned, by name. Where
-    clients have different networks, `w`, `buffers` and what `init` gives are `Vectors`, and `layout` takes them. A
-    serverless method's server holds no tensors: no `w`, and numbers and text only.
+    `buffers` holds BatchNorm's statistics if a model has any; `table(name)` is a declared table with one row per
+    client; `init(k)` returns k differently initialised models, [k, P]; `values` is everything that was assigned, by
+    name. If clients have different networks, `w`, `buffers` and the result of `init` are `Vectors`, and `layout` takes
+    them. A serverless method's server holds no tensors: no `w`, and only numbers and text.
 
     Draws are functions of (seed, round, purpose): `uniform`, `normal`, `integers`, `coin`, `shuffled`, and `draw`, rows
     of the public set.
@@ -49,7 +49,8 @@ class Server:
     w: Tensor
     buffers: Tensor
     values: dict[str, Any]
-    layout: Layout  # where the model's tensors lie in a vector (`body`, `head`, `join`)
+    # where the model's tensors lie in a vector (`body`, `head`, `join`)
+    layout: Layout
 
     def __init__(
         self,
@@ -63,9 +64,9 @@ class Server:
         /,
         **values: Any,
     ):
-        """fresh: gives model number k of the run's seed, for `init`; serverless: the name of a method without a
-        server, which may assign no tensors; nets: the first vectors of the method's further networks; work: does what
-        the server computes itself."""
+        """fresh: returns model number k of the run's seed, for `init`; serverless: the name of a method without a
+        server, which may assign no tensors; nets: the start vectors of the method's further networks; work: carries out
+        the server's own computations."""
         own = {"_tables": tables, "_fresh": fresh, "_draws": draws, "_serverless": serverless, "_starts": nets or {}}
         self.__dict__.update(values={}, layout=layout, _work=work, **own)
         for name, value in values.items():
@@ -100,7 +101,7 @@ class Server:
         return Table(self._tables[name])
 
     def start(self, net: str) -> Tensor:
-        """Return the first vector of one of the method's further networks (`nets`), a function of the run's seed."""
+        """Return the start vector of one of the method's further networks (`nets`), a function of the run's seed."""
         if net not in self._starts:
             raise unknown("network", net, self._starts)
         return self._starts[net].clone()
@@ -109,7 +110,7 @@ class Server:
         """Return `count` models, each with its own weights, drawn from the run's seed; the first is the given one."""
         return torch.stack([self._fresh(k) for k in range(count)])
 
-    # ---- the server's own work: on the public set, on tensors of its own or on no samples; never on clients' data
+    # ---- the server's own work: on the public set, on its own tensors or on no samples; never on clients' data
 
     def train(
         self,
@@ -156,9 +157,9 @@ class Server:
         fn: Callable[..., Tensor] | None = None,
         **args: object,
     ) -> Tensor:
-        """Return the model's output for every sample of the public set (or its rows `only`), [rows, outputs], or what
-        `fn(batch, **args)` gives, a row each. at: a vector, several [m, P], which give [m, rows, outputs], or `Vectors`
-        of several, which give those of one architecture after another's; None: `fn` needs no model."""
+        """Return the model's output for every sample of the public set (or its rows `only`), [rows, outputs], or the
+        rows that `fn(batch, **args)` gives. at: a vector; several, [m, P], which give [m, rows, outputs]; or `Vectors`
+        of several, which give one architecture after another; None: `fn` needs no model."""
         return self._worker.outputs(at, data, only, fn, args)
 
     def average(
@@ -182,19 +183,19 @@ class Server:
     # ---- draws: functions of (seed, round, purpose)
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Uniform numbers in [0, 1)."""
+        """Return uniform numbers in [0, 1)."""
         return self._draws.uniform(purpose, shape)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Standard normal numbers."""
+        """Return standard normal numbers."""
         return self._draws.normal(purpose, shape)
 
     def integers(self, purpose: str, shape: tuple[int, ...], high: int) -> Tensor:
-        """Whole numbers from 0 to high - 1."""
+        """Return whole numbers from 0 to high - 1."""
         return self._draws.integers(purpose, shape, high)
 
     def coin(self, purpose: str, p: float) -> bool:
-        """True with probability p."""
+        """Return True with probability p."""
         return self._draws.coin(purpose, p)
 
     def shuffled(self, purpose: str, n: int) -> np.ndarray:
@@ -202,13 +203,13 @@ class Server:
         return self._draws.shuffled(purpose, n)
 
     def draw(self, purpose: str, n: int, stratify: bool = False) -> Tensor:
-        """n different rows of the public set, in ascending order; stratify: each class as often as its share of the
-        set, to a row."""
+        """Return n different rows of the public set, in ascending order; stratify: every class in proportion to its
+        share of the set, up to rounding."""
         return self._draws.draw(purpose, n, stratify)
 
 
 class Work(Protocol):
-    """What the server computes itself (`unalike.run.server_work.ServerWork`)."""
+    """The server's own computations (`unalike.run.server_work.ServerWork`)."""
 
     def train(
         self, at: Any, data: Any, architectures: Any, schedule: str, slots: Any, asked: Any, best: Best | None
@@ -218,7 +219,7 @@ class Work(Protocol):
 
 
 class Rows(Protocol):
-    """Rows by client number, as a table needs them (`unalike.client.state_in_memory.ClientStore`)."""
+    """Rows by client number, for tables (`unalike.client.state_in_memory.ClientStore`)."""
 
     shapes: dict[str, Any]
 
@@ -248,7 +249,7 @@ class Table:
 
 
 class Received(Protocol):
-    """The replies to a call as a channel has gathered them (`unalike.channel.Sums`)."""
+    """The replies to a call, as a channel has collected them (`unalike.channel.Sums`)."""
 
     @property
     def fields(self) -> Mapping[str, Field]: ...
@@ -265,10 +266,10 @@ class Received(Protocol):
 
 
 class Replies:
-    """What came back from a call, as far as it was declared: sums and means of fields, single values only of fields
-    declared `read="each"` or `"peers"`; fields declared `read="sealed"` can only be passed on to other clients. Where
-    clients have different networks, fields of a model's shape are `Vectors`, with zeros for the architectures that
-    nobody brought."""
+    """The replies to a call, as far as they were declared: sums and means of fields; single values only of fields
+    declared `read="each"` or `"peers"`; fields declared `read="sealed"` can only be passed on to other clients. If
+    clients have different networks, fields of a model's shape are `Vectors`, with zeros for architectures without
+    replies."""
 
     def __init__(
         self,
@@ -281,27 +282,27 @@ class Replies:
         expected: float | None = None,
     ):
         """asked: the clients that were called; when: round and exchange; serverless: the name of a method without a
-        server, which may read nothing; noised: the name of a method whose replies have noise, of which losses may not
-        be read; expected: where who answered must not show either, how many do on the average of all rounds."""
+        server, which may read nothing; noised: the name of a method whose replies have noise, so that losses may not be
+        read; expected: if the number of answers must stay secret too, its mean over all rounds."""
         self._received, self._dtype = received, dtype
         self._asked, self._when, self._serverless = asked, when, serverless
         self._noised, self._expected = noised, expected
 
     @property
     def ids(self) -> np.ndarray:
-        """The clients that answered, in order."""
+        """Return the clients that answered, in order."""
         if self._expected is not None:
             raise hidden(self._noised, "who answered (replies.ids)")
         return self._received.ids
 
     @property
     def count(self) -> int | float:
-        """How many answered; under noise on the sums, how many do on the average of all rounds."""
+        """Return how many clients answered; under noise on the sums, the mean number over all rounds."""
         return len(self._received.ids) if self._expected is None else self._expected
 
     @property
     def architectures(self) -> list[str]:
-        """The networks of the clients that answered, where there are several."""
+        """Return the networks of the clients that answered, if there are several."""
         return list(getattr(self._received, "architectures", ()))
 
     def ids_of(self, architecture: str) -> np.ndarray:
@@ -340,8 +341,8 @@ class Replies:
     def pass_on(self, name: str, to: Iterable[int]) -> Sealed:
         """Return the rows of a field declared `read="sealed"` or `"peers"` as a part of a message to other clients.
 
-        `to` has a receiver for each client that was *called*, in their order: the row of the j-th goes to `to[j]`. Each
-        receiver has one row. Where a client did not answer, its receiver is left out of the call that it had a row in.
+        `to` has one receiver for each client that was *called*, in their order: the row of the j-th goes to `to[j]`.
+        Each receiver gets one row. If a client did not answer, its receiver is left out of the call with these rows.
         """
         self._check(name)
         read = self._received.fields[name].read
@@ -359,7 +360,7 @@ class Replies:
         return addressed(name, self._when, rows, self._asked, self._received.ids, to)
 
     def losses(self) -> np.ndarray:
-        """Return the mean training loss per client, NaN where it did not train."""
+        """Return the mean training loss per client, NaN for a client that did not train."""
         self._open()
         if self._noised:
             raise hidden(self._noised, "clients' losses (replies.losses)")
@@ -390,7 +391,7 @@ class Replies:
 
 
 def hidden(method: str, what: str) -> UnalikeError:
-    """Return the error for a method that reads what noise on its replies is to hide."""
+    """Return the error for a method that reads what noise on its replies must hide."""
     return UnalikeError(
         f"{method} reads {what}, which the channel is to hide: this method does not run under it. "
         "docs/privacy.md lists those that do."
@@ -402,7 +403,8 @@ class Exchanges(Protocol):
 
     population: int
     round: int
-    hides: str  # the name of a method whose sums have noise, so that who takes part must not show
+    # the name of a method whose sums have noise, so that who takes part must stay secret
+    hides: str
 
     @property
     def populations(self) -> int | Vectors: ...
@@ -412,16 +414,16 @@ class Exchanges(Protocol):
 
 
 class Cohort:
-    """The clients of a round, or a part of them: `call` runs a client function on each and gathers the replies."""
+    """The clients of a round, or some of them: `call` runs a client function on each and collects the replies."""
 
     def __init__(self, exchanges: Exchanges, ids: np.ndarray, drawn: bool = False, of_round: bool = False):
-        """drawn: these are clients that were drawn for the round, not all there are; of_round: these are the round's
-        clients, drawn or not, and all of them."""
+        """drawn: these are clients that were drawn for the round, not all clients; of_round: these are all of the
+        round's clients, drawn or not."""
         self._exchanges, self._ids, self._drawn, self._of_round = exchanges, ids, drawn, of_round
 
     @property
     def ids(self) -> np.ndarray:
-        """The clients, in ascending order."""
+        """Return the clients, in ascending order."""
         if self._drawn and self._exchanges.hides:
             raise hidden(self._exchanges.hides, "who takes part (cohort.ids, len(cohort), cohort.samples)")
         return self._ids
@@ -431,38 +433,39 @@ class Cohort:
 
     @property
     def population(self) -> int:
-        """How many clients there are in all."""
+        """Return the number of all clients."""
         return self._exchanges.population
 
     @property
     def populations(self) -> int | Vectors:
-        """How many clients there are in all; where they have different networks, of each: what a sum of a field of the
-        model's shape over everybody is divided by."""
+        """Return the number of all clients; if they have different networks, the number for each: the divisor for a sum
+        of a model-shaped field over all clients."""
         return self._exchanges.populations
 
     @property
     def everyone(self) -> Cohort:
-        """All clients there are, of this cohort or not."""
+        """Return a cohort of all clients, in this cohort or not."""
         return Cohort(self._exchanges, np.arange(self.population))
 
     @property
     def samples(self) -> np.ndarray:
-        """Training samples of each client of this cohort."""
+        """Return the training samples of each client of this cohort."""
         return self._exchanges.samples(self.ids)
 
     @property
     def round(self) -> int:
-        """The round, from 0; -1 while setting up."""
+        """Return the round, from 0; -1 during set-up."""
         return self._exchanges.round
 
     @property
     def rates(self) -> np.ndarray:
-        """This round's local learning rate of each client of this cohort; of all where noise hides who it is."""
+        """Return this round's local learning rate of each client of this cohort; of all clients if noise hides who
+        takes part."""
         hides = self._drawn and self._exchanges.hides
         return self._exchanges.rates(np.arange(self.population) if hides else self.ids)
 
     def only(self, ids: Iterable[int]) -> Cohort:
-        """Return the same cohort, cut to these clients."""
+        """Return this cohort reduced to these clients."""
         if self._exchanges.hides:
             raise hidden(self._exchanges.hides, "replies of a part of the clients (cohort.only)")
         ids = np.asarray(ids, dtype=np.int64)

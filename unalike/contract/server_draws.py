@@ -1,4 +1,4 @@
-"""The server's draws: functions of (seed, round, purpose), so that a resumed run draws what any other does."""
+"""The server's random draws: functions of (seed, round, purpose), so that a resumed run draws the same."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from unalike.errors import UnalikeError
 
 @dc.dataclass
 class ServerDraws:
-    """What `server.uniform` and its kin draw from. `round` is kept up to date by the run.
+    """The source of `server.uniform` and the like. `round` is kept up to date by the run.
 
-    public: the public set, (x, y or None), or None; like: a tensor with the dtype and device of what is drawn. Numbers
-    are drawn on the CPU: the same on every device.
+    public: the public set, (x, y or None), or None; like: a tensor with the dtype and device of the results. Numbers
+    are drawn on the CPU, so they are the same on every device.
     """
 
     seed: int
@@ -69,8 +69,7 @@ class ServerDraws:
 
 
 def _stratified(rng: np.random.Generator, y: np.ndarray, n: int) -> np.ndarray:
-    """Return n rows with every class in proportion; what is left over goes to the largest remainders, ties at
-    random."""
+    """Return n rows with every class in proportion; remaining rows go to the largest remainders, ties at random."""
     classes, counts = np.unique(y, return_counts=True)
     shares = n * counts / len(y)
     take = np.floor(shares).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Vectors: one tensor per architecture, where clients have different networks."""
+"""Vectors: one tensor per architecture, if clients have different networks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from unalike.nn.layout import Layout
 
 
 class Vectors:
-    """One tensor per architecture, by name: what `server.w` is where clients have different networks.
+    """One tensor per architecture, by name: the type of `server.w` if clients have different networks.
 
     Arithmetic, torch functions and the methods of tensors apply to each part (`v + 0.5 * u`, `torch.zeros_like(v)`,
     `v.square().sum()`), with numbers and tensors as they are and other `Vectors` part by part. `v["small"]` and
-    `v.items()` give the parts, any other index (`v[0]`) applies to each.
+    `v.items()` give the parts; any other index (`v[0]`) applies to each.
     """
 
     __array_ufunc__ = None  # a NumPy number times Vectors is Vectors
@@ -33,7 +33,7 @@ class Vectors:
 
     @property
     def names(self) -> list[str]:
-        """The architectures."""
+        """Return the names of the architectures."""
         return list(self._parts)
 
     def items(self) -> Iterable[tuple[str, Any]]:
@@ -41,7 +41,7 @@ class Vectors:
         return self._parts.items()
 
     def map(self, fn: Callable[[Tensor], Any]) -> Vectors:
-        """Return what a function gives for each part."""
+        """Return the results of a function of each part, as `Vectors`."""
         return Vectors({name: fn(part) for name, part in self._parts.items()})
 
     def __getitem__(self, key: Any) -> Any:
@@ -55,7 +55,7 @@ class Vectors:
         if not isinstance(key, str):
             each(operator.setitem, self, key, value)
             return
-        self[key]  # an architecture cannot be added
+        self[key]  # architectures cannot be added
         self._parts[key] = value
 
     def __iter__(self) -> Iterator[Vectors]:
@@ -75,7 +75,7 @@ class Vectors:
     def __repr__(self) -> str:
         return f"Vectors({', '.join(f'{name} {list(torch.as_tensor(p).shape)}' for name, p in self._parts.items())})"
 
-    # ---- as tensors do
+    # ---- behaviour of tensors
 
     if TYPE_CHECKING:  # set below, all in the same way
 
@@ -106,15 +106,15 @@ class Vectors:
 
 
 def by_network(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call a function for each architecture where there are several (`each`), else as it is. `server.layout` may be
-    among the arguments."""
+    """Call a function for each architecture if there are several (`each`), else once. `server.layout` may be among the
+    arguments."""
     args = tuple(Vectors(dict(arg.items())) if isinstance(arg, Layouts) else arg for arg in args)
     return each(fn, *args) if any(isinstance(arg, Vectors) for arg in args) else fn(*args)
 
 
 def each(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function for each architecture, with that architecture's part of every `Vectors` among the arguments, also
-    inside lists. Tensors come back as `Vectors`; other values must be the same for all, and come back as one."""
+    inside lists. Tensors are returned as `Vectors`; other values must be equal for all, and are returned once."""
     given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Vectors)]
     names = given[0].names
     for other in given[1:]:
@@ -129,7 +129,7 @@ def each(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _caller(name: str) -> Callable[..., Any]:
-    """Return the function that calls this method of its first argument."""
+    """Return a function that calls this method of its first argument."""
 
     def call(thing: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(thing, name)(*args, **kwargs)
@@ -139,7 +139,7 @@ def _caller(name: str) -> Callable[..., Any]:
 
 
 def _joined(what: str, found: dict[str, Any]) -> Any:
-    """Return tensors as `Vectors`, tuples of tensors as tuples of `Vectors`, and any other value if it is the same for
+    """Return tensors as `Vectors`, tuples of tensors as tuples of `Vectors`, and any other value if it is equal for
     all."""
     first = next(iter(found.values()))
     if isinstance(first, Tensor):
@@ -150,7 +150,7 @@ def _joined(what: str, found: dict[str, Any]) -> Any:
 
 
 def _agreed(what: str, found: dict[str, Any]) -> Any:
-    """Return the value that all architectures have."""
+    """Return the value that all architectures agree on."""
     (name, first), *others = found.items()
     for other, value in others:
         if isinstance(first, np.ndarray) or type(value) is not type(first) or first != value:
@@ -162,7 +162,7 @@ def _agreed(what: str, found: dict[str, Any]) -> Any:
 
 
 def _binary(fn: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """Return an operator and its mirror image."""
+    """Return an operator and its reflected form."""
     return (lambda self, other: each(fn, self, other)), (lambda self, other: each(fn, other, self))
 
 

@@ -12,7 +12,8 @@ from unalike.nn.task import BoundModule, Task
 
 
 def class_means(task: Task, bound: BoundModule, x: Tensor, y: Tensor) -> Tensor:
-    """Return for every class the shares of samples that are of it, that are predicted to be, and both: [3 C]."""
+    """Return for every class the shares of samples that belong to it, that are predicted to, and that do both: [3
+    C]."""
     total: Tensor | None = None
     for output, ys in task.forward(bound, x, y):
         some = COUNTS.means(output, ys).cpu() * len(ys)
@@ -22,8 +23,8 @@ def class_means(task: Task, bound: BoundModule, x: Tensor, y: Tensor) -> Tensor:
 
 
 def class_table(means: Tensor, samples: int, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return a row a class that is among the labels or predictions; None where a number is not defined: the recall of
-    a class without samples, the precision of one that is never predicted."""
+    """Return one row per class that occurs among the labels or predictions; None for a number that is not defined: the
+    recall of a class without samples, the precision of one that is never predicted."""
     counts = (means * samples).round().reshape(3, -1).T.tolist()
     share = lambda part, whole: part / whole if whole else None  # noqa: E731
     return [

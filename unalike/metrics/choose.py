@@ -7,15 +7,16 @@ import numpy as np
 from unalike.data.federation import Federation
 from unalike.nn.metrics import OF_NUMBERS
 
-IMBALANCED = 0.8  # share of the largest class from which accuracy says little
+# share of the largest class from which accuracy says little
+IMBALANCED = 0.8
 MANY = 20  # classes beyond which one curve per class says little
 
 
 def headline(federation: Federation) -> list[str]:
-    """Return the metrics for data of one's own, the headline first.
+    """Return the metrics for a user's own data, the headline first.
 
-    Numbers: rmse. Classes: accuracy, unless the largest class has 80 % of the training samples or more; then auc of two
-    classes, and balanced accuracy of more.
+    Numbers: rmse. Classes: accuracy, unless the largest class has 80 % of the training samples or more; then auc for
+    two classes, and balanced accuracy for more.
     """
     if federation.classes is None:
         return list(OF_NUMBERS)

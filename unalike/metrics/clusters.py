@@ -1,4 +1,4 @@
-"""How well clusters agree with groups that are known."""
+"""How well clusters agree with known groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 
 def adjusted_rand(found: Sequence[int] | np.ndarray, planted: Sequence[int] | np.ndarray) -> float:
-    """Return the adjusted Rand index (Hubert & Arabie 1985) of two ways to divide the same clients: 1 for the same
-    division, whatever its parts are called; about 0 where it is no better than chance."""
+    """Return the adjusted Rand index (Hubert & Arabie 1985) of two divisions of the same clients: 1 for equal
+    divisions, whatever their parts are called; about 0 if they agree no better than chance."""
     names, ours = np.unique(found, return_inverse=True)
     groups, theirs = np.unique(planted, return_inverse=True)
     table = np.zeros((len(names), len(groups)))

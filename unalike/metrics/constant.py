@@ -1,4 +1,4 @@
-"""The constant guess: what a model must beat to have learned anything."""
+"""The constant guess: the score that a model must beat to have learned anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unalike.nn.task import Task
 
 
 class Constant(nn.Module):
-    """The same output for every sample."""
+    """A module with the same output for every sample."""
 
     def __init__(self, output: Tensor):
         super().__init__()
@@ -31,8 +31,7 @@ class Constant(nn.Module):
 
 def constant_output(federation: Federation, outputs: int | None = None) -> Tensor:
     """Return the constant guess, float64: the logarithms of the classes' shares in the training data, or the mean of
-    the training targets. A class without samples has the share of half a sample. outputs=1: one logit of two
-    classes."""
+    the training targets. A class without samples counts as half a sample. outputs=1: one logit for two classes."""
     y = federation.train.y.cpu()
     if federation.classes is None:
         return y.double().reshape(len(y), -1).mean(0)
@@ -53,11 +52,11 @@ def constant_scores(
     clients: np.ndarray | None = None,
     outputs: int | None = None,
 ) -> Line:
-    """Return the evaluation of the constant guess, with the keys of a round's line: test_*, pooled_*, clients_*,
+    """Evaluate the constant guess; return numbers with the keys of a round's line: test_*, pooled_*, clients_*,
     validation_*.
 
-    metrics, loss, unit: as the run has them (loss of numbers: squared error where none is given); clients: those
-    evaluated, default all; outputs: the model's outputs, where they are not as many as the classes.
+    metrics, loss, unit: as in the run (default loss for numbers: squared error); clients: those evaluated, default all;
+    outputs: the number of the model's outputs, if it is not the number of classes.
     """
     if loss is None and federation.classes is None:
         loss = "squared-error"

@@ -1,5 +1,5 @@
-"""How skewed labels are and how far a federated model is from that of pooled data: Zhao et al. 2018 show one against
-the other."""
+"""How skewed labels are, and how far a federated model is from one trained on pooled data: Zhao et al. 2018 plot one
+against the other."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from unalike.errors import UnalikeError
 
 
 def label_emd(counts: Any, whole: Any = None) -> np.ndarray:
-    """Return the earth mover's distance of each client's labels from everybody's, EMD_k = Σ_c |p_k(c) − p(c)|, from 0
+    """Return the earth mover's distance of each client's labels from all clients', EMD_k = Σ_c |p_k(c) − p(c)|, from 0
     to 2. counts: samples per client and class [N, C] (`fed.label_counts()`, or with a share of public samples added);
-    whole: counts that p is taken of (not said: the sum of these). A client without samples has NaN."""
+    whole: counts that define p (default: the sum of `counts`). A client without samples has NaN."""
     counts = np.asarray(counts, dtype=np.float64)
     if counts.ndim != 2 or (counts < 0).any():
         raise UnalikeError(f"label_emd needs counts of samples [clients, classes]; got shape {list(counts.shape)}.")
@@ -28,8 +28,8 @@ def label_emd(counts: Any, whole: Any = None) -> np.ndarray:
 
 
 def weight_divergence(w: Tensor, pooled: Tensor) -> float:
-    """Return ‖w − w*‖ / ‖w*‖, where w* is the vector of a model that was trained on all data in one place, by as many
-    steps from the same start (`ua.Centralized`)."""
+    """Return ‖w − w*‖ / ‖w*‖, where w* is the vector of a model trained on all data in one place, with as many steps
+    from the same start (`ua.Centralized`)."""
     if w.shape != pooled.shape:
         raise UnalikeError(f"weight_divergence: vectors of {list(w.shape)} and {list(pooled.shape)} are not compared.")
     return float(torch.linalg.vector_norm(w - pooled) / torch.linalg.vector_norm(pooled))

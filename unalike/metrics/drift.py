@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 class Drift:
-    """Gathers the updates of one round, stack by stack, without keeping them.
+    """Measure the updates of one round, stack by stack, without storing them.
 
-    With unit vectors û_k of c updates, the mean cosine over all pairs needs no pair:
+    With unit vectors û_k of c updates, the mean cosine over all pairs can be computed without pairs:
 
         (‖Σ û_k‖² − c) / (c (c − 1))
 
-    It reads every client's update, so it is a measurement of the simulator: a server behind secure aggregation cannot
-    make it. An update of zero has a size and no direction.
+    It reads every client's update, so only a simulation can measure it, not a server behind secure aggregation. An
+    update of zero has a size but no direction.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Drift:
         self._direction: Tensor | None = None
 
     def add(self, updates: Tensor) -> None:
-        """Some clients' updates, [c, P]."""
+        """Add some clients' updates, [c, P]."""
         rows = updates.detach().reshape(len(updates), -1)
         norms = torch.linalg.vector_norm(rows, dim=1)
         self._norms.append(norms)
@@ -32,7 +32,7 @@ class Drift:
         self._direction.addmv_(rows.T, share)
 
     def numbers(self) -> dict[str, float | None]:
-        """Mean and largest size, and the mean cosine between two updates; the cosine is None of fewer than two."""
+        """Return the mean and largest size, and the mean cosine between two updates (None for fewer than two)."""
         if self._direction is None:
             return {}
         norms = torch.cat(self._norms).double()

@@ -26,10 +26,10 @@ Line = dict[str, float | None]
 
 @dc.dataclass(frozen=True)
 class Scores:
-    """What was found on some clients' samples.
+    """The scores on some clients' samples.
 
     values: the loss and every metric of each client on its own samples [g], NaN where undefined; means: of every
-    statistic over all their samples; sizes: their samples [g].
+    statistic over all their samples; sizes: their numbers of samples [g].
     """
 
     values: dict[str, np.ndarray]
@@ -37,8 +37,8 @@ class Scores:
     sizes: np.ndarray
 
     def pooled(self, metrics: Mapping[str, Metric]) -> Line:
-        """Return the loss and metrics over all samples together. A metric of one's own of a whole set has no means, and
-        is left out."""
+        """Return the loss and metrics over all samples together. A user's own metric of a whole set cannot be computed
+        from means, and is left out."""
         out = {"loss": self.weighted("loss")}
         for name, metric in metrics.items():
             if metric.statistic is not None and metric.value is not None:
@@ -48,7 +48,7 @@ class Scores:
         return out
 
     def weighted(self, name: str) -> float | None:
-        """Return the mean of the clients' values, weighted by their samples; of those that are defined."""
+        """Return the mean of the clients' values, weighted by their samples, over those that are defined."""
         values, sizes = self.values[name], self.sizes
         if name != "loss" and np.isnan(values).any():
             values, sizes = values[there := ~np.isnan(values)], sizes[there]
@@ -56,12 +56,12 @@ class Scores:
 
 
 def defined(value: Any) -> float | None:
-    """Return a metric as a line holds it: None where it is not defined."""
+    """Return a metric as a round's line holds it: None if it is not defined."""
     return float(value) if math.isfinite(value) else None
 
 
 def evaluate_set(task: Task, bound: BoundModule, data: tuple[Tensor, Tensor]) -> Line:
-    """Return loss and metrics of a test set."""
+    """Return the loss and metrics on a test set."""
     found = _Pass(task, bound, *data, np.array([len(data[1])]))
     values: Line = {name: float(v.mean()) for name, v in found.rows.items()}
     values |= {name: defined(v[0]) for name, v in found.others().items()}
@@ -69,8 +69,8 @@ def evaluate_set(task: Task, bound: BoundModule, data: tuple[Tensor, Tensor]) ->
 
 
 def evaluate_columns(task: Task, bound: BoundModule, columns: Columns, ids: np.ndarray) -> Scores:
-    """Return loss and metrics on each client's own samples, for a vector that all clients share: one pass over the
-    pooled samples. Every client here must have samples."""
+    """Return the loss and metrics on each client's own samples, for a vector that all clients share, in one pass over
+    the pooled samples. Every client here must have samples."""
     everybody = len(ids) == len(columns.sizes)
     rows = None if everybody else np.concatenate([np.arange(*columns.offsets[k : k + 2]) for k in ids])
     x, y = (columns.x, columns.y) if rows is None else (columns.x[rows], columns.y[rows])
@@ -83,7 +83,7 @@ def evaluate_columns(task: Task, bound: BoundModule, columns: Columns, ids: np.n
 
 
 def merged(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
-    """Return the scores of several groups of clients as one; each comes with the places of its clients."""
+    """Merge the scores of several groups of clients; each comes with the positions of its clients."""
     order = np.argsort(np.concatenate([places for places, _ in parts]), kind="stable")
     first, sizes = parts[0][1], np.concatenate([scores.sizes for _, scores in parts])[order]
     values = {name: np.concatenate([scores.values[name] for _, scores in parts])[order] for name in first.values}
@@ -97,8 +97,8 @@ def merged(parts: Sequence[tuple[np.ndarray, Scores]]) -> Scores:
 class _Pass:
     """One pass over samples that belong to groups, one group after another.
 
-    rows: loss and metrics sample by sample, float64; sums: of every statistic by group [g, k]; outputs, y: all of them,
-    where a metric needs that.
+    rows: loss and metrics per sample, float64; sums: of every statistic by group [g, k]; outputs, y: all of them, if a
+    metric needs that.
     """
 
     def __init__(self, task: Task, bound: BoundModule, x: Tensor, y: Tensor, sizes: np.ndarray):
@@ -115,7 +115,7 @@ class _Pass:
                 parts[name].append(metric(output, ys).double())
             for name, statistic in summed.items():
                 assert statistic.rows is not None
-                some = statistic.rows(output, ys).cpu()  # a GPU would add them in any order
+                some = statistic.rows(output, ys).cpu()  # on the CPU: a GPU would add them in any order
                 total = self.sums.setdefault(name, some.new_zeros(len(sizes), some.shape[1]))
                 total.index_add_(0, owner[at : at + len(ys)], some)
             at += len(ys)
@@ -126,7 +126,7 @@ class _Pass:
         self.y = torch.cat([ys for _, ys in kept]) if kept else None
 
     def others(self) -> dict[str, np.ndarray]:
-        """Return the metrics that are not means over samples, of each group."""
+        """Return the metrics that are not means over samples, for each group."""
         out = {}
         for name, metric in self.metrics.items():
             if metric.grouped is not None:
@@ -147,7 +147,8 @@ class _Pass:
 
 
 def clients_line(scores: Scores, metrics: Mapping[str, Metric], higher: Mapping[str, bool]) -> Line:
-    """Return the numbers of clients' own test samples: over clients, each counted once, and of all samples together."""
+    """Return the numbers of clients' own test samples: over clients, each counted once, and over all samples
+    together."""
     line: Line = {"clients_loss": float(scores.values["loss"].mean())}
     for name in metrics:
         values = scores.values[name]
@@ -159,7 +160,7 @@ def clients_line(scores: Scores, metrics: Mapping[str, Metric], higher: Mapping[
 
 
 def newcomers_line(before: Scores, after: Scores, higher: Mapping[str, bool]) -> Line:
-    """Return the numbers of clients that took no part: of the model they begin with, and after their training."""
+    """Return the numbers of newcomers: for the model they start with, and after their training."""
     line: Line = {"new_loss": float(after.values["loss"].mean())}
     for name, larger in higher.items():
         start, values = (v[~np.isnan(v)] for v in (before.values[name], after.values[name]))
@@ -171,8 +172,8 @@ def newcomers_line(before: Scores, after: Scores, higher: Mapping[str, bool]) ->
 
 
 def validation_line(scores: Scores, metrics: Mapping[str, Metric]) -> Line:
-    """Return the numbers of all clients' validation samples together; of a metric of one's own of a whole set, which
-    has no means, the mean of the clients' values, weighted by their samples."""
+    """Return the numbers over all clients' validation samples together; for a user's own metric of a whole set, the
+    mean of the clients' values, weighted by their samples."""
     pooled = scores.pooled(metrics)
     line: Line = {f"validation_{k}": pooled[k] if k in pooled else scores.weighted(k) for k in ("loss", *metrics)}
     return line | {"validation_samples": int(scores.sizes.sum())}

@@ -11,11 +11,12 @@ import numpy as np
 from unalike.metrics.names import Number
 
 Line = dict[str, Any]
-FEW_SAMPLES = 100  # validation samples of all clients below which their loss chooses the round
+# with fewer validation samples of all clients, their loss chooses the round
+FEW_SAMPLES = 100
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether this is a number, perhaps infinite or NaN; True and False are none."""
+    """Return whether a value is a number, possibly infinite or NaN; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -24,15 +25,15 @@ def is_finite(value: Any) -> TypeGuard[float]:
 
 
 def traffic(line: Mapping[str, Any]) -> int:
-    """Return all bytes of a round, both ways and between clients, and those before round 1."""
+    """Return all bytes of a round, in both directions and between clients, including those before round 1."""
     return sum(int(line.get(f"{when}bytes_{way}") or 0) for when in ("", "setup_") for way in ("down", "up", "peer"))
 
 
 def choose(lines: Sequence[Line], *scores: Number) -> Line | None:
-    """Return the round that validation data choose by the first of these scores that they have; None without such
-    data. Never by test data. Of rounds with the same score the one with the least validation loss is chosen, then the
-    last, since the first would be the least trained. Fewer than 100 validation samples tell hardly more about a score
-    than chance does: there the loss chooses. Of data that drift only rounds on the last data compare."""
+    """Return the round that validation data choose, by the first of these scores that they have; None without such
+    data. Never by test data. Of rounds with the same score, the one with the least validation loss is chosen, then the
+    last, since the first would be the least trained. Fewer than 100 validation samples say little about a score: then
+    the loss chooses. For drifting data, only rounds on the last data are compared."""
     lines = [line for line in lines if line.get("data_drift") == lines[-1].get("data_drift")]
     few = min((line.get("validation_samples", FEW_SAMPLES) for line in lines), default=0) < FEW_SAMPLES
     for score in scores:
@@ -50,5 +51,5 @@ def choose(lines: Sequence[Line], *scores: Number) -> Line | None:
 
 
 def thin(count: int, most: int) -> np.ndarray:
-    """Return which of `count` things to keep: evenly spaced, the first and the last among them."""
+    """Return which of `count` things to keep: evenly spaced, including the first and the last."""
     return np.unique(np.linspace(0, max(0, count - 1), min(count, max(2, most))).round().astype(int))

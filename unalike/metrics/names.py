@@ -23,12 +23,11 @@ Source = Literal["evaluation", "training", "bookkeeping"]
 
 @dc.dataclass(frozen=True)
 class Number:
-    """A number of a round's line, or of a run as a whole.
+    """A number in a round's line, or of a run as a whole.
 
-    key: its name in the line; label: of an axis; words: in a sentence; short: over a narrow column of a terminal.
-    unit: a share is shown as percent. metric: what is measured, such as accuracy.
-    score: what it is, in words, where methods may be compared by it. summary: over its column in a report, if it has
-    one.
+    key: its name in the line; label: for an axis; words: for a sentence; short: for a narrow column of a terminal.
+    unit: a share is shown as percent. metric: what is measured, such as accuracy. score: what it is, in words, if
+    methods may be compared by it. summary: the title of its column in a report, if it has one.
     """
 
     key: str
@@ -51,29 +50,28 @@ class Number:
 
     @property
     def name(self) -> str:
-        """The metric in a sentence: "AUC"."""
+        """Return the metric's name for a sentence: "AUC"."""
         return spoken(self.metric)
 
     @property
     def validation(self) -> str:
-        """The key of the same metric on validation data."""
+        """Return the key of the same metric on validation data."""
         return f"validation_{self.metric}"
 
 
 SPOKEN = {"auc": "AUC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "brier": "Brier score"}
 SHARES = ("accuracy", "balanced_accuracy")  # shown as percent
-# metrics that are compared over all clients' samples together rather than by the mean over clients
+# metrics that are compared over all clients' samples together instead of by the mean over clients
 TOGETHER = ("auc", "f1", "balanced_accuracy", "log_loss", "brier", "calibration_error", "rmse", "mae", "r2")
 
 
 def spoken(metric: str) -> str:
-    """Return a metric's name in a sentence: "AUC", "balanced accuracy"."""
+    """Return a metric's name for a sentence: "AUC", "balanced accuracy"."""
     return SPOKEN.get(metric, metric.replace("_", " "))
 
 
 def numbers(metrics: Mapping[str, bool] | None = None) -> dict[str, Number]:
-    """Return all numbers by key, in the order in which they are shown; `metrics`: whether higher is better, by name,
-    the headline first."""
+    """Return all numbers by key, in display order; metrics: whether higher is better, by name, the headline first."""
     given = {} if "accuracy" in (metrics or {}) else {"accuracy": True}
     given |= metrics or {}
     first = next(iter(metrics or given))
@@ -83,11 +81,11 @@ def numbers(metrics: Mapping[str, bool] | None = None) -> dict[str, Number]:
 
 
 def _metric(name: str, higher: bool, first: bool) -> Iterator[Number]:
-    """Yield the numbers of a metric: on the test set, over all clients' samples together, and over clients. Of built-in
-    metrics beside the headline a report's table has only the first two."""
+    """Yield the numbers of a metric: on the test set, over all clients' samples together, and over clients. A report's
+    table shows only the first two for built-in metrics other than the headline."""
     share, said = name in SHARES, spoken(name)
     title = said[:1].upper() + said[1:]
-    of = "" if name == "accuracy" and first else f"{said}, "  # accuracy is what is meant where nothing is said
+    of = "" if name == "accuracy" and first else f"{said}, "  # accuracy is the default meaning
     unit: Unit = "percent" if share else "plain"
     better: Better = "higher" if higher else "lower"
 
@@ -179,7 +177,7 @@ NUMBERS = numbers()
 
 
 def of(key: str, known: Mapping[str, Number] = NUMBERS) -> Number:
-    """Return the number of this key; one that nobody has described is described by its name."""
+    """Return the number with this key; an unknown one is described by its name."""
     if key in known:
         return known[key]
     last = key.rpartition("_")[2]
@@ -189,8 +187,8 @@ def of(key: str, known: Mapping[str, Number] = NUMBERS) -> Number:
 
 
 def scores(known: Mapping[str, Number] = NUMBERS, by: str = "") -> list[Number]:
-    """Return the numbers that methods may be compared by, the preferred one first. `by`: "test", those of the global
-    model on the test set; "clients", those on clients' own data, of each metric the mean over clients first."""
+    """Return the numbers that methods may be compared by, the preferred one first. by: "test" for those of the global
+    model on the test set; "clients" for those on clients' own data, of each metric the mean over clients first."""
     found = [number for number in known.values() if number.score and by != ("clients" if _on_test(number) else "test")]
     metrics = [number.metric for number in found]
     mean_first = lambda n: (metrics.index(n.metric), not n.key.startswith("clients_"))  # noqa: E731
@@ -219,12 +217,12 @@ def directions(metrics: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def lower_ones(metrics: Mapping[str, bool]) -> list[str] | None:
-    """Return the metrics of which less is better, as a run's facts hold them; None without any."""
+    """Return the metrics for which less is better, as a run's facts hold them; None if there are none."""
     return [name for name, higher in metrics.items() if not higher] or None
 
 
 def from_facts(facts: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the metrics of a run's folder; in those of earlier versions higher is better."""
+    """Return the metrics of a run's folder, with their direction; in folders of earlier versions higher is better."""
     model = facts.get("model", {})
     lower = model.get("lower_is_better", ())
     return {name: name not in lower for name in model.get("metrics", ())}

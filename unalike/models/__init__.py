@@ -1,7 +1,7 @@
 """Models by name. Each is a plain nn.Module whose last Linear, called `head`, reads the features.
 
-A run draws their weights from its seed, as long as they are as they were built; weights that you have loaded or set
-are kept (and `keep_start(model)` keeps any).
+A run draws their weights from its seed, unless they were changed after they were built: weights that you have loaded or
+set are kept (and `keep_start(model)` keeps any).
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def build(name: str, **options: object) -> nn.Module:
 
 
 def start_of(model: nn.Module | Callable[..., Any], seed: int) -> nn.Module:
-    """Return the module that a run with this seed starts from.
+    """Return the module with which a run with this seed starts.
 
-    What a function builds and an untouched model of `ua.models` are drawn from the seed; any other module is taken as
-    it is.
+    The weights of a model built by a function, and of an untouched model of `ua.models`, are drawn from the seed; any
+    other module is taken as it is.
     """
     if not isinstance(model, nn.Module):
         return start.own(model, seed)

@@ -1,4 +1,4 @@
-"""Options that several model builders take, and their check: a size that cannot be is refused before torch sees it."""
+"""Options that several model builders take, and their check: an impossible size is refused before torch sees it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Layers = Annotated[int, Knob("LSTM layers")]
 
 
 def whole(name: str, value: object, least: int = 1) -> int:
-    """`value` as an int, or the error that says what `name` must be."""
+    """Return `value` as an int, or raise an error that says what `name` must be."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -1,4 +1,4 @@
-"""A forest of decision trees as a module: what methods that grow trees write, and everybody evaluates."""
+"""A forest of decision trees as a module: written by methods that grow trees, and evaluated like any model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def forest(
     trees: Annotated[int, Knob("rounds of trees that there is room for", least=1)] = 100,
     depth: Annotated[int, Knob("splits between root and leaf", least=1)] = 5,
 ) -> nn.Module:
-    """Trees that are grown by a method (hist-boost); anything behind the batch dimension is flattened. Of two classes
-    there is one tree a round, the log odds of the second; of more, one each."""
+    """Trees that a method grows (hist-boost); all dimensions after the batch are flattened. For two classes there is
+    one tree per round, with the log odds of the second class; for more, one tree per class."""
     return Forest(whole("features", features), whole("classes", classes), whole("trees", trees), whole("depth", depth))
 
 
@@ -43,7 +43,7 @@ class Trees(nn.Module):
         self.classes, self.depth = classes, depth
         self.width = classes if classes > 2 else 1
         inner, count = (1 << depth) - 1, trees * self.width
-        self.base = nn.Parameter(torch.zeros(classes))  # where margins begin; of a number to predict, one
+        self.base = nn.Parameter(torch.zeros(classes))  # start of the margins; for a number to predict, one value
         self.column, self.cut, self.missing_left = (nn.Parameter(torch.zeros(count, inner)) for _ in range(3))
         self.value = nn.Parameter(torch.zeros(count, inner + 1))
 

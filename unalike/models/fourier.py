@@ -38,7 +38,7 @@ class FourierFeatures(nn.Module):
         self.head = nn.Linear(width, whole("classes", classes), bias=False)
 
     def reset_parameters(self) -> None:
-        """New draws (the head resets itself)."""
+        """Draw new parameters (the head resets itself)."""
         nn.init.normal_(self.frequency, std=float(self.frequency.detach().std()) or 1.0)
         nn.init.uniform_(self.phase, 0, 2 * math.pi)
 

@@ -18,7 +18,7 @@ SKIP = Knob("the head reads the features too, beside the hidden layers")
 
 
 class Beside(nn.Module):
-    """What goes in and what comes out, side by side."""
+    """A layer whose output is its input and the inner module's output, concatenated."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()

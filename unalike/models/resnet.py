@@ -18,7 +18,7 @@ from unalike.settings.knobs import Knob
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and the way around them."""
+    """Two 3×3 convolutions with a skip connection."""
 
     def __init__(self, channels: int, width: int, stride: int, norm: str):
         super().__init__()
@@ -78,7 +78,7 @@ class ResNet18(nn.Module):
         return self.head(x.mean((2, 3)))
 
     def load(self, path: str) -> None:
-        """Take over the weights of a file; all but the head must be there."""
+        """Load the weights of a file; everything but the head must be there."""
         given = {f"head.{n[3:]}" if n.startswith("fc.") else n: t for n, t in read_weights(path).items()}
         mine = OrderedDict(self.state_dict())
         for name, tensor in mine.items():
@@ -95,7 +95,7 @@ class ResNet18(nn.Module):
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth file read without running anything that is in it."""
+    """Return the tensors of a .safetensors file, or of a .pth file, read without running code from it."""
     file = Path(path)
     if not file.is_file():
         raise UnalikeError(f"There is no weights file {path}: give the path of a .pth or .safetensors file.")
@@ -106,6 +106,6 @@ def read_weights(path: str) -> dict[str, Tensor]:
             return load_file(file)
         found = torch.load(file, map_location="cpu", weights_only=True)
         return {str(name): tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-    except Exception as error:  # each format has its own
+    except Exception as error:  # each format raises its own errors
         reason = first_line(error)[:120]
         raise UnalikeError(f"{path} cannot be read as weights ({reason}): give a state dict.") from None

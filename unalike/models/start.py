@@ -1,5 +1,5 @@
-"""Where a model starts: one of `ua.models` remembers how it was built, so that a run can draw its weights from the
-run's own seed. Then Python, a config file and the command line begin with the same numbers, in every process."""
+"""Where a model starts: a model of `ua.models` remembers how it was built, so that a run can draw its weights from the
+run's own seed. Then Python, a config file and the command line start with the same numbers, in every process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
 @dc.dataclass(frozen=True)
 class Built:
-    """How a model was built: the builder's name among MODELS, its options, and a checksum of the weights it drew (None:
-    a run shall start from the weights as they are)."""
+    """How a model was built: the builder's name in MODELS, its options, and a checksum of the weights it drew (None: a
+    run starts from the weights as they are)."""
 
     name: str
     options: dict[str, Any]
@@ -30,7 +30,7 @@ class Built:
 
 
 def remembered(name: str) -> Callable[[Builder], Builder]:
-    """Decorate a builder of MODELS, a function or a class, whose modules shall remember how they were built."""
+    """Decorate a builder of MODELS, a function or a class, so that its modules remember how they were built."""
 
     def decorate(builder: Builder) -> Builder:
         signature = inspect.signature(builder)
@@ -48,7 +48,8 @@ def remembered(name: str) -> Callable[[Builder], Builder]:
         @functools.wraps(init)
         def remembering(self: nn.Module, *given: Any, **named: Any) -> None:
             init(self, *given, **named)
-            if type(self) is kind:  # a class made from it draws more, and is not of MODELS
+            # a subclass draws more weights, and is not in MODELS
+            if type(self) is kind:
                 remember(self, *given, **named)
 
         kind.__init__ = remembering
@@ -58,7 +59,7 @@ def remembered(name: str) -> Callable[[Builder], Builder]:
 
 
 def function(kind: type[nn.Module]) -> Callable[..., nn.Module]:
-    """Return a function that builds modules of a class, so that all models are built alike."""
+    """Return a function that builds modules of a class, so that all models are built in the same way."""
 
     @functools.wraps(kind, updated=())
     def build(*given: Any, **named: Any) -> nn.Module:
@@ -68,7 +69,7 @@ def function(kind: type[nn.Module]) -> Callable[..., nn.Module]:
 
 
 def checksum(module: nn.Module) -> int | None:
-    """Return a checksum of all weights and buffers, the same in float32 and float64; None where they have no values."""
+    """Return a checksum of all weights and buffers, equal in float32 and float64; None if they have no values."""
     total = 0
     for name, value in module.state_dict().items():
         if value.is_meta:
@@ -79,8 +80,8 @@ def checksum(module: nn.Module) -> int | None:
 
 
 def keep_start(module: nn.Module) -> nn.Module:
-    """Return the module; a run starts from its weights as they are, also where they are untouched since it was built
-    (for a start that is compared with another program's)."""
+    """Return the module, marked so that a run starts from its weights as they are, even if they are untouched since it
+    was built (for comparing with another program)."""
     if built := built_as(module):
         module.built = dc.replace(built, checksum=None)  # type: ignore[assignment]
     return module
@@ -93,20 +94,20 @@ def built_as(module: nn.Module) -> Built | None:
 
 
 def untouched(module: nn.Module) -> Built | None:
-    """Return how a model was built if its weights are still those that it drew then, and None otherwise."""
+    """Return how a model was built if its weights are still the ones drawn then; None otherwise."""
     built = built_as(module)
     return built if built and built.checksum is not None and built.checksum == checksum(module) else None
 
 
 def from_seed(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return what `build` builds with torch's generator started from the run's seed."""
+    """Return the module that `build` makes with torch's generator seeded from the run's seed."""
     with draws.torch_seed(seed, "model"):
         return build()
 
 
 def redrawn(module: nn.Module, build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a copy of the module with the weights that `build` draws from the seed; frozen layers, hooks and the like
-    stay as they are."""
+    are kept."""
     copied = copy.deepcopy(module)
     copied.load_state_dict(from_seed(build, seed).state_dict())
     return copied

@@ -1,10 +1,10 @@
-"""How far apart the clients' features are, as Figure 2 of FedAvgR's paper follows it.
+"""Measure how far apart the clients' features are, as in Figure 2 of FedAvgR's paper.
 
     centroid_distance   the mean over all pairs of clients of ‖mean φ(X_j) − mean φ(X_k)‖, φ at the global model
 
-The paper prints a "distance among centroids" and does not define it: this is one reading, the same for every method.
+The paper prints a "distance among centroids" without a definition: this is one reading, the same for every method.
 Measured before round 1 and after every evaluated round, on the training samples; written to centroids.jsonl in the
-run's folder. Nothing is done for a method with several global models.
+run's folder. Nothing is measured for a method with several global models.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = "centroids.jsonl"
 
 
 class Centroids(Callback):
-    """Writes the distance. The run needs a folder."""
+    """Write the centroid distance of every evaluated round. The run needs a folder."""
 
     def on_start(self, run: Run) -> None:
         run.home("Centroids").trim(FILE, run.rounds_done)

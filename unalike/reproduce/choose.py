@@ -1,13 +1,13 @@
-"""Settings chosen by validation inside the federation: every client holds a fold of its own samples out.
+"""Choose settings by validation inside the federation: every client holds out a fold of its own samples.
 
-A paper's [choose] has folds, rounds, and steps. A step tries the `values` of a setting with one method, the settings
-of `off` added, and gives the value with the best mean validation accuracy over the folds to all methods of `give`.
-Steps follow one another, so that a regulariser is chosen at the rate that an earlier step found; regularisers are
-chosen one at a time, the others off. The seed is not one of those reported.
+A paper's [choose] has folds, rounds, and steps. A step tries the `values` of a setting with one method, with the
+settings of `off` added, and gives the value with the best mean validation accuracy over the folds to all methods of
+`give`. Steps follow one another, so that a regulariser is chosen at the rate that an earlier step found; regularisers
+are chosen one at a time, with the others off. The seed is not one of those reported.
 
-`tried = 1` tries only the first of the folds. With `every = 2` and `last = 5` a trial is scored by the mean of its last
-5 evaluations, of every second round, in place of its last round alone. Every trial is kept when it ends, as a
-line of its own among the table's results, and the choice when all have.
+`tried = 1` tries only the first fold. With `every = 2` and `last = 5` a trial is scored by the mean of its last 5
+evaluations, of every second round, instead of its last round alone. Every trial is kept when it ends, as its own line
+among the table's results; the choice is kept when all have ended.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ def fold(fed: Federation, k: int, folds: int, seed: int) -> Federation:
     def part(mask: np.ndarray) -> Any:
         return columns.take(np.flatnonzero(mask), np.bincount(owners[mask], minlength=len(columns)))
 
-    # further splits would have samples that are held out now
+    # further splits would contain samples that are now held out
     return fed.replace(train=part(~held), validation=part(held), test=None, global_test=None, splits={})
 
 
 def identity(paper: Paper, row: Row) -> str:
-    """Stands for what the choice depends on."""
+    """Return a text that identifies everything the choice depends on."""
     methods = {step["method"]: plain(paper.settings(row, step["method"])) for step in paper.choices["steps"]}
     for tables in methods.values():
-        tables["run"].pop("rounds")  # those of the choice are its own
+        tables["run"].pop("rounds")  # the choice has its own number of rounds
     return hashlib.sha256(json.dumps([paper.choices, methods], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def known(paper: Paper, row: Row, results: Results) -> dict[str, Any] | None:
-    """What was chosen for this row before."""
+    """Return the choice made earlier for this row."""
     return results.found.get(identity(paper, row))
 
 
 def settings(paper: Paper, row: Row, method: str, choice: dict[str, Any] | None) -> Tables:
-    """Return a row's settings with what was chosen for the method."""
+    """Return a row's settings with those chosen for the method."""
     tables = {name: dict(table) for name, table in paper.settings(row, method).items()}
     for step in (choice or {"steps": []})["steps"]:
         if method in step["give"]:
@@ -75,7 +75,7 @@ def _put(tables: Tables, places: list[str], values: list[Any]) -> None:
 
 
 def ranking(choice: dict[str, Any]) -> list[str]:
-    """Return the methods that were tried, the best by its best score first; without those that always diverged."""
+    """Return the methods that were tried, ordered by their best score, without those that always diverged."""
     best: dict[str, float] = {}
     for step in choice["steps"]:
         scores = [score for score in step["scores"] if score is not None]
@@ -85,7 +85,7 @@ def ranking(choice: dict[str, Any]) -> list[str]:
 
 
 def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
-    """What validation prefers for this row; found once, and kept among the results."""
+    """Return the settings that validation prefers for this row; computed once, and kept among the results."""
     if (there := known(paper, row, queue.results)) is not None:
         return there
     choice: dict[str, Any] = {"key": identity(paper, row), "paper": paper.id, "choice": row.id, "steps": []}
@@ -93,7 +93,8 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
     for steps in _waves(paper.choices["steps"]):
         tried = [_trials(paper, row, step, choice) for step in steps]
         jobs = [job for trials in tried for folds in trials for job in folds]
-        queue.data(jobs[0])  # before anything is run: without data there is no choice
+        # first, because without data there is no choice
+        queue.data(jobs[0])
         queue.runs(
             jobs,
             data,
@@ -107,7 +108,7 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
 
 
 class _Folds:
-    """The data of trials, of which the last ones are kept."""
+    """The data of trials; the last ones are cached."""
 
     def __init__(self, queue: Queue, folds: int):
         self.queue, self.folds = queue, folds
@@ -125,7 +126,7 @@ class _Folds:
 
 
 def _waves(steps: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return the steps in groups whose trials may be made in any order: none waits for what another one gives."""
+    """Return the steps in groups whose trials may run in any order: none needs another's result."""
     out: list[list[dict[str, Any]]] = []
     for step in steps:
         if not out or any(step["method"] in before["give"] for before in out[-1]):
@@ -135,7 +136,7 @@ def _waves(steps: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _trials(paper: Paper, row: Row, step: dict[str, Any], choice: dict[str, Any]) -> list[list[Job]]:
-    """Return the runs of each of a step's values, a run a fold."""
+    """Return the runs of each of a step's values, one run per fold."""
     rounds, folds = paper.choices["rounds"], paper.choices.get("tried", paper.choices["folds"])
     every, out = paper.choices.get("every", rounds), []
     for value in step["values"]:
@@ -144,7 +145,7 @@ def _trials(paper: Paper, row: Row, step: dict[str, Any], choice: dict[str, Any]
             tables[table] |= off
         _put(tables, _list(step["set"]), value if isinstance(step["set"], list) else [value])
         tables["run"] |= {"rounds": rounds, "evaluate_every": every, "checkpoint_every": rounds}
-        tables["run"]["evaluate_clients"] = "all"  # it is their validation samples that count
+        tables["run"]["evaluate_clients"] = "all"  # their validation samples give the score
         out.append([paper.job(row, step["method"], SEED, tables, k) for k in range(folds)])
     return out
 
@@ -154,7 +155,7 @@ def _list(given: Any) -> list[Any]:
 
 
 def _trial(paper: Paper, job: Job, run: Any) -> dict[str, Any]:
-    """Return what is kept of a trial: its settings and its score, None where it diverged."""
+    """Return the record of a trial: its settings and its score, None if it diverged."""
     lost = isinstance(run, Diverged)
     seen = [] if lost else [line["validation_accuracy"] for line in run.history if "validation_accuracy" in line]
     score = None if lost else stats.mean(seen[-paper.choices.get("last", 1) :])
@@ -163,7 +164,7 @@ def _trial(paper: Paper, job: Job, run: Any) -> dict[str, Any]:
 
 
 def _chosen(step: dict[str, Any], trials: list[list[Job]], results: Results) -> dict[str, Any]:
-    """Return a step with its scores and the value with the best one, the first of equals."""
+    """Return a step with its scores and the best value, the first of equal ones."""
     scores = [_mean([results.found[job.key]["score"] for job in folds]) for folds in trials]
     best = step["values"][max(range(len(scores)), key=lambda k: scores[k] or 0.0)]
     chosen = best if isinstance(step["set"], list) else [best]
@@ -172,5 +173,5 @@ def _chosen(step: dict[str, Any], trials: list[list[Job]], results: Results) -> 
 
 
 def _mean(scores: list[float | None]) -> float | None:
-    """None where a fold diverged."""
+    """Return the mean; None if a fold diverged."""
     return None if None in scores else stats.mean([score for score in scores if score is not None])

@@ -32,7 +32,8 @@ from unalike.reproduce.jobs import Clock, NoData, OutOfTime, Queue
 from unalike.reproduce.results import Results
 from unalike.text import parse_budget, parse_seeds, span
 
-LAST = "last.json"  # the last command in a folder, for --resume
+# the last command in a folder, for --resume
+LAST = "last.json"
 KEPT = ("paper", "table", "rows", "quick", "full", "seeds", "device", "engine", "precision", "data", "results")
 
 
@@ -77,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _again(args: argparse.Namespace) -> None:
-    """What was asked for last in the folder, where this command says nothing else."""
+    """Fill in the arguments of the last command in the folder, where this one leaves them open."""
     file = Path(args.folder) / LAST
     if args.paper is None:
         try:
@@ -99,7 +100,7 @@ def _results(args: argparse.Namespace, paper: str, quick: bool) -> Results:
 
 
 def _seeds(args: argparse.Namespace, table: Table) -> list[int]:
-    """Return the seeds that were asked for, of all methods; or the table's, of which some methods have fewer."""
+    """Return the seeds that were asked for, for all methods; or the table's, of which some methods have fewer."""
     return parse_seeds(args.seeds, "unalike reproduce") if args.seeds else [*table.all_seeds]
 
 
@@ -125,7 +126,7 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
     last = json.dumps({name: getattr(args, name) for name in KEPT})
-    replace(folder / LAST, last.encode(), mark=str(os.getpid()))  # several processes may have one folder
+    replace(folder / LAST, last.encode(), mark=str(os.getpid()))  # several processes may share a folder
     quiet = args.quiet or args.json
     watched = paper.local_models, paper.tree.get("centroids", False), measure.measured(paper)
     queue = Queue(folder / paper.id, results, clock, machine, _folders(args.data), quiet, *watched)
@@ -161,7 +162,8 @@ def _work(args: argparse.Namespace, paper: Paper, wanted: list[tuple[Table, list
 
 
 def _table(args: argparse.Namespace, paper: Paper, table: Table, rows: list[Row], queue: Queue) -> None:
-    """Seed by seed within a row, so that all methods can soon be compared (a tiny model's seeds are one stack)."""
+    """Run seed by seed within a row, so that all methods can soon be compared (a tiny model's seeds run as one
+    stack)."""
     jobs: list[Job] = []
     queue.table = table.id
     for row in rows:
@@ -186,7 +188,7 @@ def _folders(given: list[str]) -> dict[str, str]:
 
 
 def _report(found: pages.Found, queue: Queue) -> Path | None:
-    """Return the runs of a table that lie here, as one page, with the table on top."""
+    """Write a report of the table's runs in this folder, with the table on top, and return its path."""
     jobs = [job for row in found.rows for method in found.table.methods for job in found.jobs(row, method)]
     folders = {place: None for job in jobs if job and (place := queue.place(job)).is_dir()}
     if not folders:

@@ -38,13 +38,13 @@ from unalike.settings.knobs import knobs
 
 Tables = dict[str, dict[str, Any]]
 
-# How it is computed, not what: kept with the result. Folders are where runs and data happen to lie.
+# Settings that change how a run is computed but not its result: kept with the result. Folders: where runs and data lie.
 HOW = {name for name, knob in knobs(RunSettings).items() if knob.how}
 
 
 @dc.dataclass(frozen=True)
 class Row:
-    """One line of a table: the settings that its parts bring, and what the paper prints."""
+    """One line of a table: the settings of its parts, and the paper's numbers."""
 
     id: str
     label: str
@@ -55,11 +55,11 @@ class Row:
 
     @property
     def ends(self) -> str:
-        """What tells it from rows that begin alike: the label of its last part."""
+        """Return the label of its last part, which distinguishes rows with the same beginning."""
         return str(self.parts[-1]["label"])
 
     def paper(self, method: str, measure: int) -> Printed | None:
-        """Return the printed number; None where there is none."""
+        """Return the printed number; None if there is none."""
         values = self.numbers.get(method, [])
         return values[measure] if measure < len(values) else None
 
@@ -77,21 +77,26 @@ class Table:
     notes: str = ""
     claims: tuple[dict[str, Any], ...] = ()
     choose: bool = False
-    best: int = 0  # how many methods, the best by validation when settings were chosen, ...
-    further: int = 0  # ... have so many seeds more, and with them `against`
-    against: str | None = None  # the method that the others are tested against, over the seeds
-    wide: bool = False  # a line a method and a column a measure, where a paper prints nothing to compare with
+    # this many methods, the best by validation when settings were chosen, ...
+    best: int = 0
+    # ... get this many more seeds, and so does `against`
+    further: int = 0
+    # the method that the others are tested against, over the seeds
+    against: str | None = None
+    # one line per method and one column per measure, if a paper prints nothing to compare with
+    wide: bool = False
     figure: bool = False  # the paper draws it and prints no numbers
-    across: str = ""  # what differs between rows that begin alike, where a picture goes across them
+    # what differs between rows with the same beginning, if a picture spans them
+    across: str = ""
 
     @property
     def all_seeds(self) -> range:
-        """Those of every method, and the further ones of some."""
+        """Return the seeds of every method, and the additional ones of some."""
         return range(self.seeds + self.further)
 
     @property
     def timed(self) -> bool:
-        """Whether it is about time: its runs must have had their device to themselves."""
+        """Return whether the table is about time: then its runs must have had their device to themselves."""
         return any(measure.split()[0] == "seconds" for measure in self.measures)
 
 
@@ -108,7 +113,7 @@ class Job:
 
     @functools.cached_property
     def key(self) -> str:
-        """Twelve digits that stand for everything that decides the numbers."""
+        """Return twelve digits that identify everything that decides the numbers."""
         tables = plain(self.tables)
         return hashlib.sha256(json.dumps([tables, self.fold], sort_keys=True).encode()).hexdigest()[:12]
 
@@ -123,7 +128,7 @@ class Job:
 
 
 def plain(tables: Tables) -> Tables:
-    """Return the settings that decide what a run computes."""
+    """Return the settings that decide the result of a run."""
     out = {name: dict(table) for name, table in tables.items() if table}
     if "name" in out["data"]:  # a named set is the same wherever it lies
         out["data"].pop("folder", None)
@@ -166,7 +171,7 @@ class Paper:
         return Table(**{"seeds": 1, **more, "rows": rows, "claims": tuple(table.get("claims", ()))})
 
     def _numbers(self, table: str, measures: Sequence[str]) -> dict[str, dict[str, list[Printed | None]]]:
-        """The printed numbers of a table by row and method: of the paper's own file, and of its TOML file."""
+        """Return the printed numbers of a table by row and method, from the paper's own file and from its TOML file."""
         out = self.numbers.of(table, measures)
         for row, own in self.tree.get("numbers", {}).get(table, {}).items():
             values = {method: given for method, given in own.items() if method != "origin"}
@@ -205,7 +210,8 @@ class Paper:
         tables: Tables = {name: {} for name in config.TABLES}
         for layer in (self.tree.get("base", {}), *row.parts, self.methods[method], *only):
             if layer.get("model", {}).get("name", tables["model"].get("name")) != tables["model"].get("name"):
-                tables["model"] = {}  # another model: the settings are those of the one before
+                # another model: the old one's settings do not apply
+                tables["model"] = {}
             for name in config.TABLES:
                 tables[name] |= layer.get(name, {})
             if config.MODELS_TABLE in layer:
@@ -218,13 +224,14 @@ class Paper:
         return tables
 
     def like(self, row: Row, method: str) -> Tables:
-        """The settings of which times are asked: a data set of which nothing was run is as large as another one."""
+        """Return the settings by which to estimate times: a data set on which nothing was run counts as another of its
+        size."""
         tables = self.settings(row, method)
         name = tables["data"].get("name")
         return {**tables, "data": {**tables["data"], "name": self.tree.get("like", {}).get(name, name)}}
 
     def job(self, row: Row, method: str, seed: int, tables: Tables | None = None, fold: int | None = None) -> Job:
-        """With a seed: the run's is the seed itself, the data's counts from the paper's own."""
+        """Return the job with a seed: the run's is the seed itself, the data's counts from the paper's own."""
         tables = tables or self.settings(row, method)
         data = dict(tables["data"])
         if "seed" in config.data_settings(data):
@@ -239,7 +246,7 @@ def names() -> list[str]:
 
 @functools.cache
 def paper(name: str) -> Paper:
-    """One of ours by its name, or one of your own: path/to/paper.toml."""
+    """Return one of our papers by name, or a user's own: path/to/paper.toml."""
     if name.endswith(".toml"):
         return _own(Path(name))
     if name not in names():
@@ -257,7 +264,7 @@ def _own(file: Path) -> Paper:
 
 
 def chosen(paper: Paper, table: str | None, rows: Iterable[str]) -> list[tuple[Table, list[Row]]]:
-    """Return the tables and rows that were asked for; a row may be a pattern, as cifar10-*."""
+    """Return the tables and rows that were asked for; a row may be a pattern such as cifar10-*."""
     if table is not None and table not in paper.tables:
         raise unknown(f"table of {paper.id}", table, paper.tables)
     patterns, out = [*rows], []

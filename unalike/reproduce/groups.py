@@ -1,10 +1,10 @@
-"""Numbers of groups of clients in the last round: clients with the same network, and groups that a skew planted.
+"""Numbers for groups of clients in the last round: clients with the same network, and groups that a skew planted.
 
     own_small_accuracy      clients with the network "small", each one's own model on its own test samples: the mean
-    own_permute0_accuracy   the same of the clients in group 0 of "permute"
+    own_permute0_accuracy   the same for the clients in group 0 of "permute"
     common_small_accuracy   clients with the network "small", each one's own model on the common test set: the mean
 
-Of networks alone the last: it takes a pass over the test set for every client.
+The last only for networks, because it takes a pass over the test set for every client.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from unalike.nn.task import picker
 from unalike.run.predict import predictor
 from unalike.run.run import Run
 
-ROWS = 1000  # of the test set at a time
+ROWS = 1000  # rows of the test set at a time
 
 
 def of_groups(run: Run) -> dict[str, Any]:
-    """Return a line of the last round with these numbers; without groups there is nothing in it."""
+    """Return a line with these numbers for the last round; empty if there are no groups."""
     line: dict[str, Any] = {"round": run.rounds_done}
     values = run.client_values
     for name, clients in {**_networks(run), **_planted(run)}.items():

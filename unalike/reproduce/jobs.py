@@ -1,10 +1,10 @@
-"""The runs of a reproduction, one after another, each an ordinary run folder called by a hash of its settings.
+"""The runs of a reproduction, one after another, each an ordinary run folder named by a hash of its settings.
 
-A run that has left its result is never made again; one that was killed goes on from its checkpoint. A resumed run is
-bit-identical on a CPU, so an interrupted queue ends with the same numbers. Runs of a tiny model that differ in seed,
-fold, rate or the scale of the start alone go through one stack of clients (unalike.engines.together): every one has its
-own folder and result still, with the numbers that it has alone, to rounding. Several processes with the same folder of
-results share the runs out among themselves.
+A run that has left its result is never made again; one that was killed continues from its checkpoint. A resumed run is
+bit-identical on a CPU, so an interrupted queue ends with the same numbers. Runs of a tiny model that differ only in
+seed, fold, rate or the scale of the start run as one stack of clients (unalike.engines.together): each still has its
+own folder and result, with the same numbers as alone, up to rounding. Several processes with the same folder of results
+divide the runs among themselves.
 """
 
 from __future__ import annotations
@@ -37,23 +37,27 @@ from unalike.run import folder
 from unalike.run.callbacks import Callback
 
 SAY_EVERY = 10.0  # seconds between lines of progress
-WAIT = 1.0  # seconds between looks at what other processes have done
-BESIDE = "beside.jsonl"  # in a run's folder: rounds in which other queues were at work
-LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}  # what runs of one stack may differ in
-STACK_BYTES = 1 << 30  # of all data of a stack
-SKEWED = 4  # times the mean: a largest client from which a stack of several runs gains nothing
+# seconds between checks for results of other processes
+WAIT = 1.0
+# in a run's folder: rounds during which other queues were working
+BESIDE = "beside.jsonl"
+# settings in which runs of one stack may differ
+LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}
+STACK_BYTES = 1 << 30  # most bytes of all data in a stack
+# if the largest client exceeds the mean by this factor, stacking several runs gains nothing
+SKEWED = 4
 
 
 class OutOfTime(Exception):
-    """The budget is spent; everything is saved."""
+    """Raised when the budget is spent; everything is saved."""
 
 
 class NoData(UnalikeError):
-    """A data set is not here and cannot be fetched: its rows wait, the others go on."""
+    """Raised when a data set is missing and cannot be fetched: its rows wait, the others go on."""
 
 
 class Clock:
-    """The time that may be spent."""
+    """The time budget."""
 
     def __init__(self, budget: float | None = None):
         self.began, self.budget = time.monotonic(), budget
@@ -64,7 +68,7 @@ class Clock:
 
 
 class Watch(Callback):
-    """A line now and then, and the end when the time is over."""
+    """Print a line from time to time, and end the run when the time is over."""
 
     def __init__(self, clock: Clock, title: str, quiet: bool, company: Company):
         self.clock, self.title, self.quiet, self.said, self.company = clock, title, quiet, 0.0, company
@@ -93,7 +97,7 @@ class Watch(Callback):
 
 
 class Queue:
-    """Where runs are made and results kept, and on what machine."""
+    """Makes runs and keeps their results, on this machine."""
 
     def __init__(
         self,
@@ -109,27 +113,30 @@ class Queue:
     ):
         self.folder, self.results, self.clock, self.machine = folder, results, clock, machine
         self.data_folders, self.quiet, self.local_models, self.centroids = data_folders, quiet, local_models, centroids
-        self.measured = measured  # the numbers of which curves are kept
-        self.table = "runs"  # that runs are made for now
+        self.measured = measured  # the numbers whose curves are kept
+        self.table = "runs"  # the table that runs are made for
         self._table: dict[str, Any] | None = None
         self._data: Federation | None = None
         self.made = self._ended = 0
-        self.without: dict[str, NoData] = {}  # data sets that could not be had
+        self.without: dict[str, NoData] = {}  # data sets that could not be fetched
         self._company = Company("queues")
         self._shared = Shared(results.folder)
-        self._again: set[str] = set()  # runs made once more, for their time
-        self._said = 0.0  # when it was said that this process waits
+        self._again: set[str] = set()  # runs repeated for their time
+        # when the user was last told that this process waits
+        self._said = 0.0
 
     def close(self) -> None:
         self._company.leave()
 
     def make(self, jobs: Sequence[Job], timed: bool = False) -> list[Result]:
-        """Return the results of all jobs whose data can be had; `timed`: of runs that had the machine to themselves."""
+        """Return the results of all jobs whose data are available; timed: only of runs that had the machine to
+        themselves."""
         missing = [job for job in jobs if self.results.of(job, timed) is None]
         for job in missing:
             if self.results.of(job) is not None:
                 self._again.add(job.key)
-                if self._beside(self.place(job)):  # an earlier attempt that was not alone either
+                # an earlier attempt that was not alone either
+                if self._beside(self.place(job)):
                     shutil.rmtree(self.place(job))
         titles = {job.key: f"[{n}/{len(jobs)}] {job.row} {job.method}" for n, job in enumerate(jobs, 1)}
         self.runs(missing, self.data, lambda job: titles[job.key], self._keep, lambda job: self.results.of(job, timed))
@@ -143,9 +150,9 @@ class Queue:
         then: Callable[[Job, Any], None],
         known: Callable[[Job], Any],
     ) -> None:
-        """Make runs until all are `known` (their results are there) but those that have no data: another process may
-        make some of them, and is waited for. `then` keeps the result of a finished run (or `Diverged`). Runs that fit
-        go in one stack, and a run's `then` does not wait for the others."""
+        """Make runs until all are `known` (have results), except those without data; runs that another process makes
+        are waited for. `then` keeps the result of a finished run (or `Diverged`). Runs that fit go into one stack; a
+        run's `then` does not wait for the others."""
         waiting, kinds = [*jobs], {job.key: _kind(job) for job in jobs}
         while waiting:
             job = next((job for job in waiting if self._take(job, known)), None)
@@ -166,13 +173,15 @@ class Queue:
                     self._shared.leave(one.key)
             made = {one.key for one in group}
             waiting = [other for other in waiting if other.key not in made]
-            gc.collect()  # a run holds itself in circles, and its tensors are large
+            # a run contains reference cycles, and its tensors are large
+            gc.collect()
             self._ended += 1
             if self._ended % 8 == 0 and "torch._dynamo" in sys.modules:
-                torch._dynamo.reset()  # compiled steps of engines that have ended: it gives up when it has many
+                # drops compiled steps of ended engines: the compiler gives up when it has many
+                torch._dynamo.reset()
 
     def _take(self, job: Job, known: Callable[[Job], Any]) -> bool:
-        """Take a run that no process has made, or is at work on."""
+        """Take a run that no process has made or is working on; return whether it was free."""
         if not self._shared.take(job.key):
             return False
         self.results.look()
@@ -182,7 +191,7 @@ class Queue:
         return False
 
     def _wait(self, runs: int) -> None:
-        """Wait a little for other processes, which are at work on all that is missing."""
+        """Wait a little for other processes, which are working on everything that is missing."""
         if self.clock.over:
             raise OutOfTime
         if not self.quiet and time.monotonic() - self._said > SAY_EVERY:
@@ -191,8 +200,9 @@ class Queue:
         time.sleep(WAIT)
 
     def _beside_it(self, job: Job, fed: Federation, alike: list[Job], known: Callable[[Job], Any]) -> list[Job]:
-        """Take the runs that go in one stack with this one."""
-        a_run = 2 * fed.train.x.nbytes + 1  # bytes that a stack takes for a run: its data, and once more in it
+        """Take the runs that fit into one stack with this one."""
+        # bytes that a run takes in a stack: its data, and a copy of them
+        a_run = 2 * fed.train.x.nbytes + 1
         others = [other for other in alike if other is not job][: max(1, STACK_BYTES // a_run) - 1]
         return [other for other in others if self._take(other, known)] if others and self._stacks(job, fed) else []
 
@@ -204,7 +214,7 @@ class Queue:
         title: Callable[[Job], str],
         then: Callable[[Job, Any], None],
     ) -> None:
-        """Make runs in one stack, or one that stands alone; `fed` are the first one's data."""
+        """Make runs in one stack, or a single run; `fed` has the first one's data."""
 
         def one(job: Job, fed: Federation, title: str, member: Member | None = None) -> None:
             then(job, self.go(job, fed, title, member))
@@ -212,33 +222,36 @@ class Queue:
         job = group[0]
         if len(group) == 1:
             return one(job, fed, f"{title(job)} {_which([job])}")
-        words = f"{title(job)} {_which(group)}"  # one of them speaks for all
+        words = f"{title(job)} {_which(group)}"  # one of them reports for all
         starts = [functools.partial(one, j, data(j), words if j is job else "") for j in group]
         settings = self.placed(job)["run"]
         try:
             together(starts, settings.get("precision", "highest"), settings.get("deterministic", False))
-        except EngineRefused:  # a model of one's own that cannot be stacked: `auto` finds another engine
+        # a model that cannot be stacked: `auto` finds another engine
+        except EngineRefused:
             for j in group:
                 one(j, data(j), f"{title(j)} {_which([j])}")
         return None
 
     def _stacks(self, job: Job, fed: Federation) -> bool:
-        """Return whether a stack of several runs gains: the model is tiny, and of a kind that is fast in stacks."""
+        """Return whether stacking several runs pays off: the model is tiny, and of a kind that is fast in stacks."""
         tables, sizes = self.placed(job), fed.train.sizes
-        skewed = sizes.max() > SKEWED * sizes.mean()  # for most of the steps only the largest clients are at work
+        # for most of the steps only the largest clients are at work
+        skewed = sizes.max() > SKEWED * sizes.mean()
         if skewed or config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
             return False
         model = config.make_model(config.check(tables)["model"], fed, 0)
         return not any(heavy(model)) and sum(p.numel() for p in model.parameters()) <= TINY
 
     def data(self, job: Job) -> Federation:
-        """Return the job's data; kept for the next one."""
+        """Return the job's data; cached for the next job."""
         table = self.placed(job)["data"]
         name = str(table.get("name") or table.get("folder") or table.get("table"))
         if name in self.without:
             raise self.without[name]
         if self._data is None or self._table != table:
-            self._data = None  # two sets at once may be too much
+            # first, because two sets at once may be too much memory
+            self._data = None
             checked = config.check(self.placed(job))["data"]
             try:
                 self._table, self._data = table, config.make_data(checked)
@@ -254,8 +267,7 @@ class Queue:
         return {**job.tables, "data": {**data, "folder": folder} if folder is not None else dict(data), "run": run}
 
     def place(self, job: Job) -> Path:
-        """Return a run's folder, found by its key whatever row it was made for; in another precision it is another
-        run."""
+        """Return a run's folder, which depends on its key and not on its row; another precision is another run."""
         precision = self.machine.get("precision", "highest")
         ending = job.key if precision == "highest" else f"{job.key}-{precision}"
         ending += "-again" if job.key in self._again else ""
@@ -263,7 +275,7 @@ class Queue:
 
     @staticmethod
     def _beside(place: Path) -> int:
-        """Return the most other queues that were at work in any round of a run."""
+        """Return the largest number of other queues that were working in any round of a run."""
         return max((line["others"] for line in folder.read_rounds(place / BESIDE)), default=0)
 
     def _keep(self, job: Job, run: Any) -> None:
@@ -277,8 +289,8 @@ class Queue:
         self.made += 1
 
     def go(self, job: Job, fed: Federation, title: str, member: Member | None = None) -> Any:
-        """Return the finished run, or how it diverged. As a member it is one of several in a stack; one without a title
-        is silent."""
+        """Return the finished run, or how it diverged. As a member it is one of several in a stack; without a title it
+        prints nothing."""
         if self.clock.over:
             raise OutOfTime
         callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []
@@ -287,7 +299,8 @@ class Queue:
         tables = self.placed(job)
         options: dict[str, Any] = {"member": member} if member else {}
         if member:
-            tables["run"]["engine"] = "batched"  # what `auto` finds with a stopwatch may differ from run to run
+            # `auto` measures times, so its choice might differ between runs
+            tables["run"]["engine"] = "batched"
         try:
             run = config.run(tables, callbacks=callbacks, resume=True, federation=fed, **options)
         except Diverged as error:
@@ -295,12 +308,13 @@ class Queue:
         if run.rounds_done < job.rounds:
             raise OutOfTime
         if not run.client_values and run.data.test is not None and len(run.evaluated_clients):
-            run.evaluate()  # a run that was finished before this process knows no clients' values
+            # a run that was finished before this process started has no clients' values yet
+            run.evaluate()
         return run
 
 
 def _kind(job: Job) -> str:
-    """Equal for runs that may stand in one stack."""
+    """Return a value that is equal for runs that may share a stack."""
     tables = plain(job.tables)
     for table, setting in LOOSE.items():
         tables.get(table, {}).pop(setting, None)

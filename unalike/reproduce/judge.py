@@ -1,4 +1,4 @@
-"""The verdict on a cell: the paper's number against ours. RULES say on the pages what is computed here."""
+"""The verdict on a cell: the paper's number against ours. RULES explain on the pages what is computed here."""
 
 from __future__ import annotations
 
@@ -54,12 +54,13 @@ def verdict(cell: Cell) -> str:
 
 
 def _near(cell: Cell, ours: float) -> str:
-    """Judge by distance; of several seeds `ours` is the mean."""
+    """Judge by distance; `ours` is the mean over seeds."""
     assert cell.paper is not None
     one, two = NEAR.get(cell.measure.unit, (0.05, 0.2))
     scale = 1.0 if cell.measure.unit == "%" else max(abs(cell.paper.value), 1e-12)
     apart, printed = abs(ours - cell.paper.value), cell.paper.spread or 0.0
-    apart -= 1e-9 * max(1.0, abs(ours))  # 0.5 points are 0.5 points, whatever floats make of them
+    # tolerance, so that 0.5 points count as 0.5 points despite rounding
+    apart -= 1e-9 * max(1.0, abs(ours))
     if apart <= max(one * scale, printed):
         return REPRODUCES
     both = math.hypot(cell.deviation or 0.0, printed)
@@ -67,7 +68,7 @@ def _near(cell: Cell, ours: float) -> str:
 
 
 def _rounds(cell: Cell) -> str:
-    """Judge rounds until a target, which our runs or the paper's may never have reached."""
+    """Judge the rounds to a target, which our runs or the paper's may never have reached."""
     assert cell.paper is not None
     ours = cell.mean if len(cell.values) > len(cell.missed) else None
     if ours is not None:

@@ -1,7 +1,7 @@
-"""Files of one JSON object a line, which several processes read and append to.
+"""Files with one JSON object per line, which several processes read and append to.
 
-A process that is killed while it writes leaves a torn last line. Readers leave it out and say so, and the next line
-takes its place. Where a system has no locks, only one process may write.
+A process that is killed while it writes leaves an incomplete last line. Readers leave it out and report it, and the
+next line replaces it. If a system has no locks, only one process may write.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def append(path: Path, line: Line) -> None:
-    """Write a line behind the last whole one, and wait until it is on the disk."""
+    """Write a line after the last complete one, and wait until it is on disk."""
     text = json.dumps(line, separators=(",", ":")) + "\n"
     with complaining(f"Cannot write to {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path), open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             content = file.read()
             file.seek(content.rfind(b"\n") + 1)
-            if _whole(content[file.tell() :]):  # an editor has taken the last newline away
+            if _whole(content[file.tell() :]):  # an editor has removed the last newline
                 text = "\n" + text
                 file.seek(0, os.SEEK_END)
             file.write(text.encode())
@@ -57,7 +57,8 @@ class LineFile:
             return []
         content = self._content()
         if not _ends_whole(content):
-            with _locked(self.path):  # a process that is writing finishes first
+            # lets a process that is writing finish first
+            with _locked(self.path):
                 content = self._content()
         lines, _, tail = content.rpartition(b"\n")
         self.torn = bool(tail) and not _whole(tail)
@@ -67,7 +68,7 @@ class LineFile:
 
     def _content(self) -> bytes:
         with self.path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self.read:  # it was replaced by another one
+            if os.fstat(file.fileno()).st_size < self.read:  # the file was replaced by another one
                 self.read = 0
             file.seek(self.read)
             return file.read()
@@ -89,7 +90,7 @@ def _whole(text: bytes) -> bool:
 
 
 def _object(text: bytes) -> Line | None:
-    """Return the JSON object; None where there is none. The beginning of an object is no object."""
+    """Return the JSON object; None if there is none, or only the beginning of one."""
     try:
         found = json.loads(text)
     except ValueError:

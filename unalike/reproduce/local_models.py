@@ -1,13 +1,13 @@
 """Means of local models, as FedDyn's and FedDC's programs evaluate them beside the global model.
 
     sel   the mean of this round's participants' models
-    all   the mean of every client's last model; of one that never took part, the initial model
+    all   the mean of every client's last model; for a client that never took part, the initial model
 
 Weighted as the method weighs updates (by samples, or not at all). A simulation sees every reply on its way, so neither
-the method nor its messages change, and bytes stay what they are; it costs a model a client of memory, and their
+the method nor its messages change, and bytes stay the same; it costs memory for one model per client, and their
 evaluation. The numbers go to locals.jsonl in the run's folder; the models lie beside each checkpoint, so that a resumed
-run goes on with them. Nothing is done for a
-method whose reply is no difference of models (q-FedAvg, FedNova, FL+HC), or without a global test set.
+run continues with them. Nothing is done for a method whose reply is not a difference of models (q-FedAvg, FedNova,
+FL+HC), or without a global test set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ METHODS = ("FedAvg", "FedProx", "Scaffold", "FedDyn", "FedDC")
 
 
 class LocalModels(Callback):
-    """Evaluates the two means on the global test set. The run needs a folder."""
+    """Evaluate the two means on the global test set. The run needs a folder."""
 
     def on_start(self, run: Run) -> None:
         self.there = type(run.method).__name__ in METHODS and run.data.global_test is not None
@@ -77,9 +77,9 @@ class LocalModels(Callback):
         return self.initial + share @ rows
 
     def save(self, run: Run) -> None:
-        """Before the checkpoint of the same round; the one before is kept until this one counts."""
+        """Save before the checkpoint of the same round; the previous file is kept until this one counts."""
         if run.rounds_done == run.rounds:
-            for old in self.path.glob("locals-*.safetensors"):  # nothing is left to be continued
+            for old in self.path.glob("locals-*.safetensors"):  # the run is finished: nothing will be resumed
                 old.unlink()
             return
         with run.home("LocalModels").writing():

@@ -1,4 +1,4 @@
-"""From results to what can be said: numbers as the papers define them, differences, verdicts, claims."""
+"""From results to statements: numbers as the papers define them, differences, verdicts, claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Value = Callable[[Result, str, float | None], float | None]  # of a result, a ke
 
 @dc.dataclass(frozen=True)
 class Measure:
-    """A measure of a table, spelled as "best test_accuracy": how, and of what."""
+    """A measure of a table, written as "best test_accuracy": how, and of which number."""
 
     how: str
     key: str
@@ -38,7 +38,7 @@ class Measure:
         return HOW[self.how][0].format(of(self.key).words)
 
     def of(self, result: Result, target: float | None) -> float | None:
-        """Return the number; None where the run has none (it diverged, or never reached the target)."""
+        """Return the number; None if the run has none (it diverged, or never reached the target)."""
         if result.get("diverged"):
             return None
         value = HOW[self.how][2](result, self.key, target)
@@ -51,7 +51,7 @@ def _first(result: Result, key: str, target: float | None) -> float | None:
 
 
 def _at(result: Result, key: str, target: float | None) -> float | None:
-    """ "at 30 test_accuracy"; round 0 is the start."""
+    """Return the value in a round: "at 30 test_accuracy"; round 0 is the start."""
     round, _, name = key.partition(" ")
     curve = result["curve"]
     numbers = dict(zip(curve["round"], curve.get(name, ()), strict=False))
@@ -63,12 +63,12 @@ def _best(result: Result, key: str, target: float | None) -> float | None:
 
 
 def _traffic(result: Result, key: str, target: float | None) -> float | None:
-    """Of a reference line there is none: what it would send is nobody's traffic."""
+    """Return the bytes in all; None for a reference line, which sends nothing in reality."""
     return None if result["settings"]["method"].get("name") in REFERENCES else result["bytes"] / 1e6
 
 
 def _sent(result: Result, key: str, target: float | None) -> float | None:
-    """Of rounds whose cohorts vary, on the average."""
+    """Return the bytes per round; the mean if cohorts vary."""
     return result["up"] / max(1, result["participants"]) / 1e3
 
 
@@ -76,7 +76,7 @@ def _beyond(way: str) -> Value:
     return lambda r, key, target: r[way] / max(1, r["participants"]) - 4 * r["parameters"]
 
 
-# how: in words, its unit ("" is that of the number), its value
+# name: words, unit ("" for the number's own), function
 HOW: dict[str, tuple[str, str, Value]] = {
     "final": ("{}, last round", "", lambda r, key, target: r["final"].get(key)),
     "best": ("{}, best round on the test set (as the paper does)", "", _best),
@@ -98,7 +98,7 @@ def measure(text: str) -> Measure:
 
 
 def measured(paper: Paper) -> set[str]:
-    """Return the numbers that a paper's tables are about, and the one that is drawn where they are about none."""
+    """Return the numbers that a paper's tables are about, or the one that is drawn if they are about none."""
     tables = (*paper.tables.values(), *paper.quick)
     keys = {measure(text).key.rpartition(" ")[2] for table in tables for text in table.measures}
     return (keys | {"test_accuracy"}) - {""}
@@ -106,16 +106,17 @@ def measured(paper: Paper) -> set[str]:
 
 @dc.dataclass(frozen=True)
 class Cell:
-    """A method in a row: the paper's number and ours, a value a seed."""
+    """A method in a row: the paper's number and ours, one value per seed."""
 
     row: Row
     method: str
     measure: Measure
     paper: Printed | None
     values: dict[int, float]
-    missed: list[int]  # seeds of runs that gave no number: diverged, or short of the target
+    # seeds of runs without a number: diverged, or short of the target
+    missed: list[int]
     done: int
-    diverged: tuple[int, ...] = ()  # the rounds in which those did that diverged
+    diverged: tuple[int, ...] = ()  # the rounds in which diverged runs did so
     rounds: int = 0  # of the shortest of our runs
     figure: bool = False  # the paper draws it and prints no number
 
@@ -139,8 +140,8 @@ class Cell:
 def cells(
     paper: Paper, table: Table, rows: Sequence[Row], seeds: Sequence[int], results: Results, finder: Any
 ) -> list[Cell]:
-    """Return every row, method and measure; `finder(row, method, seed)` is the job, or None where it is not known
-    yet."""
+    """Return the cells of every row, method and measure; finder(row, method, seed) returns the job, or None if it is
+    not known yet."""
     out = []
     for row in rows:
         for method in table.methods:
@@ -160,7 +161,7 @@ def cells(
 
 
 def _targets(row: Row, key: str, seeds: Iterable[int], finder: Any, results: Results) -> dict[int, float | None]:
-    """Return the row's target in each seed: a number, or what a method has in its last round."""
+    """Return the row's target in each seed: a number, or a method's value in its last round."""
     if not isinstance(row.target, str):
         return {seed: row.target for seed in seeds}
     jobs = {seed: finder(row, row.target, seed) for seed in seeds}
@@ -181,10 +182,14 @@ class Claim:
     margins: dict[int, float]
     held: int
     unit: str = "%"
-    row: bool = False  # one of many of its kind, a row each
-    names: str = ""  # of the methods that stood for several, a seed each
-    needed: int | None = None  # in how many seeds it must hold; None: in all
-    missed: int = 0  # seeds that gave no number, in which it does not hold
+    # one of many claims of its kind, one per row
+    row: bool = False
+    # the methods that represented several, one per seed
+    names: str = ""
+    # in how many seeds it must hold; None: in all
+    needed: int | None = None
+    # seeds without a number, in which it does not hold
+    missed: int = 0
 
     @property
     def holds(self) -> bool:
@@ -250,7 +255,7 @@ def _bounded(claim: dict[str, Any], table: Table, row: Row, own: Sequence[Cell],
     """Return a claim about the size of a method's number."""
     sign, bound = (1, claim["least"]) if "least" in claim else (-1, claim["most"])
     known = sorted((seed, value) for cell in own for seed, value in cell.values.items())
-    margins = {seed: sign * (value - bound) + 0.0 for seed, value in known}  # no -0
+    margins = {seed: sign * (value - bound) + 0.0 for seed, value in known}  # + 0.0 turns -0 into 0
     missed = sum(len(cell.missed) for cell in own)
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     held = sum(margin >= 0 for margin in margins.values())
@@ -265,7 +270,7 @@ def _values(cells: Sequence[Cell], one: Measure) -> dict[str, dict[int, float]]:
 
 
 def _numbers(values: dict[str, dict[int, float]], who: str | list[str] | None) -> dict[int, float]:
-    """Return a method's numbers by seed, or by how much the first of two is ahead of the second."""
+    """Return a method's numbers by seed; for a pair, how far the first is ahead of the second."""
     if not isinstance(who, list):
         return dict(values.get(who or "", {}))
     first, second = (values.get(method, {}) for method in who)
@@ -273,8 +278,8 @@ def _numbers(values: dict[str, dict[int, float]], who: str | list[str] | None) -
 
 
 def _leaders(claim: dict[str, Any], cells: Sequence[Cell], one: Measure) -> dict[int, str]:
-    """Return which of the claim's methods stands for all of them, by seed: of `none` the most accurate one; of `best`
-    the first by `chosen_by`, so that the numbers that are compared choose nothing. Seeds in which one of them was not
+    """Return which of the claim's methods represents all of them, by seed: for `none` the most accurate one; for `best`
+    the first by `chosen_by`, so that the compared numbers themselves choose nothing. Seeds in which one of them has not
     run yet are left out; one that diverged is not chosen."""
     methods = claim.get("best") or claim["none"]
     judge = measure(claim["chosen_by"]) if "best" in claim else one
@@ -288,8 +293,8 @@ def _leaders(claim: dict[str, Any], cells: Sequence[Cell], one: Measure) -> dict
 
 @dc.dataclass(frozen=True)
 class Gain:
-    """A method's mean gain over another, and p of the paired test over seeds after Holm's correction for all methods
-    of the row; None where there are fewer than two seeds."""
+    """A method's mean gain over another, and p of the paired test over seeds after Holm's correction for all methods of
+    the row; None with fewer than two seeds."""
 
     points: float
     p: float | None
@@ -309,7 +314,7 @@ def gains(found: Sequence[Cell], row: str, one: Measure, over: str) -> dict[str,
 
 
 def in_words(found: Sequence[Claim]) -> list[str]:
-    """Return a line a claim; those of rows that were not run yet are only counted."""
+    """Return one line per claim; claims of rows that have not run yet are only counted."""
     shown = [claim for claim in found if claim.margins or not claim.row]
     left = len(found) - len(shown)
     rest = f"Not decided yet: {left} claim{'s' if left > 1 else ''} about rows that lack a number."
@@ -320,16 +325,16 @@ def in_words(found: Sequence[Claim]) -> list[str]:
 
 
 def rate(result: Result) -> float:
-    """Seconds a round and a participating client, evaluation included."""
+    """Return the seconds per round and participating client, including evaluation."""
     spent = result["seconds"] + result["seconds_evaluation"]
     return spent / max(1, result["rounds"]) / max(1, result["participants"])
 
 
 def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str] | None:
-    """Seconds that a run may take and the device that this is for: from runs with the same data set, model, epochs
-    and method or, failing that, any method, scaled by rounds and participants. Of several devices the fastest; None
-    where nothing like it was run. Runs that had the device to themselves are preferred."""
-    usable = [result for result in done if "device" in result]  # neither a choice nor a run that diverged
+    """Return the seconds that a run may take and the device for which this holds: from runs with the same data set,
+    model, epochs and method or, failing that, any method, scaled by rounds and participants. Of several devices the
+    fastest; None if nothing like it was run. Runs that had the device to themselves are preferred."""
+    usable = [result for result in done if "device" in result]  # neither a choice nor a diverged run
 
     def alike(result: Result, names: Sequence[str]) -> bool:
         there = result["settings"]

@@ -23,18 +23,19 @@ from unalike.errors import UnalikeError
 from unalike.metrics.lines import is_number
 
 FORM = re.compile(r"(>?)\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?")
-DOUBTS = ("uncertain", "inconsistent")  # beginnings of notes: the paper contradicts itself
+# beginnings of notes where the paper contradicts itself
+DOUBTS = ("uncertain", "inconsistent")
 FOLLOWS = ("speedup",)  # metrics that follow from another printed number
 
 
 @dc.dataclass(frozen=True)
 class Printed:
-    """A printed number, with its ± where there is one."""
+    """A printed number, with its ± if it has one."""
 
     value: float
     spread: float | None = None
     more_than: bool = False  # "> 600"
-    doubt: str = ""  # in what the paper contradicts itself
+    doubt: str = ""  # how the paper contradicts itself
     table: str = ""
     row: str = ""
     method: str = ""
@@ -42,7 +43,7 @@ class Printed:
 
 
 def parse(given: Any) -> Printed | None:
-    """Read a number of a TOML file: 93.1, "93.1 ± 0.4" or "> 600"; anything else that is no text is not at hand."""
+    """Read a number of a TOML file: 93.1, "93.1 ± 0.4" or "> 600"; other values that are not text give None."""
     if isinstance(given, str):
         found = FORM.fullmatch(given.strip())
         if found is None:
@@ -52,18 +53,18 @@ def parse(given: Any) -> Printed | None:
 
 
 class Numbers:
-    """A paper's printed numbers and where they stand among our tables."""
+    """A paper's printed numbers and their places in our tables."""
 
     def __init__(self, paper: str, places: Mapping[str, Any]):
         self.places = places
         self.all = [*_read(paper)] if places else []
 
     def counted(self) -> list[Printed]:
-        """Return the numbers of tables and figures that are results and follow from no other number."""
+        """Return the numbers of tables and figures that are results and do not follow from another number."""
         return [one for one in self.all if one.table != "text" and one.method and one.metric not in FOLLOWS]
 
     def source(self, table: str) -> str | None:
-        """Return the paper's table that one of ours repeats; None where it only shows its numbers once more."""
+        """Return the paper's table that one of ours repeats; None if ours only shows its numbers again."""
         return None if table in self.places.get("also", {}) else self.places.get("tables", {}).get(table, table)
 
     def of(self, table: str, measures: Sequence[str]) -> dict[str, dict[str, list[Printed | None]]]:

@@ -1,4 +1,4 @@
-"""docs/results/index.md: do the papers hold? For a reader with five minutes, then table by table."""
+"""docs/results/index.md: do the papers hold? First for a reader with five minutes, then table by table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from unalike.reproduce.results import Results
 from unalike.reproduce.tally import Judged
 from unalike.text import span
 
-WORDS = {  # a column of the first table for each verdict
+# one column of the first table per verdict
+WORDS = {
     judge.REPRODUCES: "reproduce",
     judge.CLOSE: "close",
     judge.DIFFERS: "differ",
@@ -68,7 +69,7 @@ def _titled(title: str, text: str) -> str:
 
 
 def _shares(entries: Sequence[Entry]) -> str:
-    """Return the first table: of all printed numbers, how many reproduce, by paper."""
+    """Return the first table: how many of all printed numbers reproduce, by paper."""
     rows = [["paper", "printed", *WORDS.values(), "reproduce, of those that can be judged"]]
     for entry in entries:
         counts = tally.counts(entry.judged)
@@ -80,13 +81,13 @@ def _shares(entries: Sequence[Entry]) -> str:
 
 
 def _answer(entry: Entry) -> str:
-    """Return the verdict on a paper, written by somebody who looked at its numbers."""
+    """Return the verdict on a paper, written by a person who looked at its numbers."""
     text = entry.note("Verdict")
     return f"**{entry.paper.name}.** {text}" if text else ""
 
 
 def _pictures(entries: Sequence[Entry], docs: Path) -> list[str]:
-    """Write a picture a paper, printed numbers against ours; return the lines that show them."""
+    """Write one picture per paper, printed numbers against ours; return the lines that show them."""
     out = []
     for entry in entries:
         if image := pictures.diagonal(entry.paper, entry.judged):
@@ -112,7 +113,7 @@ def _differing(entries: Sequence[Entry]) -> list[str]:
 
 
 def _waiting(entries: Sequence[Entry]) -> list[str]:
-    """List what was not run, with the time that it would take as far as runs like it were measured."""
+    """List what was not run, with its estimated time, as far as similar runs were measured."""
     rows = [["paper", "row", "printed numbers", "runs", "would take"]]
     for entry in entries:
         for label, (numbers, runs, times, unknown) in _missing(entry).items():
@@ -127,7 +128,7 @@ def _waiting(entries: Sequence[Entry]) -> list[str]:
 
 
 def _missing(entry: Entry) -> dict[str, tuple[int, int, dict[str, float], int]]:
-    """Return by the first part of a row: printed numbers that were not run, runs, seconds by device, runs without an
+    """Return, by the first part of a row: printed numbers that were not run, runs, seconds by device, runs without an
     estimate. A run that several tables need counts once."""
     numbers: Counter[str] = Counter()
     for one in entry.judged:
@@ -155,7 +156,7 @@ def _begin(row: Row) -> str:
 
 
 def _by_table(entries: Sequence[Entry]) -> list[str]:
-    """Return a line a table, and the tables of which nothing was run."""
+    """Return one line per table, and the tables of which nothing was run."""
     verdicts = (judge.REPRODUCES, judge.CLOSE, judge.DIFFERS, judge.CONTRADICTS, judge.SHORT)
     rows = [["paper", "table", "what", "cells run", *(WORDS[word] for word in verdicts), "nothing printed"]]
     waiting = []
@@ -174,7 +175,7 @@ def _by_table(entries: Sequence[Entry]) -> list[str]:
 
 
 def _section(entry: Entry, docs: Path) -> str:
-    """Return what came out of a paper: its notes, claims and a picture."""
+    """Return the section on a paper: its notes, claims and a picture."""
     paper = entry.paper
     out = [f"## {paper.name}", paper.cite + ".", entry.note("What came out")]
     plots: list[str] = []
@@ -199,7 +200,7 @@ def _claims(found: Sequence[Claim], title: str) -> str:
 
 
 def part(notes: Path, title: str) -> str:
-    """Return the part of a file of notes under a title: what was written by whoever looked at the numbers."""
+    """Return the part of a file of notes under a title, as written by a person who looked at the numbers."""
     text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
     _, _, after = text.partition(f"\n## {title}\n")
     return after.partition("\n## ")[0].strip()

@@ -1,4 +1,4 @@
-"""What was found, as a terminal table, CSV, Markdown and curves; from results alone, so that pages can be made again
+"""Results as a terminal table, CSV, Markdown and curves; made from results alone, so that pages can be rewritten
 without the runs."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = "–"
 
 
 class Found:
-    """A table with what there is of it."""
+    """A table with the results that exist for it."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Found:
         self.cells = measure.cells(paper, table, rows, seeds, results, self.job)
 
     def job(self, row: Row, method: str, seed: int) -> Job | None:
-        """Return the run; None as long as its settings have not been chosen, and where the method does not have this
-        seed."""
+        """Return the job of a run; None as long as its settings have not been chosen, and if the method does not use
+        this seed."""
         if not self.table.choose:
             return self.paper.job(row, method, seed)
         choice = choose.known(self.paper, row, self.results)
@@ -50,8 +50,8 @@ class Found:
         return self.paper.job(row, method, seed, choose.settings(self.paper, row, method, choice))
 
     def wanted(self, row: Row, method: str) -> list[int]:
-        """Return the seeds that a method is run with: all of them, or without the further ones, which are for the best
-        by validation and for the method that all are compared with."""
+        """Return the seeds that a method is run with: all, or without the additional ones, which are for the methods
+        best by validation and for the method that all are compared with."""
         if self.everywhere:
             return self.seeds
         choice = choose.known(self.paper, row, self.results)
@@ -68,13 +68,13 @@ class Found:
         return measure.claims(self.table, self.cells)
 
     def shown(self) -> list[Cell]:
-        """Of rows in which anything was run."""
+        """Return the cells of rows in which anything was run."""
         there = {cell.row.id for cell in self.cells if cell.done}
         return [cell for cell in self.cells if cell.row.id in there]
 
     def missing(self) -> tuple[int, dict[str, tuple[int, float]]]:
-        """Runs that are not there; and by device, how many of them are like runs that were measured there, and the
-        seconds that they may take."""
+        """Return the number of missing runs; and by device, how many of them resemble measured runs, and their
+        estimated seconds."""
         count: int = 0
         times: dict[str, tuple[int, float]] = {}
         for _, _, lacking, one in self.lacking_runs():
@@ -85,7 +85,7 @@ class Found:
         return count, times
 
     def lacking_runs(self) -> Iterator[tuple[Row, str, int, tuple[float, str] | None]]:
-        """Give every row and method of which runs are missing, how many, and the seconds and the device of one."""
+        """Yield every row and method with missing runs, their number, and the seconds and device of one run."""
         for row, method in itertools.product(self.rows, self.table.methods):
             lacking = len(self.wanted(row, method)) - len(self.results_of(row, method))
             if lacking:
@@ -104,7 +104,7 @@ def number(value: float | None, unit: str, sign: bool = False) -> str:
 
 
 def printed(cell: Cell) -> str:
-    """The paper's number as it prints it."""
+    """Return the paper's number as it prints it."""
     if cell.paper is None:
         return NOTHING
     text = ("> " if cell.paper.more_than else "") + number(cell.paper.value, cell.measure.unit)
@@ -122,7 +122,7 @@ def ours(cell: Cell) -> str:
 
 
 def lacking(found: Found) -> str:
-    """What is missing, and the time it would take."""
+    """Return what is missing, and the time it would take, as text."""
     count, times = found.missing()
     if not count:
         return "Nothing is missing."
@@ -157,8 +157,8 @@ def lines(found: Found) -> list[list[str]]:
 
 
 def _wide(found: Found) -> list[list[str]]:
-    """Return a line a method, with a column a measure; where there is a method to compare with, the gain over it by the
-    first measure, and p after Holm's correction for the row's methods."""
+    """Return one line per method, with one column per measure; if there is a method to compare with, also the gain over
+    it by the first measure, and p after Holm's correction for the row's methods."""
     out = []
     for row, of_row in itertools.groupby(found.shown(), lambda cell: cell.row):
         cells = [*of_row]
@@ -175,7 +175,7 @@ def _wide(found: Found) -> list[list[str]]:
 
 
 def _gains(found: Found, row: Row, cells: Sequence[Cell]) -> dict[str, measure.Gain]:
-    """Return the gains over the method to compare with, of those that have its network."""
+    """Return the gains over the method to compare with, for methods with the same network."""
     base = found.table.against
     assert base is not None
     tables = {method: found.paper.settings(row, method) for method in found.table.methods}
@@ -194,7 +194,7 @@ def _test(found: Found, cell: Cell) -> str:
 
 
 def text(found: Found) -> str:
-    """For a terminal."""
+    """Return the table as text for a terminal."""
     rows = [columns(found), *lines(found)]
     head = f"{found.paper.name}, {found.table.id}: {found.table.title}"
     if len(rows) == 1:
@@ -207,7 +207,7 @@ def text(found: Found) -> str:
 
 
 def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
-    """Return the paper's page, its CSV and its curves."""
+    """Write the paper's page, its CSV and its curves; return the page's path."""
     sections = [_head(paper)]
     rows = [["table", "row", "method", "measure"]]
     rows[0] += ["paper", "paper's spread", "ours", "deviation", "difference", "verdict", "seeds"]
@@ -253,12 +253,12 @@ def _section(found: Found, docs: Path) -> str:
 
 
 def markdown(rows: list[list[str]]) -> str:
-    """Return a table; the first row has the titles."""
+    """Return a Markdown table; the first row has the titles."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
 
 
 def _clients(found: Found, row: Row) -> str:
-    """Return how accuracies lie over clients, of the first seed."""
+    """Return the distribution of accuracies over clients, for the first seed."""
     if not any("clients_" in text for text in found.table.measures):
         return ""
     out = []
@@ -281,7 +281,7 @@ def _csv(found: Found, cell: Cell) -> list[str]:
 
 
 def _printed_csv(one: Printed | None) -> list[str]:
-    """The printed number and its ±; "> 600" is >600."""
+    """Return the printed number and its ± for a CSV; "> 600" becomes >600."""
     if one is None:
         return ["", ""]
     return [f"{'>' if one.more_than else ''}{one.value:.6g}", "" if one.spread is None else f"{one.spread:.6g}"]
@@ -294,7 +294,7 @@ def save(path: Path, content: str) -> None:
 
 
 def summary(found: Found) -> dict[str, Any]:
-    """For --json."""
+    """Return the table as data for --json."""
     return {
         "table": found.table.id,
         "rows": [dict(zip(columns(found), line, strict=True)) for line in lines(found)],

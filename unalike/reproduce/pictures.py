@@ -1,4 +1,4 @@
-"""The pictures of a paper's page: a number over rounds, one picture a row, or across the rows of a table; and all its
+"""The pictures of a paper's page: a number over rounds, one picture per row, or across the rows of a table; and all its
 printed numbers against ours."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Points = list[tuple[float, float]]
 
 
 def groups(table: Table, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each picture, by its name: each row by itself, or where a picture goes across rows all that
-    begin with the same part."""
+    """Return the rows of each picture, by its name: each row by itself or, if a picture spans rows, all rows with the
+    same first part."""
     out: dict[str, list[Row]] = {}
     for row in rows:
         out.setdefault(row.begins if table.across else row.id, []).append(row)
@@ -34,10 +34,10 @@ def groups(table: Table, rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def curves(found: Found, row: Row) -> str:
-    """Return a number over rounds, a line a method (mean over seeds); circles at the end are the paper's numbers,
-    diamonds its rounds to the target."""
+    """Return a picture of a number over rounds, one line per method (mean over seeds); circles at the end are the
+    paper's numbers, diamonds its rounds to the target."""
     one = measure.measure(found.table.measures[0])
-    if one.unit in ("s", "bytes"):  # of which a curve says nothing
+    if one.unit in ("s", "bytes"):  # a curve would show nothing
         return ""
     key = one.key or "test_accuracy"
     series = {m: _mean_curve(found.results_of(row, m), key) for m in found.table.methods}
@@ -63,7 +63,7 @@ def curves(found: Found, row: Row) -> str:
 
 
 def across(found: Found, rows: Sequence[Row]) -> str:
-    """Return the table's first number across rows, a line a method."""
+    """Return a picture of the table's first number across rows, one line per method."""
     one = measure.measure(found.table.measures[0])
     cells = {(cell.row.id, cell.method): cell.mean for cell in found.shown() if cell.measure == one}
     series: dict[str, Points] = {}
@@ -89,7 +89,7 @@ def _picture(
     circles: dict[str, tuple[float, float]] | None = None,
     diamonds: dict[str, tuple[float, float]] | None = None,
 ) -> str:
-    """Return lines as SVG. values: what must be seen; ends: of the horizontal axis; below: what stands under it."""
+    """Return lines as SVG. values: what must be visible; ends: of the horizontal axis; below: the labels under it."""
     ticks = _ticks(min(values), max(values))
     low, high = ticks[0], ticks[-1]
     labels = {method: found.paper.methods[method]["label"] for method in series}
@@ -133,7 +133,8 @@ UNITS = {"%": "accuracy, %", "rounds": "rounds to the target", "pp²": "variance
 
 
 def diagonal(paper: Paper, judged: Sequence[Judged]) -> str:
-    """Return printed numbers against ours, a point a number: a panel a unit, the paper's own methods as diamonds."""
+    """Return a picture of printed numbers against ours, one point per number: one panel per unit, the paper's own
+    methods as diamonds."""
     points: dict[str, list[tuple[float, float, Judged]]] = {}
     for one in judged:
         if one.cell and one.cell.mean is not None and one.verdict in SHADES and one.cell.measure.unit in UNITS:
@@ -151,9 +152,9 @@ def diagonal(paper: Paper, judged: Sequence[Judged]) -> str:
 
 
 def _panel(paper: Paper, unit: str, points: Sequence[tuple[float, float, Judged]], number: int) -> str:
-    """Return one square: printed across, ours upwards, with the same ticks on both axes."""
+    """Return one square: printed numbers horizontally, ours vertically, with the same ticks on both axes."""
     values = [value for x, y, _ in points for value in (x, y)]
-    scale = math.log if unit == "rounds" else float  # from 20 to 1000 of them
+    scale = math.log if unit == "rounds" else float  # rounds range from 20 to 1000
     ticks = _doubling(min(values), max(values)) if unit == "rounds" else _ticks(min(values), max(values))
     left, low = LEFT + number * (SIDE + GAP), TOP + SIDE
 
@@ -173,7 +174,7 @@ def _panel(paper: Paper, unit: str, points: Sequence[tuple[float, float, Judged]
 
 
 def _mark(x: float, y: float, one: Judged, own: bool) -> str:
-    """Return a point; a browser tells what it is when the mouse is on it."""
+    """Return a point; a browser shows its description when the mouse is over it."""
     fill = f'fill="{SHADES[one.verdict]}" fill-opacity="0.75"'
     words = f"{one.printed.table}, {one.printed.row}, {one.printed.method}, {one.printed.metric}: {one.verdict}"
     title = f"<title>{escape(words)}</title>"
@@ -183,7 +184,7 @@ def _mark(x: float, y: float, one: Judged, own: bool) -> str:
 
 
 def _doubling(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, 20, 50, ... around these, which are positive."""
+    """Return 1, 2, 5, 10, 20, 50, ... around these positive limits."""
     sizes = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [n * 10.0**size for size in sizes for n in (1, 2, 5)]
     first = max(tick for tick in every if tick <= low)
@@ -191,7 +192,7 @@ def _doubling(low: float, high: float) -> list[float]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers around these, four to eight of them."""
+    """Return four to eight round numbers around these limits."""
     spread = max(high - low, 1e-9)
     size = 10 ** math.floor(math.log10(spread / 4))
     step = next(size * n for n in (1, 2, 5, 10) if spread / (size * n) <= 6)
@@ -200,7 +201,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _mean_curve(results: Sequence[Result], key: str) -> Points:
-    """Return the mean over seeds in the rounds that all of them have."""
+    """Return the mean over seeds, in the rounds that all of them have."""
     pairs = [zip(curve["round"], curve.get(key, ()), strict=False) for curve in (r["curve"] for r in results)]
     found = [{round: value for round, value in pair if value is not None} for pair in pairs]
     if not found:

@@ -48,7 +48,7 @@ class Results:
         self.look()
 
     def look(self) -> None:
-        """Read what other processes may have left meanwhile."""
+        """Read results that other processes may have written meanwhile."""
         for path in sorted(self.folder.glob("*.jsonl")):
             for result in self._files.setdefault(path, LineFile(path)).more():
                 if not result.get("beside") or self.found.get(result["key"], result).get("beside"):
@@ -56,11 +56,11 @@ class Results:
 
     @property
     def torn(self) -> list[Path]:
-        """The files whose last line is left out: the process that wrote it was killed."""
+        """Return the files whose last line is incomplete, because the process that wrote it was killed."""
         return [path for path, file in self._files.items() if file.torn]
 
     def of(self, job: Job, timed: bool = False) -> Result | None:
-        """Its result; where times are what is asked for, only of a run that had its device to itself."""
+        """Return a job's result; timed: only of a run that had its device to itself."""
         result = self.found.get(job.key)
         return None if result and timed and result.get("beside") else result
 
@@ -70,8 +70,8 @@ class Results:
 
 
 def collect(job: Job, run: Run, more: Sequence[dict[str, Any]] = (), measured: Collection[str] | None = None) -> Result:
-    """What a finished run says; `more` has a line a round of numbers that rounds.jsonl does not have; `measured` are
-    the numbers that tables are about (None: all)."""
+    """Return the result of a finished run; more: lines with further numbers per round that rounds.jsonl does not have;
+    measured: the numbers that tables are about (None: all)."""
     extra: dict[int, dict[str, Any]] = {}
     for line in more:
         extra.setdefault(line["round"], {}).update(line)
@@ -164,7 +164,7 @@ def _device(run: Run) -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree that this runs from, where that can be seen."""
+    """Return the commit of the source tree that this runs from, if it can be found."""
     git = Path(unalike.__file__).resolve().parents[1] / ".git"
     try:
         head = (git / "HEAD").read_text().strip()

@@ -1,7 +1,7 @@
-"""Several processes that work through one table: each run is made by one of them.
+"""Several processes that work through one table: each run is made by only one of them.
 
-While a process makes a run it holds a lock on a file with the run's key, in `.at-work` beside the results. The lock
-ends with the process: a run whose process was killed is free again. Where a system has no locks every run is free.
+While a process makes a run it holds a lock on a file named by the run's key, in `.at-work` beside the results. The lock
+ends with the process: a run whose process was killed is free again. If a system has no locks, every run is free.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FOLDER = ".at-work"
 
 
 class Shared:
-    """The runs that this process has taken, of those whose results go to a folder."""
+    """The runs that this process has taken, among those whose results go to a folder."""
 
     def __init__(self, results: Path):
         self.folder = results / FOLDER
         self._held: dict[str, int | None] = {}
 
     def take(self, key: str) -> bool:
-        """Take a run; return False where another process is at work on it."""
+        """Take a run; return False if another process is working on it."""
         path = self.folder / key
         while True:
             with complaining(f"Cannot write to {self.folder}"):
@@ -32,23 +32,24 @@ class Shared:
                 handle = hold(path)
             except BlockingIOError:
                 return False
-            except FileNotFoundError:  # somebody has tidied the folder away
+            except FileNotFoundError:  # somebody has removed the folder
                 continue
             if handle is None or _is(handle, path):
                 self._held[key] = handle
                 return True
-            release(handle)  # its last owner removed it between our opening and our locking it
+            # its last owner removed it between our opening and locking it
+            release(handle)
 
     def leave(self, key: str) -> None:
-        """Let others have it; a result must have been written by now if there is one."""
+        """Release a run; its result, if there is one, must have been written before."""
         (self.folder / key).unlink(missing_ok=True)
         release(self._held.pop(key))
-        with suppress(OSError):  # there are others
+        with suppress(OSError):  # the folder may have other files
             self.folder.rmdir()
 
 
 def _is(handle: int, path: Path) -> bool:
-    """Return whether the open file is the one with this name."""
+    """Return whether an open file is the one with this name."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:

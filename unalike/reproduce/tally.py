@@ -14,7 +14,7 @@ from unalike.reproduce.numbers import Printed
 
 @dc.dataclass(frozen=True)
 class Judged:
-    """A printed number, the cell of ours that stands for it, and the verdict on that."""
+    """A printed number, the cell of ours that corresponds to it, and the verdict on it."""
 
     printed: Printed
     cell: Cell | None

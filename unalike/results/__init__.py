@@ -1,1 +1,1 @@
-"""What run folders hold, as evidence: evidence.py reads the rounds of several runs, stats.py has the tests."""
+"""Evidence from run folders: evidence.py reads the rounds of several runs, stats.py has the tests."""

@@ -1,4 +1,4 @@
-"""From the rounds of some runs to what can be said of a method: a pure function of what the run folders hold."""
+"""From the rounds of some runs to the evidence about a method: a pure function of the run folders' content."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from unalike.metrics.lines import Line, choose, is_finite, traffic
 from unalike.metrics.names import Number
 from unalike.results import stats
 
-REFERENCES = ("centralized", "local-only")  # methods that are lines to compare others with
-CONSTANT = "constant"  # and the same answer for every sample, which is no method
-TARGET_SHARE = 0.95  # of the baseline's score, where no target is given
+REFERENCES = ("centralized", "local-only")  # methods that are reference lines
+# one answer for all samples, which is not a method
+CONSTANT = "constant"
+# share of the baseline's score, if no target is given
+TARGET_SHARE = 0.95
 SCORES = tuple(names.scores())
 EPSILON = ("epsilon_pld", "epsilon", "sample_epsilon")  # the tightest first
-COSTS = ("seconds", "bytes", "setup_bytes")  # how numbers begin that say nothing of the model
+COSTS = ("seconds", "bytes", "setup_bytes")  # prefixes of numbers that are not about the model
 T = TypeVar("T")
 
 
 def places(unit: str, values: Sequence[float]) -> int:
-    """Return the number of decimals to show: 3 of a share; of other numbers, enough for 3 or 4 digits of the mean."""
+    """Return the number of decimals to show: 3 for a share; for other numbers, enough for 3 or 4 digits of the mean."""
     size = abs(stats.mean(values)) if values else 0.0
     if unit == "percent" or not size:
         return 3
@@ -32,7 +34,8 @@ def places(unit: str, values: Sequence[float]) -> int:
 
 
 def figure(unit: str, values: Sequence[float], spread: bool = True) -> str:
-    """Return the mean of such values, with the standard deviation of several: "83.8 % ± 1.2", "0.0123 ± 0.0004"."""
+    """Return the mean of values as text, with the standard deviation if there are several: "83.8 % ± 1.2", "0.0123 ±
+    0.0004"."""
     scale = 100 if unit == "percent" else 1
     digits = 1 if unit == "percent" else places(unit, values)
     deviation = stats.deviation(values) if spread else None
@@ -42,7 +45,7 @@ def figure(unit: str, values: Sequence[float], spread: bool = True) -> str:
 
 
 def gap(unit: str, difference: float, like: Sequence[float]) -> str:
-    """Return the size of a difference between values like these: "1.2 points" of shares, "0.0123"."""
+    """Return the size of a difference between such values as text: "1.2 points" for shares, "0.0123"."""
     if unit == "percent":
         return f"{100 * abs(difference):.1f} points"
     return f"{abs(difference):.{places(unit, like)}f}"
@@ -55,7 +58,8 @@ def known(values: Sequence[T | None]) -> list[T]:
 
 @dc.dataclass(frozen=True)
 class Outcome:
-    """One run: its seed, its lines, the round in which it diverged, if it did, and which way its metrics are better."""
+    """One run: its seed, its lines, the round in which it diverged, if it did, and whether higher is better by
+    metric."""
 
     seed: int
     lines: list[Line]
@@ -65,21 +69,21 @@ class Outcome:
 
 @dc.dataclass(frozen=True)
 class Traits:
-    """What a method asks for, from its declarations: fields read client by client, fields that other clients see too,
-    and what clients keep from round to round."""
+    """What a method requires, from its declarations: fields read client by client, fields that other clients see too,
+    and state that clients keep from round to round."""
 
     each: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
     sealed: tuple[str, ...] = ()
     sums: bool = True
-    public: bool = False  # learns from a public set
-    personal: bool = False  # clients have models of their own
+    public: bool = False  # it learns from a public set
+    personal: bool = False  # clients have their own models
     leaves: str = ""  # what leaves a client and who can read it, in words
 
     @property
     def words(self) -> str:
-        """For a table."""
+        """Return the requirements in words, for a table."""
         parts = ["sums"] if self.sums else []
         parts += [f"each client's {', '.join(self.each)}"] if self.each else []
         parts += [f"{', '.join(self.peers)}, shown to all"] if self.peers else []
@@ -97,7 +101,7 @@ def traits(method: Method) -> Traits:
 
 @dc.dataclass
 class Evidence:
-    """What the runs of one method say: a list has one entry a seed, in the order of the seeds."""
+    """What the runs of one method show: each list has one entry per seed, in the order of the seeds."""
 
     label: str
     method: str
@@ -112,41 +116,43 @@ class Evidence:
     own: list[float] = dc.field(default_factory=list)
     worst: list[float] = dc.field(default_factory=list)
     variance: list[float] = dc.field(default_factory=list)
-    test: list[float] = dc.field(default_factory=list)  # of the global model on the test set, where there is one
-    new: list[float] = dc.field(default_factory=list)  # of new clients, after training on their own data
-    new_start: list[float] = dc.field(default_factory=list)  # and before it
-    # shares of clients that are served better, and worse, than by FedAvg's model, and than by training alone; None: not
+    test: list[float] = dc.field(default_factory=list)  # score of the global model on the test set, if there is one
+    new: list[float] = dc.field(default_factory=list)  # scores of newcomers, after training on their own data
+    new_start: list[float] = dc.field(default_factory=list)  # the same before training
+    # shares of clients served better, and worse, than by FedAvg's model, and than by training alone; None: not
     # known
     gain_fedavg: list[float | None] = dc.field(default_factory=list)
     lose_fedavg: list[float | None] = dc.field(default_factory=list)
     gain_alone: list[float | None] = dc.field(default_factory=list)
     lose_alone: list[float | None] = dc.field(default_factory=list)
-    twin: str = ""  # a method before it whose runs have the same numbers in every round
-    epsilon: list[float] = dc.field(default_factory=list)  # spent by the end, where a channel gives a guarantee
-    networks: dict[str, list[float | None]] = dc.field(default_factory=dict)  # own data, by network where they differ
-    # within the bytes, and the mini-batches, that the most frugal method needs; None: not one round within them
+    # an earlier method whose runs have the same numbers in every round
+    twin: str = ""
+    epsilon: list[float] = dc.field(default_factory=list)  # ε spent by the end, if a channel gives a guarantee
+    # score on own data, by network if they differ
+    networks: dict[str, list[float | None]] = dc.field(default_factory=dict)
+    # scores within the bytes, and the mini-batches, of the cheapest method; None: not even one round fits
     equal_bytes: list[float | None] = dc.field(default_factory=list)
     equal_steps: list[float | None] = dc.field(default_factory=list)
     rounds_to: list[int | None] = dc.field(default_factory=list)
     bytes_to: list[int | None] = dc.field(default_factory=list)
     bytes: list[int] = dc.field(default_factory=list)
     seconds: list[float] = dc.field(default_factory=list)
-    others: dict[str, list[float]] = dc.field(default_factory=dict)  # further metrics, by what they are called
+    others: dict[str, list[float]] = dc.field(default_factory=dict)  # further metrics, by name
 
     @property
     def complete(self) -> bool:
-        """Whether it got through in every seed, with the score that is compared."""
+        """Return whether it finished in every seed, with the score that is compared."""
         return not self.diverged and len(self.selected) == len(self.seeds)
 
     @property
     def reached(self) -> int:
-        """In how many seeds it reached the target."""
+        """Return in how many seeds it reached the target."""
         return sum(value is not None for value in self.rounds_to)
 
 
 def scores_of(outcomes: Sequence[Outcome], by: str = "") -> list[Number]:
-    """Return the scores that all of these have in their last evaluated round, the preferred one first (`by`: see
-    `names.scores`); those that diverged do not count."""
+    """Return the scores that all of these have in their last evaluated round, the preferred one first (by: see
+    `names.scores`); diverged runs do not count."""
     ends = [last(outcome.lines) for outcome in outcomes if outcome.diverged is None]
     lines = [line for line in ends if line is not None]
     known = names.numbers({name: higher for o in outcomes for name, higher in o.metrics.items()})
@@ -159,7 +165,7 @@ def score_of(outcomes: Sequence[Outcome]) -> Number | None:
 
 
 def others_of(outcomes: Sequence[Outcome], score: Number, by: str = "") -> list[Number]:
-    """Return the further metrics of these, one number each; the loss is none of them."""
+    """Return the further metrics of these, one number each, without the loss."""
     rest = {s.metric: s for s in reversed(scores_of(outcomes, by)) if s.metric not in (score.metric, "loss")}
     return [*reversed(rest.values())]
 
@@ -173,7 +179,7 @@ def gather(
     reference: bool = False,
     others: Sequence[Number] = (),
 ) -> Evidence:
-    """Return all but what depends on the target."""
+    """Return the evidence of one method, except what depends on the target."""
     out = Evidence(label, method, [o.seed for o in outcomes], reference, kind)
     for outcome in outcomes:
         out.epsilon += [outcome.lines[-1][key] for key in EPSILON if outcome.lines and key in outcome.lines[-1]][:1]
@@ -206,8 +212,8 @@ def gather(
 
 
 def target_of(base: Evidence, score: Number) -> float | None:
-    """95 % of the baseline's mean accuracy, to three decimals, or its loss over 95 %, to three digits; likewise for
-    other metrics, of which less than 0 is the other way round."""
+    """Return the default target: 95 % of the baseline's mean accuracy, to three decimals, or its loss divided by 0.95,
+    to three digits; likewise for other metrics, reversed for values below 0."""
     if not base.selected:
         return None
     value = stats.mean(base.selected)
@@ -216,7 +222,7 @@ def target_of(base: Evidence, score: Number) -> float | None:
 
 
 def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: float | None) -> None:
-    """Set, for each seed, the first round that reaches the target and the bytes until then; None where none does."""
+    """Set, for each seed, the first round that reaches the target and the bytes until then; None if no round does."""
     for outcome in outcomes:
         sent, found = 0, None
         for line in outcome.lines:
@@ -230,7 +236,7 @@ def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: 
 
 
 def find_twins(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]]) -> None:
-    """Mark every method whose runs have, in every round of every seed, the numbers of a method before it."""
+    """Mark every method whose runs have exactly the numbers of an earlier method, in every round of every seed."""
 
     def numbers(label: str) -> list[list[Line]]:
         return [[_without_costs(line) for line in outcome.lines] for outcome in made[label]]
@@ -247,9 +253,9 @@ def _without_costs(line: Line) -> Line:
 
 
 def equalize(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]], score: Number) -> None:
-    """Give the methods among these their scores at equal bytes and at equal mini-batches: in each seed within the least
-    that one of them needs in all its rounds, in the round that validation data choose, or the last evaluated one. A
-    method that sends, or counts, nothing has none, and takes them from nobody."""
+    """Give the methods their scores at equal bytes and at equal mini-batches: in each seed within the least amount that
+    one of them needs for all its rounds, in the round that validation data choose, or the last evaluated one. A method
+    that sends, or counts, nothing gets no such score, and does not limit the others."""
     methods = [e for e in found if not e.reference and e.complete]
     for amount, name in ((traffic, "equal_bytes"), (_batches, "equal_steps")):
         spent = {e.label: [sum(map(amount, outcome.lines)) for outcome in made[e.label]] for e in methods}
@@ -267,7 +273,7 @@ def _batches(line: Line) -> int:
 
 
 def _within(lines: Sequence[Line], amount: Callable[[Line], int], most: int, score: Number) -> float | None:
-    """Return the score of the rounds that need no more than `most`, chosen as in `gather`."""
+    """Return the score within the rounds that need at most `most`, chosen as in `gather`."""
     spent = itertools.accumulate(map(amount, lines))
     kept = [line for line, total in zip(lines, spent, strict=True) if total <= most]
     line = choose(kept, score) or last(kept) or {}

@@ -1,4 +1,5 @@
-"""Mean, spread, the paired t-test and a test that may be looked at after every seed, in plain Python."""
+"""Mean, spread, the paired t-test, and a sequential test that stays valid when looked at after every seed, in plain
+Python."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 ALPHA = 0.05  # below it a difference is called sure
-BOLDNESS = {0.7: 0.6, 4.0: 0.4}  # how far a bet goes with the size of a difference: the share of the stake on each
+# how steeply a bet grows with the size of a difference: the share of the stake on each steepness
+BOLDNESS = {0.7: 0.6, 4.0: 0.4}
 
 
 @dc.dataclass(frozen=True)
 class Paired:
-    """What a paired t-test found: the mean difference, t, the degrees of freedom and the two-sided p. Where the
+    """The result of a paired t-test: the mean difference, t, the degrees of freedom and the two-sided p. If the
     difference is the same in every seed, t is infinite and p is the sign test's."""
 
     difference: float
@@ -25,8 +27,8 @@ class Paired:
 
 @dc.dataclass(frozen=True)
 class Sequential:
-    """What a test found that may be looked at after every seed: the mean difference, its standard error (None of one
-    seed), in how many seeds the first is ahead and behind, and p, which keeps its level however often one looks."""
+    """The result of a sequential test: the mean difference, its standard error (None for one seed), in how many seeds
+    the first is ahead and behind, and p, which keeps its level however often one looks."""
 
     difference: float
     error: float | None
@@ -41,15 +43,16 @@ def mean(values: Sequence[float]) -> float:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of a sample (n - 1); None of a single value."""
+    """Return the standard deviation of a sample (n - 1); None for a single value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Paired | None:
-    """Student's paired t-test of a against b; None with fewer than two pairs, of which nothing can be said.
+    """Return Student's paired t-test of a against b; None with fewer than two pairs.
 
-    The same difference in every seed is how small test sets look (one sample more, three times), and no certainty:
-    there the sign test takes its place, p = 2 / 2^n."""
+    The same difference in every seed is typical of small test sets (one more sample, three times), not a certainty:
+    then the sign test takes its place, p = 2 / 2^n.
+    """
     differences = [x - y for x, y in zip(a, b, strict=True)]
     if len(differences) < 2:
         return None
@@ -64,8 +67,8 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Paired | None:
 
 
 def two_sided(t: float, df: int) -> float:
-    """P(|T| > |t|) of Student's t with a whole number of degrees of freedom, as a finite sum (Abramowitz & Stegun,
-    26.7.3 and 26.7.4)."""
+    """Return P(|T| > |t|) for Student's t with an integer number of degrees of freedom, as a finite sum (Abramowitz &
+    Stegun, 26.7.3 and 26.7.4)."""
     angle = math.atan2(abs(t), math.sqrt(df)) if math.isfinite(t) else math.pi / 2
     sine, cosine = math.sin(angle), math.cos(angle)
     if df == 1:
@@ -80,8 +83,8 @@ def two_sided(t: float, df: int) -> float:
 
 
 def holm(ps: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
-    """Holm's correction (1979): each p as it stands when all of these comparisons were looked at; a comparison with
-    twice the weight has twice the share of the level."""
+    """Return p values after Holm's correction (1979) for all these comparisons; a comparison with twice the weight gets
+    twice the share of the level."""
     weights = [1.0] * len(ps) if weights is None else weights
     order = sorted(range(len(ps)), key=lambda k: ps[k] / weights[k])
     out, largest, left = [0.0] * len(ps), 0.0, sum(weights)
@@ -119,7 +122,7 @@ def sequential(a: Sequence[float], b: Sequence[float]) -> Sequential:
 
 
 def least_seeds(level: float) -> int:
-    """Return after how many seeds, at the earliest, `sequential` can find a p of this level."""
+    """Return the smallest number of seeds after which `sequential` can reach a p of this level."""
     seeds = 1
     while sequential([1.0] * seeds, [0.0] * seeds).p > level:
         seeds += 1
@@ -127,7 +130,7 @@ def least_seeds(level: float) -> int:
 
 
 def luck(others: int, seeds: int) -> float:
-    """Return the chance that one of so many methods is ahead of another method in every seed if all are equal:
-    1 - E[(1 - U_1 ... U_n)^m] of uniform U, by the binomial theorem."""
+    """Return the chance that one of `others` methods is ahead of another method in every seed if all are equal: 1 -
+    E[(1 - U_1 ... U_n)^m] of uniform U, by the binomial theorem."""
     terms = (Fraction((-1) ** (k + 1) * math.comb(others, k), (k + 1) ** seeds) for k in range(1, others + 1))
     return float(sum(terms))

@@ -1,1 +1,1 @@
-"""How a setting is described: what annotations allow, and its form in a file."""
+"""How a setting is described: the types that annotations allow, and its form in a file."""

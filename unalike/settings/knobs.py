@@ -17,19 +17,18 @@ from typing import Any
 
 from unalike.errors import UnalikeError, either, unknown
 
-KNOB = "knob"  # its key in a field's metadata
+KNOB = "knob"  # key in a field's metadata
 
 
 @dc.dataclass(frozen=True)
 class Knob:
     """The description of a setting.
 
-    words: what it is, in one line; values: those that papers use, where known.
-    least, above, most, below: bounds of a number. choices: what it must be one of; noun: what such a choice is called.
-    tune: a range (low, high), or a list to choose from, for `compare --tune`.
-    written: the annotation of what a file may hold, where Python takes more.
-    free: may differ between a run and its continuation. how: says how a run is computed, not what.
-    fact: is written into a run's [facts] under its own name. file: names a file of the machine it is read on.
+    words: what it is, in one line; values: those that papers use, if known. least, above, most, below: bounds of a
+    number. choices: the allowed values; noun: what such a value is called. tune: a range (low, high), or a list to
+    choose from, for `compare --tune`. written: the annotation for files, if Python accepts more. free: may differ
+    between a run and its continuation. how: affects how a run is computed, not its result. fact: is written into a
+    run's [facts] under its own name. file: names a file on the machine that reads it.
     """
 
     words: str = ""
@@ -49,12 +48,12 @@ class Knob:
 
     @property
     def text(self) -> str:
-        """The words, and the choices."""
+        """Return the words, and the choices."""
         return ": ".join(filter(None, [self.words, ", ".join(self.choices or ())]))
 
     @property
     def bounds(self) -> str:
-        """What a number must be: 'at least 0', 'above 0', 'in [0, 1)'; nothing where it is not bounded."""
+        """Return the bounds in words: 'at least 0', 'above 0', 'in [0, 1)'; "" if there are none."""
         low = self.above if self.least is None else self.least
         high = self.below if self.most is None else self.most
         if low is not None and high is not None:
@@ -73,21 +72,21 @@ class Knob:
         )
 
 
-NONE = Knob()  # of a setting that nobody described
+NONE = Knob()  # for a setting without a description
 
 
 def knob(default: Any = dc.MISSING, words: str = "", **more: Any) -> Any:
-    """Return a dataclass's field with its description."""
+    """Return a dataclass field with its description."""
     return dc.field(default=default, metadata={KNOB: Knob(words, **more)})
 
 
 def knobs(cls: Any) -> dict[str, Knob]:
-    """Return the descriptions of a dataclass's fields by name, of those that have one."""
+    """Return the descriptions of a dataclass's fields by name, for fields that have one."""
     return {f.name: f.metadata[KNOB] for f in dc.fields(cls) if KNOB in f.metadata} if dc.is_dataclass(cls) else {}
 
 
 def fits(value: Any, kind: str) -> bool:
-    """Return whether a value is of a kind, in the words of `typed.WORDS`; anything is of no kind."""
+    """Return whether a value is of a kind, in the words of `typed.WORDS`; if the kind is "", any value is."""
     if kind == "true or false":
         return isinstance(value, bool)
     if kind not in ("a number", "a whole number"):
@@ -97,7 +96,7 @@ def fits(value: Any, kind: str) -> bool:
 
 
 def check(where: str, name: str, value: Any, knob: Knob, kind: str = "", optional: bool = False) -> None:
-    """Raise one line where a value is not of its kind, not one of the choices or out of bounds."""
+    """Raise an error of one line if a value is not of its kind, not one of the choices or out of bounds."""
     if knob.choices is not None:
         choices = tuple(knob.choices)
         if value in choices:
@@ -110,7 +109,7 @@ def check(where: str, name: str, value: Any, knob: Knob, kind: str = "", optiona
     try:
         if fits(value, kind) and knob.holds(value):
             return
-    except TypeError:  # text is neither above nor below a number
+    except TypeError:  # a text can be compared with no number
         pass
     bounds = knob.bounds
     if kind == "true or false":
@@ -133,7 +132,7 @@ def _described(cls: Any) -> list[tuple[str, Any, bool, Knob]]:
 
 
 def check_fields(owner: Any, where: str, kinds: Mapping[str, str] = {}) -> None:
-    """Check the described fields of a dataclass's instance; kinds: of those whose kind is checked too."""
+    """Check the described fields of a dataclass's instance; kinds: of the fields whose kind is checked too."""
     cls: Any = type(owner)
     for name, default, optional, knob in _described(cls):
         value = getattr(owner, name, default)

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}."""
+    """Flatten nested tables: {"a": {"b": 1}} -> {"a.b": 1}."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -18,7 +18,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def dump_toml(tree: dict[str, Any]) -> str:
-    """Return a small TOML writer for what a config holds: text, numbers, booleans, lists, tables; None is left out."""
+    """Return tables as TOML: text, numbers, booleans, lists, tables; None is left out."""
     lines: list[str] = []
 
     def table(values: dict[str, Any], path: tuple[str, ...]) -> None:
@@ -35,7 +35,7 @@ def dump_toml(tree: dict[str, Any]) -> str:
 
 
 def _bare(key: Any) -> str:
-    """Return a key, in quotes where it needs them."""
+    """Return a key, in quotes if it needs them."""
     return str(key) if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else _toml(str(key))
 
 
@@ -48,7 +48,7 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
-    if isinstance(value, dict):  # in a list
+    if isinstance(value, dict):  # a table in a list
         return "{" + ", ".join(f"{_bare(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + "}"
-    text = str(value).encode("utf-8", "replace").decode()  # half a surrogate pair has no place in TOML
+    text = str(value).encode("utf-8", "replace").decode()  # half a surrogate pair is not allowed in TOML
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

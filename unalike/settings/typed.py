@@ -1,4 +1,4 @@
-"""Annotations as the one source of what a setting may be: checked values, words for errors, and a JSON Schema."""
+"""Annotations as the one source of a setting's type: they check values, give words for errors, and a JSON Schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = {bool: "boolean", int: "integer", float: "number", str: "string", Path:
 
 
 class Setting(NamedTuple):
-    """What may be said of a setting: the annotation, the default, and its description."""
+    """A setting: its annotation, its default, and its description."""
 
     hint: Any
     default: Any = None
@@ -33,20 +33,23 @@ Known = dict[str, Setting]
 
 
 def hints(fn: Any) -> Known:
-    """Return the settings of a class or a function by name; a default is `inspect.Parameter.empty` where there is
-    none. What a file may hold comes before the annotation."""
+    """Return the settings of a class or a function by name; a setting without a default has `inspect.Parameter.empty`.
+    The annotation for files takes precedence over Python's."""
     try:
         return dict(_hints(fn))
-    except TypeError:  # someone's own object that cannot be hashed
+    # a user's own object that cannot be hashed
+    except TypeError:
         return _hints.__wrapped__(fn)
 
 
-@functools.lru_cache(maxsize=512)  # annotations are text: reading those of all methods takes tens of milliseconds
+# cached: annotations are text, and reading those of all methods takes tens of milliseconds
+@functools.lru_cache(maxsize=512)
 def _hints(fn: Any) -> Known:
     try:
         plain = isinstance(fn, type) and not dc.is_dataclass(fn)
         annotations = typing.get_type_hints(fn.__init__ if plain else fn, include_extras=True)
-    except Exception:  # someone's own function, annotated with names that exist nowhere
+    # a user's own function, annotated with names that do not exist
+    except Exception:
         annotations = {}
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     described = knobs(fn)
@@ -58,7 +61,7 @@ def _hints(fn: Any) -> Known:
 
 
 def _setting(hint: Any, default: Any, knob: Knob) -> Setting:
-    """Take a description out of `Annotated`."""
+    """Separate a description from its `Annotated`."""
     if typing.get_origin(hint) is typing.Annotated:
         hint, *more = typing.get_args(hint)
         knob = next((part for part in more if isinstance(part, Knob)), knob)
@@ -66,7 +69,7 @@ def _setting(hint: Any, default: Any, knob: Knob) -> Setting:
 
 
 def short(value: Any) -> str:
-    """Return a value as an error shows it: never long, whatever was given."""
+    """Return a value as an error shows it, cut if it is long."""
     writer = reprlib.Repr()
     writer.maxstring = writer.maxother = 60
     try:
@@ -77,7 +80,7 @@ def short(value: Any) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether a value from a file or a command line may be given for an annotation."""
+    """Return whether a value from a file or a command line fits an annotation."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -104,7 +107,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def words(hint: Any) -> str:
-    """What an annotation asks for, in words."""
+    """Return an annotation in words."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         parts = [words(h) for h in args if h is not type(None) and words(h)]
@@ -146,7 +149,7 @@ def _unwritable(hint: Any) -> bool:
 
 
 def check(where: str, values: dict[str, Any], known: Known) -> None:
-    """Every name is known and every value fits, or one line."""
+    """Raise an error of one line unless every name is known and every value fits."""
     for name, value in values.items():
         if name not in known:
             raise UnalikeError(f"{where} has no setting {name!r}.{did_you_mean(name, known)}")
@@ -156,7 +159,7 @@ def check(where: str, values: dict[str, Any], known: Known) -> None:
 
 
 def misfit(value: Any, hint: Any) -> str:
-    """'must be …; got ….' where a value does not fit, else nothing."""
+    """Return 'must be …; got ….' if a value does not fit, else ""."""
     if fits(value, hint):
         return ""
     if isinstance(value, float) and not math.isfinite(value):

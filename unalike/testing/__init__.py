@@ -29,13 +29,14 @@ from unalike.training.settings import LocalTraining
 
 ENGINES = ("sequential", "workers", "batched", "loopback")
 TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
-SIZES = (7, 4, 12, 9, 1, 6)  # ragged: short last batches, a client of one sample
+# ragged: short last batches, and a client with one sample
+SIZES = (7, 4, 12, 9, 1, 6)
 PUBLIC = 11  # rows of the public set
 
 
 def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
     """Return a small model ("linear", "mlp", "cnn", "norm" or "lstm") and a ragged federation with per-client test
-    data, a public set with labels, and the training samples divided into support and query (a single one is in
+    data, a public set with labels, and the training samples divided into support and query (a single sample is in
     both)."""
     draw = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -70,7 +71,7 @@ def task(kind: str, seed: int = 0) -> tuple[nn.Module, Federation]:
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    """Two rounds of at most five steps: short enough that rounding does not grow."""
+    """Return settings for two rounds of at most five steps: so short that rounding errors do not grow."""
     local = LocalTraining(epochs=2, batch_size=5, lr=0.05, clip_norm=10.0, weight_decay=1e-3)
     return {
         "rounds": 2,
@@ -83,12 +84,12 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def run(method: Method, kind: str, **changes: Any) -> Run:
-    """Return the method on a small task."""
+    """Run the method on a small task."""
     return simulate(*task(kind), method, **settings(**changes))
 
 
 def difference(a: Run, b: Run) -> float:
-    """Return the largest difference in what the servers and the clients hold."""
+    """Return the largest difference between the states of two runs' servers and clients."""
     worst = max([_apart(value, b.server.values[name]) for name, value in a.server.values.items()], default=0.0)
     for client in range(a.population):
         mine, yours = a.clients[client], b.clients[client]
@@ -97,7 +98,7 @@ def difference(a: Run, b: Run) -> float:
 
 
 def _apart(a: object, b: object) -> float:
-    """Return the largest difference of two values of a state; a NaN on one side alone is infinitely far."""
+    """Return the largest difference between two values of a state; a NaN on one side alone is infinitely far."""
     if isinstance(a, Vectors) and isinstance(b, Vectors):
         return max(_apart(part, b[name]) for name, part in a.items())
     if isinstance(a, list) and isinstance(b, list):
@@ -111,7 +112,7 @@ def _apart(a: object, b: object) -> float:
 
 
 def check_engines(method: Method, kind: str, dtype: str = "float32", engines: tuple[str, ...] = ENGINES) -> None:
-    """Every engine gives the first engine's result, and the same numbers in every round's line."""
+    """Check that every engine gives the first engine's result, and the same numbers in every round's line."""
     first = run(method, kind, engine=engines[0], dtype=dtype)
     for engine in engines[1:]:
         other = run(method, kind, engine=engine, dtype=dtype)
@@ -127,7 +128,7 @@ def check_engines(method: Method, kind: str, dtype: str = "float32", engines: tu
 
 
 def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> None:
-    """Stopped after one round and continued, the run is bit for bit the uninterrupted one."""
+    """Check that a run stopped after one round and resumed is bit for bit the uninterrupted one."""
     whole = run(method, kind, engine=engine, rounds=3)
     with tempfile.TemporaryDirectory() as folder:
         run(method, kind, engine=engine, rounds=1, folder=Path(folder) / "run")
@@ -137,7 +138,7 @@ def check_resume(method: Method, kind: str = "mlp", engine: str = "batched") -> 
 
 
 def apart(a: Run, b: Run) -> float:
-    """Return how far two methods' models are apart: the servers', and the losses of the clients' own."""
+    """Return how far apart two methods' models are: the servers' models, and the losses of the clients' own."""
     own = float(abs(a.client_values["loss"] - b.client_values["loss"]).max())
     if a.method.serverless or b.method.serverless:
         return own
@@ -145,7 +146,7 @@ def apart(a: Run, b: Run) -> float:
 
 
 def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
-    """With its knob off the method is `like` (FedAvg)."""
+    """Check that the method with its knob off is `like` (FedAvg)."""
     a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (off, like))
     distance = apart(a, b)
     if not distance <= 1e-12:
@@ -153,7 +154,7 @@ def check_vanishes(off: Method, like: Method, kind: str = "mlp", **changes: Any)
 
 
 def check_bites(on: Method, like: Method, kind: str = "mlp", **changes: Any) -> None:
-    """With its knob on the method is not `like`: a correction that never reaches the model is found here."""
+    """Check that the method with its knob on is not `like`: this finds a correction that never reaches the model."""
     a, b = (run(m, kind, engine="sequential", dtype="float64", **changes) for m in (on, like))
     distance = apart(a, b)
     if not distance >= 1e-6:
@@ -169,8 +170,9 @@ def check_method(
     off_changes: dict[str, Any] | None = None,
     say: Callable[[str], object] | None = None,
 ) -> None:
-    """All proofs. `off` is the method with its knob at zero, `like` what it then is (FedAvg if not said); `say` is told
-    what is checked while it runs, on standard error where nothing is given and someone looks."""
+    """Run all proofs. `off` is the method with its knob at zero, `like` the method that it then equals (default
+    FedAvg); `say` is called with what is being checked; by default it is printed on standard error, if that is a
+    terminal."""
     say = say or (_on_terminal if sys.stderr.isatty() else lambda text: None)
     name = type(method).__name__
     for number, kind in enumerate(kinds, 1):

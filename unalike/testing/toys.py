@@ -1,5 +1,5 @@
-"""Small methods that reach for the corners of the contract: examples to read beside docs/methods.md, and what the tests
-of engines, messages and networks run."""
+"""Small methods that use the unusual parts of the contract: examples to read beside docs/methods.md, used by the tests
+of engines, messages and networks."""
 
 import dataclasses as dc
 
@@ -78,7 +78,7 @@ class Clustered(Method):
 
 @dc.dataclass(frozen=True)
 class SharedBody(Method):
-    """Only what lies before the head is shared; the head is the client's own state (FedPer's shape)."""
+    """Only the layers before the head are shared; the head is the client's own state (FedPer's shape)."""
 
     keeps = {"head": Field("head")}
     sends = {"delta": Field("body")}
@@ -203,10 +203,10 @@ class FullGradient(Method):
 
 @dc.dataclass(frozen=True)
 class Ring(Method):
-    """No server: everybody trains its own model and passes it to the next in the ring, which takes the mean of both.
-    The ring's order is the server's draw."""
+    """No server: every client trains its own model and passes it to the next in the ring, which takes the mean of both.
+    The server draws the order of the ring."""
 
-    share: float = 0.5  # of the other's model
+    share: float = 0.5  # weight of the other client's model
 
     serverless = True
     keeps = {"theta": Field()}
@@ -232,7 +232,7 @@ class Ring(Method):
 
 @dc.dataclass(frozen=True)
 class OpenRing(Ring):
-    """The same where the server may read what it passes on."""
+    """The same, but the server may read what it passes on."""
 
     serverless = False
     sends = {"theta": Field(read="peers")}

@@ -15,12 +15,14 @@ from torch import Tensor
 from unalike import draws
 from unalike.errors import UnalikeError, unknown
 
-NUMBER = -1  # folded into a step's key; the layers that draw fold in their own numbers, from 0 up
+# folded into a step's key; layers that draw fold in numbers from 0 up
+NUMBER = -1
 
 
 @dc.dataclass(frozen=True)
 class Augmentation:
-    """How likely a picture is mirrored, and how likely it is shifted by up to `pad` pixels each way, zeros moving in.
+    """The chance that a picture is mirrored, and the chance that it is shifted by up to `pad` pixels in each direction,
+    with zeros moving in.
 
     FedDyn and FedDC: "flip,crop:4:0.5" (half of the pictures are shifted). Most others shift all: "flip,crop:4".
     """
@@ -30,15 +32,15 @@ class Augmentation:
     crop: float = 0.0
 
     def __call__(self, x: Tensor, key: Tensor) -> Tensor:
-        """x [..., B, C, H, W] and a key [...] for each batch: the pictures, each with its own draws."""
+        """Return the pictures x [..., B, C, H, W], each augmented by its own draws; key [...]: one per batch."""
         *lead, b, channels, height, width = x.shape
         place = torch.arange(b, device=x.device)
-        draw = draws.bits(key[..., None], place)  # [..., B]: 16 bits for each of four questions
+        draw = draws.bits(key[..., None], place)  # [..., B]: 16 bits for each of four decisions
         part = lambda k: (draw >> (16 * k)) & 0xFFFF  # noqa: E731
         cropped = part(1) < round(self.crop * (1 << 16))
         shifts = 2 * self.pad + 1
         down, right = (torch.where(cropped, (part(k) * shifts >> 16) - self.pad, 0) for k in (2, 3))
-        row = torch.arange(height, device=x.device) + down[..., None]  # [..., B, H]: the line each one is read from
+        row = torch.arange(height, device=x.device) + down[..., None]  # [..., B, H]: the row that each row is read from
         column = torch.arange(width, device=x.device) + right[..., None]
         inside = ((row >= 0) & (row < height))[..., :, None] & ((column >= 0) & (column < width))[..., None, :]
         mirrored = part(0) < round(self.flip * (1 << 16))
@@ -50,7 +52,7 @@ class Augmentation:
 
 
 def check(x: Tensor) -> None:
-    """Raise unless these are pictures."""
+    """Raise unless x holds pictures."""
     if x.dim() != 4 or not x.dtype.is_floating_point:
         kind = str(x.dtype).removeprefix("torch.")
         raise UnalikeError(
@@ -61,7 +63,7 @@ def check(x: Tensor) -> None:
 
 @functools.cache
 def parse(text: str) -> Augmentation:
-    """'flip', 'flip:0.5', 'crop:4', 'crop:4:0.5' and 'flip,crop:4' as an Augmentation."""
+    """Read an Augmentation from 'flip', 'flip:0.5', 'crop:4', 'crop:4:0.5' or 'flip,crop:4'."""
     found: dict[str, float] = {}
     for piece in str(text).split(","):
         name, *values = [word.strip() for word in piece.split(":")]

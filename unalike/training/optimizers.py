@@ -1,6 +1,6 @@
 """Optimizers, and the update of a vector by a gradient.
 
-All work on `[..., P]` in place: one client's vector and a stack of vectors go through the same lines.
+Everything works on `[..., P]` in place: one client's vector and a stack of vectors go through the same code.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OPTIMIZERS: dict[str, Callable[..., None]] = {"sgd": _sgd, "rmsprop": _rmsprop, 
 
 
 def slot_names(local: LocalTraining) -> dict[str, str]:
-    """Return the optimizer's state: its names, each of the model's shape or one number ("one")."""
+    """Return the names of the optimizer's state, each with its shape: the model's ("model") or one number ("one")."""
     names: dict[str, str] = {}
     if local.optimizer == "adam":
         names |= {"mean": "model", "square": "model", "count": "one"}
@@ -57,7 +57,7 @@ def slot_names(local: LocalTraining) -> dict[str, str]:
 
 
 def new_slots(local: LocalTraining, theta: Tensor) -> Slots:
-    """Fresh optimizer state for a vector or a stack of vectors."""
+    """Return fresh optimizer state for a vector or a stack of vectors."""
     return {
         name: torch.zeros_like(theta) if shape == "model" else theta.new_zeros(*theta.shape[:-1], 1)
         for name, shape in slot_names(local).items()
@@ -76,8 +76,9 @@ def update(
     live: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> None:
-    """One step in place: affine term, clipping, weight decay, optimizer. `lr` is [..., 1]; `live` [..., 1] says whose
-    optimizer state moves (a client that has finished comes along with lr 0); `mask` [P], which numbers move at all."""
+    """Make one step in place: affine term, clipping, weight decay, optimizer. `lr` is [..., 1]; `live` [..., 1] tells
+    whose optimizer state changes (a client that has finished takes part with lr 0); `mask` [P] tells which numbers
+    change at all."""
 
     def affine(late: bool) -> None:
         if ("pull" in unclipped) == late and (isinstance(pull, Tensor) or pull):
@@ -91,7 +92,7 @@ def update(
     still = theta.clone() if mask is not None else None
     affine(late=False)
     if mask is not None:
-        g.mul_(mask)  # the norm is that of what moves
+        g.mul_(mask)  # the norm counts only numbers that change
     if local.clip_norm is not None:
         norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
         g.mul_((local.clip_norm / (norm + 1e-6)).clamp(max=1.0))

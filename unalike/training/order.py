@@ -16,8 +16,8 @@ from unalike.training.transfer import to_device
 
 
 class Order:
-    """Which samples each step of each client reads: `block(first, last)` gives numbers [steps, c, batch] into the
-    client's own samples and which of them are real. A function of the clients' keys; padding sits at the end."""
+    """Which samples each step of each client reads: `block(first, last)` returns indices [steps, c, batch] into the
+    client's own samples, and which of them are real. A function of the clients' keys; padding is at the end."""
 
     def __init__(
         self,
@@ -29,10 +29,12 @@ class Order:
     ):
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
-        self._counts = local.passes(sizes)  # here and on the device: nobody waits for a size
+        # both on the host and on the device, so that neither waits for a size
+        self._counts = local.passes(sizes)
         self.keys, counts = to_device(device, keys, self._counts) if there is None else there
         self.sizes, self.per_epoch = counts
-        self.used: list[Any] = []  # tensors that others may let go of: a captured graph must not
+        # tensors that must stay alive for a captured graph
+        self.used: list[Any] = []
 
     def block_steps(self, limit: int = 1 << 22) -> int:
         """Return how many steps a block may have to stay small."""
@@ -49,7 +51,8 @@ class Order:
         place = torch.where(real, place, 0)
         if not self.shuffle:
             return place, real
-        # One run of samples per client and pass, laid end to end, so that a small client costs what it holds.
+        # One run of samples per client and pass, laid end to end, so that a client's cost is proportional to its
+        # samples.
         sizes, per_epoch = self._counts
         host = (last - 1) // per_epoch - first // per_epoch + 1  # clients of different sizes are in different passes
         passes = epoch[-1] - epoch[0] + 1  # [c], the same
@@ -61,12 +64,13 @@ class Order:
         number = torch.arange(len(run), device=device) - start[run]
         counter = (epoch[0][client] + runs - first_run[client]) * (1 << 32)
         draw = draws.bits(self.keys[client][run], counter[run] + number)
-        # by run, and within a run by its draws: one sort of both together, the draw's highest 40 bits behind the run
+        # sorts by run, and within a run by its draws, in one sort of both: the draw's highest 40 bits follow the run
         order = ((run << 40) + (draw >> 24) + (1 << 39)).argsort(stable=True)
         return number[order][start[first_run + epoch - epoch[0]][..., None] + place], real
 
     def _even(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Return the same for clients of one size: a fraction of the operations, all but the draws known beforehand."""
+        """Return the same as `block` for clients of equal size, with a fraction of the operations: all but the draws is
+        known in advance."""
         n, per_epoch = (int(value) for value in self._counts[:, 0])
         used = _passes(n, per_epoch, self.width, first, last, self.shuffle, self.sizes.device)
         self.used.append(used)
@@ -83,8 +87,8 @@ class Order:
 def _passes(
     n: int, per_epoch: int, width: int, first: int, last: int, shuffle: bool, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a client with `n` samples: the counters of all draws of the passes that these steps lie in, where in those
-    passes each step finds its samples [K, B], and which of them are real."""
+    """Return, for a client with `n` samples: the counters of all draws of the passes that these steps lie in, the
+    positions of each step's samples within those passes [K, B], and which of them are real."""
     step = np.arange(first, last)
     place = (step % per_epoch)[:, None] * width + np.arange(width)
     real = place < n

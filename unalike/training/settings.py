@@ -22,8 +22,9 @@ Amount = float | Sequence[float] | Callable[[int, int], float]
 class LocalTraining:
     """What a client does between two messages.
 
-    epochs, steps and lr are each a value, a list with one per client, or a function of (client, round); of epochs and
-    steps one is given, and steps begin a new pass when one ends. The optimizers are as torch.optim defines them.
+    epochs, steps and lr are each a value, a list with one per client, or a function of (client, round). Give either
+    epochs or steps; steps begin a new pass over the samples when one ends. The optimizers are as torch.optim defines
+    them.
     """
 
     epochs: Amount | None = knob(None, "passes over a client's data a round (or give steps); a list: one each")
@@ -73,12 +74,13 @@ class LocalTraining:
             augment.parse(self.augment)
 
     def replaced(self, **changes: Any) -> LocalTraining:
-        """These settings with a few others; giving steps takes epochs away, and the other way round."""
+        """Return these settings with some changed; giving steps removes epochs, and the other way round."""
         known = {f.name for f in dc.fields(self)}
         for name in changes:
             if name not in known:
                 raise unknown("setting of LocalTraining", name, known)
-        if changes.get("optimizer", self.optimizer) != self.optimizer:  # which the other's settings do not fit
+        # another optimizer: the old one's settings do not fit
+        if changes.get("optimizer", self.optimizer) != self.optimizer:
             for name in ("momentum", "nesterov", "betas", "smoothing", "eps"):
                 changes.setdefault(name, next(f.default for f in dc.fields(self) if f.name == name))
         if "steps" in changes:
@@ -88,22 +90,22 @@ class LocalTraining:
         return dc.replace(self, **changes)
 
     def rates(self, ids: np.ndarray, round: int) -> np.ndarray:
-        """float64 [c]: the learning rate of each client in this round; before round 0 it is that of round 0."""
+        """Return the learning rate of each client in this round, float64 [c]; before round 0 it is that of round 0."""
         round = max(round, 0)
         return amount("lr", self.lr, ids, round) * self.lr_decay**round
 
     def per_epoch(self, sizes: np.ndarray) -> np.ndarray:
-        """Mini-batches in one pass over so many samples."""
+        """Return the number of mini-batches in one pass over `sizes` samples."""
         if self.batch_size is None:
             return np.ones_like(sizes)
         return sizes // self.batch_size if self.drop_last else -(-sizes // self.batch_size)
 
     def passes(self, sizes: np.ndarray) -> np.ndarray:
-        """int64 [2, c]: samples and mini-batches of one pass."""
+        """Return the samples and mini-batches of one pass, int64 [2, c]."""
         return np.stack([sizes, self.per_epoch(sizes)])
 
     def counts(self, ids: np.ndarray, sizes: np.ndarray, round: int) -> np.ndarray:
-        """int64 [c]: the steps each client takes in this round."""
+        """Return the steps that each client takes in this round, int64 [c]."""
         per = self.per_epoch(sizes)
         if (per < 1).any():
             k = int(np.flatnonzero(per < 1)[0])
@@ -114,10 +116,11 @@ class LocalTraining:
         if self.steps is not None:
             return amount("steps", self.steps, ids, max(round, 0)).astype(np.int64)
         assert self.epochs is not None
-        if type(self.epochs) is int and self.epochs > 0:  # as good as always, and asked for several times a round
+        if type(self.epochs) is int and self.epochs > 0:  # the usual case, computed several times per round
             return per.astype(np.int64) * self.epochs
         steps = amount("epochs", self.epochs, ids, max(round, 0)) * per
-        return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)  # 0.07 * 100 is 7.000000000000001
+        # rounded first, because 0.07 * 100 is 7.000000000000001
+        return np.ceil(np.round(steps, 6)).astype(np.int64).clip(min=1)
 
 
 KINDS = {name: words(hint) for name, (hint, *_) in hints(LocalTraining).items()} | {"batch_size": "a whole number"}
@@ -132,9 +135,9 @@ def _listed(value: object) -> bool:
 
 
 def amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
-    """float64 [c]: one number per client from a value, a list per client or a function of (client, round)."""
+    """Return one number per client, float64 [c], from a value, a list per client or a function of (client, round)."""
     if type(value) in (int, float) and value > 0 and (name != "steps" or value == int(value)) and value < math.inf:
-        return np.full(len(ids), float(value))  # likewise
+        return np.full(len(ids), float(value))  # the usual case
     each = callable(value) or _listed(value)
     if callable(value):
         given = [value(int(k), round) for k in ids]
