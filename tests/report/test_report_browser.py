@@ -471,3 +471,26 @@ def test_the_live_page_is_loaded_again_when_there_is_more(chromium, tmp_path):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_a_vertical_run_on_wide_and_narrow_pages(chromium: Browser, tmp_path):
+    """Its parts are there, in its own words, and nothing sticks out of a phone's page."""
+    draw = np.random.default_rng(0)
+    table = draw.normal(size=(40, 5))
+    parties = ua.vertical.split((table, (table[:, 0] > 0).astype(int)), {"bank": 2, HOSTILE: 3}, test=0.25)
+    ua.vertical.fit(ua.vertical.LogisticRegression(), parties, epochs=2, folder=tmp_path / "run")
+    page = report.write(tmp_path / "run")
+    for width in (1280, 400):
+        chromium.size(width, 900)
+        chromium.open(page)
+        heads = chromium.run("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+        assert heads == [
+            "Over the run", "After the last epoch", "What the model learned", "Who are the same people",
+            "Who sees what", "Settings",
+        ]  # fmt: skip
+        assert chromium.run("document.documentElement.scrollWidth") == width
+        captions = chromium.run("[...document.querySelectorAll('#coefficients caption')].map(c => c.textContent)")
+        assert captions == ["bank: seen by bank alone", f"{HOSTILE}: seen by {HOSTILE} alone"]
+        cells = chromium.run("[...document.querySelectorAll('#sees tbody tr')].map(r => r.innerText).join(' ')")
+        assert "the labels: the sign of a row's number is its label" in cells
+        assert not chromium.troubles()

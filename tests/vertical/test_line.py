@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses as dc
+import json
 import socket
 
 import numpy as np
@@ -69,6 +70,8 @@ def test_a_bank_and_a_shop_match_train_and_predict(door, tmp_path):
     guest = guest_of(door, tmp_path / "run", bank, unmatched="mask")
     guest.train(METHOD, HOW, 2)
     assert guest.report.matched == {"shop": 110} and guest.report.aligned == 120
+    facts = json.loads((tmp_path / "run" / "vertical.json").read_text())
+    assert [one["party"] for one in facts["coefficients"]] == ["bank"]  # the shop keeps its own
     same = simulated(guest, (node,), METHOD, HOW)
     for here, there in zip(same, (guest.node, node), strict=True):
         assert torch.equal(here.me.theta, there.me.theta)

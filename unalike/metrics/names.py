@@ -163,6 +163,8 @@ def _others() -> Iterator[Number]:
     yield Number("batches", "Mini-batches read in training", "count", source="bookkeeping")
     yield Number("lost", "Clients lost", "count", "lower", "training")
     yield Number("round", "Round", "count", source="bookkeeping")
+    yield Number("epoch", "Epoch", "count", source="bookkeeping")
+    yield Number("exchanges", "Exchanges", "count", source="bookkeeping")
     yield Number("rounds", "Rounds", "count", source="bookkeeping", summary="rounds")
     yield Number("clients", "Clients", "count", source="bookkeeping")
     yield Number("bytes", "Bytes", "bytes", source="bookkeeping", summary="bytes")

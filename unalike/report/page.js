@@ -32,9 +32,10 @@ const FORMAT = {
     return `${trim(v, 3)} ${units[k]}`;
   },
 };
+const STEP = data.step, STEPS = `${STEP}s`; // what a line of numbers comes after: a round, of vertical runs an epoch
 const AXES = {
-  rounds: { label: "rounds", format: FORMAT.count },
-  bytes: { label: "bytes, all clients, both ways", format: FORMAT.bytes },
+  rounds: { label: STEPS, format: FORMAT.count },
+  bytes: { label: `bytes, all ${STEP === "epoch" ? "parties" : "clients"}, both ways`, format: FORMAT.bytes },
   seconds: { label: "seconds of training", format: FORMAT.seconds },
 };
 const formatOf = metric => (metric.percent ? FORMAT.percent : FORMAT.plain);
@@ -237,7 +238,7 @@ function lines(host, options) {
       .map(([s, p]) => [p.name ?? s.label, withSpread(format, p.y, p.spread ?? null), s.color]);
     const box = svg.getBoundingClientRect();
     say(clientX ?? box.left + X(value) * box.width / width, clientY ?? box.top + box.height / 3,
-      options.tipTitle ? options.tipTitle(value) : `${xAxis.format(value)} ${xAxis === AXES.rounds ? "rounds" : ""}`, rows);
+      options.tipTitle ? options.tipTitle(value) : `${xAxis.format(value)} ${xAxis === AXES.rounds ? STEPS : ""}`, rows);
   }
   const indexAt = event => {
     const box = svg.getBoundingClientRect();
@@ -312,9 +313,9 @@ function header() {
   if (unfinished.length === 1) {
     const r = unfinished[0];
     const which = data.runs.length > 1 ? `${r.folder}: ` : "";
-    words.append(el("p", { class: "badge" }, `${which}not finished, ${FORMAT.count(r.rounds)} of ${FORMAT.count(r.asked)} rounds`));
+    words.append(el("p", { class: "badge" }, `${which}not finished, ${FORMAT.count(r.rounds)} of ${FORMAT.count(r.asked)} ${STEPS}`));
   } else if (unfinished.length) words.append(el("p", { class: "badge" }, `${unfinished.length} of ${data.runs.length} runs are not finished`));
-  if (data.idle.length) words.append(el("p", { class: "badge" }, `without a finished round: ${data.idle.join(", ")}`));
+  if (data.idle.length) words.append(el("p", { class: "badge" }, `without a finished ${STEP}: ${data.idle.join(", ")}`));
   const lost = data.comparison.diverged;
   if (lost.length) words.append(el("p", { class: "badge" }, `diverged: ${lost.join("; ")}`));
   page.append(el("header", { class: "top" }, words, theme));
@@ -375,9 +376,11 @@ function numbers() {
     return;
   }
   const lead = data.summary.rows.length === 1 ? "" : "Mean ± standard deviation over seeds; the best method of a column is bold (reference lines do not count). Never the best round on test data.";
-  section("numbers", "After the last round", lead, lastRound());
+  section("numbers", `After the last ${STEP}`, lead, lastRound());
   if (rows.length > 1) page.lastChild.append(scrolling("free", table(rows[0], rows.slice(1), "What the answer rests on")));
 }
+
+const nameOfColumn = column => (column.key === "rounds" ? STEPS : column.label);
 
 function lastRound() {
   const { columns, rows } = data.summary;
@@ -385,7 +388,7 @@ function lastRound() {
     const tiles = columns.filter(c => rows[0].cells[c.key]).map(c => {
       const [value, spread] = rows[0].cells[c.key];
       const format = FORMAT[c.kind];
-      return el("div", {}, el("dt", {}, c.label), el("dd", {}, format(value), spread === null ? "" : el("small", {}, spreadOf(format, spread))));
+      return el("div", {}, el("dt", {}, nameOfColumn(c)), el("dd", {}, format(value), spread === null ? "" : el("small", {}, spreadOf(format, spread))));
     });
     return el("dl", { class: "tiles" }, tiles);
   }
@@ -404,7 +407,7 @@ function lastRound() {
     });
     return el("tr", {}, el("th", { scope: "row" }, el("span", { class: `swatch s${k % data.colors}` }), row.label), uneven ? el("td", {}, String(row.seeds)) : null, cells);
   });
-  const head = el("thead", {}, el("tr", {}, ["method", ...(uneven ? ["seeds"] : []), ...columns.map(c => c.label)].map(c => el("th", { scope: "col" }, c))));
+  const head = el("thead", {}, el("tr", {}, ["method", ...(uneven ? ["seeds"] : []), ...columns.map(nameOfColumn)].map(c => el("th", { scope: "col" }, c))));
   return scrolling("free", el("table", {}, head, el("tbody", {}, body)));
 }
 
@@ -464,7 +467,7 @@ function curveFigure(state, title, height, list = null) {
     const all = series();
     const rounds = [...new Set(all.flatMap(s => s.points.map(p => p.round)))].sort((a, b) => a - b);
     const maps = all.map(s => new Map(s.points.map(p => [p.round, p])));
-    return [["round", ...all.flatMap(s => (state.axis === "rounds" ? [s.label] : [`${s.label}, ${state.axis}`, s.label]))],
+    return [[STEP, ...all.flatMap(s => (state.axis === "rounds" ? [s.label] : [`${s.label}, ${state.axis}`, s.label]))],
       rounds.map(t => [String(t), ...maps.flatMap(m => {
         const p = m.get(t);
         const value = p ? withSpread(formatOf(metric()), p.y, p.spread) : "";
@@ -482,7 +485,7 @@ function curves() {
   const list = legend();
   const figure = curveFigure(state, null, 380, list);
   const redraw = () => figure.firstChild.redraw();
-  const axes = choice("Horizontal axis", Object.keys(AXES).map(a => [a, a]), "rounds", value => { state.axis = value; redraw(); });
+  const axes = choice("Horizontal axis", Object.keys(AXES).filter(a => data.runs.some(r => r.x[a])).map(a => [a, a === "rounds" ? STEPS : a]), "rounds", value => { state.axis = value; redraw(); });
   const what = pick("Show", metrics.map(m => [m.key, m.label]), state.key, value => { state.key = value; redraw(); });
   what.id = "metric";
   axes.id = "axis";
@@ -531,6 +534,7 @@ function choose(k) {
 
 function clients() {
   const able = data.runs.map((r, k) => k).filter(k => data.runs[k].values && clientsOf(data.runs[k]));
+  if (!able.length && data.vertical.length) return; // parties have no samples of their own
   if (!able.length) {
     section("clients", "Client by client", "", el("p", { class: "none" },
       data.clients.length ? "Clients were not evaluated on data of their own: give them a test share (--test 0.2) to see how each one does."
@@ -1033,6 +1037,7 @@ function repeat() {
     box.addEventListener("toggle", () => { if (box.children.length === 1) own.forEach(c => box.append(el("h3", {}, c.run), el("pre", {}, c.command))); });
     parts.push(box);
   }
+  if (!parts.length && data.vertical.length) return; // its tables are not named in its folder
   if (!parts.length) parts.push(el("p", { class: "none" }, "These runs were started by a Python program: run it again with the settings below."));
   section("repeat", "Do it again", own.length || data.comparison.command ? "The same command gives the same numbers." : "", parts);
 }
@@ -1053,6 +1058,29 @@ function privacy() {
       el("th", { scope: "row" }, k && p.sees[k - 1][0] === who ? "" : who), el("td", {}, of), el("td", {}, words)))))));
   section("privacy", "What leaves a client", "And who can read it, as the method declares. The server of a real federation sees every message that is neither sealed nor hidden by a channel.",
     scroll(head, el("tbody", {}, body)), seen);
+}
+
+// ---------------------------------------------------------------- parties with different columns of the same people
+
+function parties() {
+  if (!data.vertical.length) return;
+  const several = data.vertical.length > 1, head = text => (several ? [el("h3", {}, text)] : []);
+  const tables = (name, make) => data.vertical.filter(v => v[name].length).flatMap(v => [...head(v.label), ...make(v)]);
+  const learned = tables("coefficients", v => v.coefficients.map(coefficients));
+  if (learned.length) {
+    section("coefficients", "What the model learned", "Coefficients of prepared columns: how much the score changes with one standard deviation, where columns are standardised. A party's coefficients are its own; no other party is sent them.", learned);
+  }
+  const matched = tables("matching", v => [el("ul", {}, v.matching.map(line => el("li", {}, line)))]);
+  if (matched.length) section("matching", "Who are the same people", "", matched);
+  const seen = tables("sees", v => [scrolling("free", table(["who gets it", "what it is told", "what that is"], v.sees, "Everything that crosses", "words"))]);
+  if (seen.length) section("sees", "Who sees what", "As the method declares; nothing else can cross.", seen);
+}
+
+function coefficients(party) {
+  const heads = party.outputs.length === 1 ? ["coefficient"] : party.outputs;
+  const rows = party.rows.map(([name, values]) => [name, ...values.map(v => (v === null ? "–" : FORMAT.plain(v)))]);
+  const box = scrolling("", table(["column", ...heads], rows, `${party.party}: seen by ${party.party} alone`));
+  return party.more ? el("div", {}, box, el("p", { class: "none" }, `${party.more} smaller ones are not shown.`)) : box;
 }
 
 function settings() {
@@ -1088,7 +1116,7 @@ function live() {
 
 function notes() {
   const histories = data.runs.filter(r => r.history && r.history.rounds.length < r.history.of);
-  const lines_ = ["Curves are thinned evenly to at most 400 points; the first and the last round are always among them. The numbers after the last round are not thinned."];
+  const lines_ = [`Curves are thinned evenly to at most 400 points; the first and the last ${STEP} are always among them. The numbers after the last ${STEP} are not thinned.`];
   if (data.runs.some(r => r.history)) {
     lines_.push(`A client's history is rounded to 1/254 of its range${histories.length ? `, and shows ${histories[0].history.rounds.length} of ${histories[0].history.of} evaluated rounds, evenly spaced` : ""}.`);
   }
@@ -1106,6 +1134,7 @@ classes();
 labels();
 clusters();
 drift();
+parties();
 privacy();
 repeat();
 settings();

@@ -22,7 +22,7 @@ from unalike.files import read_plain
 from unalike.metrics import names
 from unalike.metrics.lines import choose, is_finite, is_number, thin, traffic
 from unalike.metrics.names import Number
-from unalike.report import record
+from unalike.report import parties, record
 from unalike.results.evidence import REFERENCES
 from unalike.run.folder import FREE, read_rounds
 from unalike.settings.toml import flatten
@@ -69,7 +69,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
             "seed": run.seed,
             "method": run.method,
             "rounds": run.lines[-1]["round"],
-            "asked": run.facts.get("run", {}).get("rounds"),
+            "asked": run.facts.get("run", {}).get("epochs" if run.is_vertical else "rounds"),
             **_curves(run, keys, points),
             "clients": _place(clients, _clients(run)),
             **_values(run, share),
@@ -84,7 +84,9 @@ def read(folders: list[Path]) -> dict[str, Any]:
         "metrics": [_metric(names.of(key, numbers)) for key in keys],
         "groups": [{"label": g["label"], "runs": [begun.index(run) for run in g["members"]]} for g in groups],
         "summary": _summary(groups, numbers),
+        "step": parties.STEP if all(run.is_vertical for run in begun) else "round",
         "privacy": _privacy(groups),
+        "vertical": [parties.shown(g["label"], run.vertical) for g in groups if (run := g["members"][0]).is_vertical],
         "settings": _settings(groups),
         "commands": [{"run": run.path.name, "command": command(run.config)} for run in begun],
         "idle": [run.path.name for run in runs if not run.lines],
@@ -103,8 +105,9 @@ class RunFiles:
         except (OSError, ValueError, RecursionError) as error:
             raise UnalikeError(f"{path / 'config.toml'} cannot be read: {first_line(error)}.") from error
         self.facts = self.config.get("facts", self.config)
-        self.metrics = names.from_facts(self.facts)
         self.lines = read_rounds(path / "rounds.jsonl")
+        self.vertical = (_json(path / parties.FILE) or {}) if "vertical" in self.config else None
+        self.metrics = parties.metrics(self.lines) if self.is_vertical else names.from_facts(self.facts)
         self.record = {line["round"]: line for line in read_rounds(path / record.FOLDER / record.ROUNDS)}
         self.last = _json(path / record.FOLDER / record.LAST) or {}
         self.who = _json(path / record.FOLDER / record.CLIENTS) or {}
@@ -112,7 +115,14 @@ class RunFiles:
             line |= {k: v for k, v in self.record.get(line["round"], {}).items() if k.startswith("drift_")}
 
     @property
+    def is_vertical(self) -> bool:
+        """Whether its parties hold different columns of the same people."""
+        return self.vertical is not None
+
+    @property
     def method(self) -> str:
+        if self.is_vertical:
+            return str(self.config["vertical"].get("method", "vertical"))
         table = self.config.get("method", {})
         return str(table.get("name") or self.facts.get("method", {}).get("name") or "fedavg")
 
@@ -209,7 +219,9 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
     kept = {int(k) for k in thin(len(lines), points)}
     kept |= {evaluated[k] for k in thin(len(evaluated), points)}
     rows = sorted(kept)
-    x = {"rounds": [lines[k]["round"] for k in rows], "seconds": [round(seconds[k], 3) for k in rows]}
+    x = {"rounds": [lines[k]["round"] for k in rows]}
+    if any("seconds" in line for line in lines):
+        x["seconds"] = [round(seconds[k], 3) for k in rows]
     if not run.reference:  # reference lines send nothing in reality
         x["bytes"] = [sent[k] for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
@@ -361,6 +373,9 @@ def _groups(runs: list[RunFiles]) -> list[dict[str, Any]]:
 
 def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, Any]:
     first = runs[0]
+    if first.vertical is not None:
+        name = parties.title(groups[0]["label"] if len(groups) == 1 else f"{len(groups)} methods", first.vertical)
+        return {"title": name, "facts": parties.facts(first.vertical, max(run.lines[-1]["round"] for run in runs))}
     facts, settings = first.facts, first.settings()
     path = Path(str(settings.get("data.table") or settings.get("data.folder", "")))
     data = str(settings.get("data.name") or (path.stem if "data.table" in settings else path.name))
@@ -428,7 +443,7 @@ def _column(number: Number, personal: bool) -> dict[str, str]:
 
 def _final(run: RunFiles, number: Number) -> float | None:
     key = number.key
-    if key == "bytes" and run.reference:
+    if (key == "bytes" and run.reference) or (key == "seconds" and not run.seconds):
         return None
     if key in ("bytes", "seconds"):
         return float(getattr(run, key))

@@ -21,6 +21,7 @@ from unalike.settings import knobs
 from unalike.settings.knobs import knob
 from unalike.settings.toml import dump_toml
 from unalike.vertical.exchange import Hosts, Traffic
+from unalike.vertical.facts import write_facts
 from unalike.vertical.fields import check_rows
 from unalike.vertical.links import ENGINES, Link, ask, introduced
 from unalike.vertical.losses import Loss
@@ -302,7 +303,8 @@ def fit(
     session.set_up()
     history = begun(path, chosen, how, parties.names, resume)
     for _ in trained(session, history, path):
-        pass
+        if path is not None:
+            write_facts(path, session, parties.report, [parties.guest, *parties.hosts])
     alone = trained_alone(session, method) if how.fallback == "alone" else None
     if alone is not None and path is not None:
         keep_alone(path, alone)
@@ -383,12 +385,14 @@ def begun(folder: Path | None, method: Vertical, settings: Settings, names: Sequ
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's epochs."""
     file = folder / "rounds.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    return [{name: value for name, value in line.items() if name != "round"} for line in lines]
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]]) -> None:
-    """Write the lines of a run's epochs."""
-    replace(folder / "rounds.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode(), sync=False)
+    """Write the lines of a run's epochs; to those who read runs of all kinds an epoch is a round."""
+    lines = [{"round": line["epoch"], **line} for line in history]
+    replace(folder / "rounds.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode(), sync=False)
 
 
 def absent(matched: Mapping[str, Tensor], hosts: Sequence[str]) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from unalike.errors import UnalikeError
 from unalike.vertical.align import Report, align, greet, overlapping
+from unalike.vertical.facts import write_facts
 from unalike.vertical.line import Listener
 from unalike.vertical.links import Gone, Link, ask, introduced
 from unalike.vertical.method import Vertical
@@ -93,6 +94,7 @@ class Guest:
                     session.save(number)
                     history.append(line)
                     write_history(self.folder, history)
+                    write_facts(self.folder, session, self.report, [self.node])
                     self.say(", ".join(f"{k.replace('_', ' ')} {_short(v)}" for k, v in line.items()))
                 if settings.fallback == "alone":
                     keep_alone(self.folder, trained_alone(session, method))

@@ -145,4 +145,5 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 def kept(args: argparse.Namespace) -> list[str]:
     """Return the line that says where a run is kept."""
-    return [f"kept in {show.near(args.out)}"] if args.out else []
+    place = show.near(args.out) if args.out else ""
+    return [f"kept in {place}; `unalike report {place}` shows it"] if args.out else []
