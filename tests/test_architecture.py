@@ -58,7 +58,7 @@ MAY = {
     | {"training", "data"},
     "network": BASE
     | {"settings", "channel", "config", "run", "client", "crypto", "messages", "methods", "contract", "training"}
-    | {"nn", "data"},
+    | {"engines", "nn", "data"},
     "vertical": BASE
     | {"crypto", "trees", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},

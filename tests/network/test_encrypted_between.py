@@ -54,10 +54,18 @@ def test_sums_have_the_same_bits(make):
 
 
 def test_two_messages_a_round_and_two_openers(make):
-    link = Direct(make())
+    opened = []
+
+    def listen(client, header, answer):
+        if header.get("stage") == "open":
+            opened.append(wire.decode(answer)[1]["sum:32"])
+        return answer
+
+    link = Direct(make(), listen)
     served(run_of(rounds=2, evaluate_clients="none"), link)
     work = [header.get("stage", header["kind"]) for _, header in link.asked]
     assert [work.count(kind) for kind in ("key", "request", "open", "deal")] == [4, 8, 4, 0]
+    assert len(opened) == 4 and not any(part[-8:].any() for part in opened)  # the two tags stay with clients
 
 
 # ---------------------------------------------------------------- who is lost, or has another key

@@ -16,6 +16,7 @@ from unalike.messages import wire
 from unalike.network import server
 from unalike.network.client import Client
 from unalike.network.join import read_client, read_schema
+from unalike.network.limits import Limits
 from unalike.network.policy import Policy
 
 UNITS, SITES = np.array([1e-3, 1.0, 2000.0]), len(KEYS)
@@ -202,3 +203,84 @@ def test_words_that_the_schema_does_not_have(tmp_path):
     (tmp_path / "c.csv").write_text(TABLE.replace("dose", "amount"))
     with pytest.raises(ua.UnalikeError, match="'dose'"):
         read_client(tmp_path / "c.csv", schema=schema(tmp_path))
+
+
+# ---------------------------------------------------------------- hidden sums
+
+
+def hidden_run(link, fed, channel="secure-sum", said=None, **options):
+    settings = tables("scaffold", model={"name": "linear"}, rounds=1, run={"channel": channel})
+    settings["model"].pop("hidden")
+    say = (said if said is not None else []).append
+    return server.run(settings, link, KEYS, classes=fed.classes, recipe=fed.recipe, deadline=5.0, say=say, **options)
+
+
+def test_where_the_channel_hides_replies_these_sums_are_hidden_too(tmp_path):
+    fed, answers, said = raw(), [], []
+
+    def read(k, header, answer):
+        if header["kind"] == "prepare" and header["stage"] == "sums":
+            answers.append(wire.decode(answer))
+        return answer
+
+    real = hidden_run(Direct(joined(fed, tmp_path), read), fed, said=said)
+    assert real.data.preparation == fed.prepared().preparation
+    assert said == ["features prepared from sums over 4 clients, by secure-sum"]
+    assert len(answers) == 2 * SITES and all(name.startswith("sum:") for _, sent in answers for name in sent)
+
+
+def strict(fed, folder, *require):
+    people = joined(fed, folder)
+    people[1].close()
+    pair = lambda split: [fed.splits[split].of(1)]  # noqa: E731
+    own = ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
+    people[1] = Client(own, folder / "strict", Policy.open(repeatable=True, require=require))
+    return people
+
+
+def test_a_client_that_wants_secure_sums_gives_none_in_the_open(tmp_path):
+    fed = raw()
+    with pytest.raises(ua.UnalikeError, match=r"sums of its features by secure-sum:0.6 only .* in the open"):
+        hidden_run(Direct(strict(fed, tmp_path, "secure-sum:0.6")), fed, channel="none")
+    with pytest.raises(ua.UnalikeError, match=r"by secure-sum:0.9 only .* by secure-sum:0.67"):
+        hidden_run(Direct(strict(fed, tmp_path / "more", "secure-sum:0.9")), fed)
+    hidden_run(Direct(strict(fed, tmp_path / "same", "secure-sum:0.6")), fed, said=[])
+
+
+def lost_in(round, stage):
+    """Lose client 2 in a stage of one of the two sums."""
+
+    def meddle(k, header, answer):
+        kind = header.get("stage", header["kind"])
+        return None if k == 2 and kind == stage and header.get("round", 0) == round else answer
+
+    return meddle
+
+
+def test_a_client_that_is_lost_before_anything_is_opened_is_done_without(tmp_path):
+    fed, said = raw(), []
+    real = hidden_run(Direct(joined(fed, tmp_path), lost_in(0, "sums")), fed, said=said, limits=Limits(least=3))
+    assert "features prepared from sums over 3 clients, by secure-sum" in said
+    assert any(line.startswith("site-2 does not take part now") for line in said)
+    assert real.data.preparation != fed.prepared().preparation
+
+
+def test_a_client_that_is_lost_after_the_first_sum_ends_the_preparation(tmp_path):
+    """Sums over the others would tell its own, by their difference."""
+    fed = raw()
+    with pytest.raises(ua.UnalikeError, match="The features cannot be prepared: 3 of 4 clients answered, and 4 must"):
+        hidden_run(Direct(joined(fed, tmp_path), lost_in(1, "sums")), fed, limits=Limits(least=3))
+
+
+def test_hidden_sums_without_a_beginning_are_refused(tmp_path):
+    person = joined(raw(), tmp_path)[0]
+
+    def told(**header):
+        message = {"kind": "prepare", "version": ua.__version__, **header}
+        return wire.decode(person.answer((wire.encode(message, {}), wire.encode({}, {}))))[0]["reason"]
+
+    assert "was not told how sums are hidden" in told(stage="sums", recipe=raw().recipe.plain(), round=0)
+    table = {"kind": "secure-sum"}
+    for wrong in ({"channel": [table]}, {"channel": [], "client": 0}, {"channel": [{"kind": "half"}], "client": 0}):
+        assert "does not say how sums are hidden" in told(stage="begin", **wrong)
+    assert "There is no stage" in told(stage="begin", channel=[{"kind": "none such"}], client=0)

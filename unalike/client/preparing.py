@@ -1,7 +1,7 @@
 """Prepare features between machines: two exchanges, in which a client answers with sums over its training samples.
 
 `SENDS` declares everything that leaves a client. The server needs only the sum over clients of each field, never a
-single client's value, so a secure sum can carry it. unalike/data/preparation.py defines the sums.
+single client's value, so a secure sum can carry it (`hidden_sums_for`). unalike/data/preparation.py defines the sums.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 import unalike
+from unalike.channel.summing import COUNT, SAMPLES, Slot, tag_slots
+from unalike.client.secure import ABOUT, HidingClient, bound, whole
 from unalike.contract import Field
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
@@ -21,6 +23,7 @@ from unalike.data.joined import JoinedFederation
 from unalike.data.preparation import Preparation, Recipe, Sums, concluded, first_sums, means, second_sums, totals
 from unalike.errors import UnalikeError, first_line
 from unalike.messages import wire
+from unalike.messages.request import Asked
 from unalike.text import printable
 
 KIND = "prepare"
@@ -33,6 +36,8 @@ SENDS = {
     "y_sum": Field(("targets",), read="sum", weight="one"),
     "y_squares": Field(("targets",), read="sum", weight="one"),
 }
+LIMB, LIMBS, LOWEST = 24, 17, -110  # numbers up to 2^298, in steps of 2^-110
+SAMPLES_BITS = 36
 # sends one request to every client and yields (client, its answer)
 Ask = Callable[[bytes], Iterable[tuple[int, bytes]]]
 
@@ -42,6 +47,29 @@ Ask = Callable[[bytes], Iterable[tuple[int, bytes]]]
 
 def sums_for(header: dict[str, Any], tensors: dict[str, Tensor], columns: Columns) -> bytes:
     """Answer a request for sums over one client's training samples."""
+    found = _sums_of(header, tensors, columns)
+    return _reply(columns, {name: rows[0] for name, rows in found.items()})
+
+
+def hidden_sums_for(request: Asked, columns: Columns, hiding: HidingClient) -> bytes:
+    """Answer a request for the same sums so that the server learns only their totals over clients."""
+    tensors = dict(request.tensors)
+    about = {name: tensors.pop(name) for name in ABOUT if name in tensors}
+    found = _sums_of(request.header, tensors, columns)
+    when = whole(request.header, "round"), 0
+    parts = slots_of({name: rows.shape[1] for name, rows in found.items()}, hiding.tags)
+    codes = {name: limbs(rows[0]) for name, rows in found.items()}
+    codes |= {COUNT: torch.ones(1, dtype=torch.int64), SAMPLES: torch.tensor([len(columns.y)])}
+    codes |= {slot.name: torch.zeros(1, dtype=torch.int64) for slot in tag_slots(hiding.tags)}
+    return _reply(columns, hiding.hidden(when, bound(request.parts), about, parts, codes))
+
+
+def _reply(columns: Columns, parts: dict[str, Tensor]) -> bytes:
+    answer = {"kind": "reply", "version": unalike.__version__, "samples": len(columns.y)}
+    return wire.encode(answer, parts)
+
+
+def _sums_of(header: dict[str, Any], tensors: dict[str, Tensor], columns: Columns) -> Sums:
     x, y, plain = columns.x, columns.y, header.get("recipe")
     if not isinstance(plain, dict):
         raise UnalikeError("The request to prepare features has no recipe.")
@@ -52,9 +80,7 @@ def sums_for(header: dict[str, Any], tensors: dict[str, Tensor], columns: Column
         )
     if recipe.target and not y.is_floating_point():
         raise UnalikeError("The run predicts a number; this client's labels are classes.")
-    found = second_sums(columns, *_centers(tensors, columns, recipe)) if tensors else first_sums(columns, recipe)
-    answer = {"kind": "reply", "version": unalike.__version__, "samples": len(y)}
-    return wire.encode(answer, {name: rows[0] for name, rows in found.items()})
+    return second_sums(columns, *_centers(tensors, columns, recipe)) if tensors else first_sums(columns, recipe)
 
 
 def _centers(tensors: dict[str, Tensor], columns: Columns, recipe: Recipe) -> tuple[Tensor, Tensor | None]:
@@ -69,6 +95,30 @@ def _centers(tensors: dict[str, Tensor], columns: Columns, recipe: Recipe) -> tu
 
 def _targets(y: Tensor) -> int:
     return math.prod(y.shape[1:])
+
+
+# ---------------------------------------------------------------- sums as whole codes
+
+
+def slots_of(widths: Mapping[str, int], tags: int) -> list[Slot]:
+    """Return the slots in which these sums are added without being seen, and what counts who is in them."""
+    sums = [Slot(name, LIMBS * count, LIMB + 1) for name, count in widths.items()]
+    return [*sums, Slot(COUNT, 1, LIMB + 1), Slot(SAMPLES, 1, SAMPLES_BITS), *tag_slots(tags)]
+
+
+def limbs(values: Tensor) -> Tensor:
+    """Return numbers as whole multiples of 2^LOWEST in limbs of LIMB bits, the lowest first, each with the number's
+    sign: sums of limbs are exact, whatever the numbers' sizes."""
+    whole_values = [round(math.ldexp(value, -LOWEST)) for value in values.double().tolist()]
+    mask = (1 << LIMB) - 1
+    rows = [[(abs(n) >> LIMB * k & mask) * (1 if n > 0 else -1) for k in range(LIMBS)] for n in whole_values]
+    return torch.tensor(rows, dtype=torch.int64).reshape(-1)
+
+
+def unlimbed(codes: Tensor) -> Tensor:
+    """Return the numbers whose limbs add up to these, float64, correctly rounded."""
+    sums = [sum(code << LIMB * k for k, code in enumerate(row)) for row in codes.view(-1, LIMBS).tolist()]
+    return torch.tensor([total / (1 << -LOWEST) for total in sums], dtype=torch.float64)
 
 
 # ---------------------------------------------------------------- at the server
@@ -88,20 +138,31 @@ def prepared_together(recipe: Recipe, ask: Ask, sizes: Mapping[int, int], target
     sizes: training samples by client; targets: how many numbers are predicted at once.
     """
     request = {"kind": KIND, "version": unalike.__version__, "recipe": recipe.plain()}
-    first = _added(ask(wire.encode(request, {})), ("present", "sum"), recipe, sizes, targets)
-    center, y_center = means(first, sum(sizes.values()))
-    asked = {"center": center} | ({} if y_center is None else {"y_center": y_center})
-    second = _added(ask(wire.encode(request, asked)), ("squares",), recipe, sizes, targets)
-    return concluded(recipe, first, second, sum(sizes.values()))
+
+    def totals_of(centers: Sums, names: Sequence[str]) -> Sums:
+        return _added(ask(wire.encode(request, centers)), widths_of(names, recipe, targets), sizes)
+
+    return prepared_from(recipe, totals_of, sum(sizes.values()))
 
 
-def _added(
-    answers: Iterable[tuple[int, bytes]], names: Sequence[str], recipe: Recipe, sizes: Mapping[int, int], targets: int
-) -> Sums:
-    """Return the totals over all clients' answers, each of which is checked by itself."""
+def prepared_from(recipe: Recipe, totals_of: Callable[[Sums, Sequence[str]], Sums], samples: int) -> Preparation:
+    """Return the preparation made from two totals over clients. totals_of: returns the totals of the named sums, given
+    the centers that they are taken about."""
+    first = totals_of({}, ("present", "sum"))
+    center, y_center = means(first, samples)
+    second = totals_of({"center": center} | ({} if y_center is None else {"y_center": y_center}), ("squares",))
+    return concluded(recipe, first, second, samples)
+
+
+def widths_of(names: Sequence[str], recipe: Recipe, targets: int) -> dict[str, int]:
+    """Return how many numbers each of these sums has, and that of y after them, where y is a number."""
     asked = [*names, *([f"y_{names[-1]}"] if recipe.target else [])]
     lengths = {"features": len(recipe.scaled), "targets": targets}
-    widths = {name: SENDS[name].resolve(lengths, None)[0] for name in asked}
+    return {name: SENDS[name].resolve(lengths, None)[0] for name in asked}
+
+
+def _added(answers: Iterable[tuple[int, bytes]], widths: dict[str, int], sizes: Mapping[int, int]) -> Sums:
+    """Return the totals over all clients' answers, each of which is checked by itself."""
     rows: dict[int, Sums] = {}
     for client, answer in answers:
         try:
@@ -111,7 +172,7 @@ def _added(
             raise NoSums(client, f"client {client}: {first_line(error)}.") from None
         if header.get("kind") != "reply":
             raise NoSums(client, f"client {client}: {printable(header.get('reason'), 500)}")
-        if not _right(sent, widths, sizes[client]):
+        if not right(sent, widths, sizes[client]):
             raise NoSums(client, f"client {client} answers something else than sums over its {sizes[client]} samples.")
         rows[client] = sent
     if len(rows) != len(sizes):
@@ -121,7 +182,8 @@ def _added(
     return {name: totals(torch.stack([rows[k][name] for k in sizes])) for name in widths}
 
 
-def _right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
+def right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
+    """Return whether these can be sums over so many samples."""
     if {name: list(value.shape) for name, value in sent.items()} != {name: [n] for name, n in widths.items()}:
         return False
     for name, value in sent.items():

@@ -78,6 +78,7 @@ class HidingClient:
         self, run: str, client: int, stage: Summed, shares: int = 0, say: Callable[[str], None] = lambda text: None
     ):
         self.run, self.client, self.say, self.least = run, client, say, max(stage.least, shares)
+        self.tags = stage.tags
         self._when = (-2, -1)
         self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # whose sums it has opened, by exchange
 
@@ -103,6 +104,10 @@ class HidingClient:
         """Return the codes of a reply as they travel. asked: stands for what all clients are told alike (`bound`);
         parts: of the request, what is about the sum."""
         raise NotImplementedError
+
+    def remember(self, earlier: HidingClient) -> None:
+        """Take over which sums an earlier one has opened."""
+        self._sums = earlier._sums
 
     def _open_once(self, came: list[int]) -> None:
         """Write down that the sum of these clients is opened. Refuse a second sum of one exchange over nearly the same:

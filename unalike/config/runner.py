@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from unalike.channel.stage import Stage
+from unalike.channel.stages import Summed
 from unalike.client.preparing import by_messages
 from unalike.config.build import as_stored, make_data, make_local, make_loss_of, make_method, make_models, make_sampling
 from unalike.config.channels import make_channel
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
 from unalike.data.joined import JoinedFederation
+from unalike.engines.preparing import by_hidden_messages
 from unalike.run.run import Run
 from unalike.run.simulate import simulate
 
@@ -35,7 +38,7 @@ def run(
         # loopback prepares features by messages, with the same bits; changes of features come after preparing
         raw = settings.get("engine") == "loopback" and not as_stored(tables["data"])[1]
         federation = make_data(tables["data"], raw)
-        federation = by_messages(federation) if raw else federation
+        federation = _by_messages(federation, settings["channel"]) if raw else federation
     else:
         tables["data"] = dict(config.get("data", {}))
     module = make_models(tables, federation, settings.get("seed", 0))
@@ -51,6 +54,12 @@ def run(
         **settings,
         **options,
     )
+
+
+def _by_messages(federation: Federation, stages: Sequence[Stage]) -> Federation:
+    """Return the federation, prepared by messages, whose sums the channel hides if it hides replies."""
+    hiding = next((stage for stage in stages if isinstance(stage, Summed)), None)
+    return by_messages(federation) if hiding is None else by_hidden_messages(federation, hiding)
 
 
 def _stand_in(config: dict[str, Any], federation: Federation) -> dict[str, Any]:

@@ -67,15 +67,16 @@ class HiddenSums:
         self._opening = False  # whether clients were asked to open the present sum
 
     def collect(
-        self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int = 0
+        self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int = 0, tries: int = TRIES
     ) -> Collected:
         """Return the sums over those who came. when: round and exchange; slots: what is summed over so many clients;
         asked: the requests, whose first part is the same for all; read: reads a reply; least: how many must come.
 
-        A sum that is void before anybody was asked to open it is asked for again, with new secrets: nothing of the
-        first can have been learnt. After that it is not, for two sums of nearly the same clients tell too much."""
+        A sum that is void before anybody was asked to open it is asked for again, up to `tries` times in all, with new
+        secrets: nothing of the first can have been learnt. After that it is not, for two sums of nearly the same
+        clients tell too much."""
         least = max(self.least, least)
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(tries)):
             self._opening = False
             try:
                 return self._collected(when, ids, slots, asked, read, least)

@@ -23,9 +23,9 @@ from unalike.channel import Channel
 from unalike.channel.stages import Summed
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.encrypted import hiding_client
-from unalike.client.preparing import sums_for
+from unalike.client.preparing import hidden_sums_for, sums_for
 from unalike.client.samples import Chosen
-from unalike.client.secure import HidingClient
+from unalike.client.secure import MOST, HidingClient
 from unalike.client.state_on_disk import with_channel
 from unalike.contract import LOSS, Call
 from unalike.crypto.common_key import CommonKey
@@ -34,6 +34,7 @@ from unalike.data.preparation import Preparation
 from unalike.data.public import Public
 from unalike.data.remote import alone
 from unalike.draws import Draws, SecretDraws
+from unalike.engines.preparing import BEGIN, RUN
 from unalike.errors import UnalikeError
 from unalike.files import hold_alone, release, replace
 from unalike.messages import wire
@@ -98,6 +99,7 @@ class Client:
         self.close = weakref.finalize(self, release, hold_alone(folder / "lock"))
         self.runs, self.audit = Runs(folder), Audit(folder)
         self._secures: dict[str, HidingClient] = {}
+        self._preparing: Summed | None = None  # hides the sums from which features are prepared
         replace(folder / "policy.toml", dump_toml(self.policy.plain()).encode(), mode=0o600)
         self._nodes: dict[str, Node] = {}  # nodes of the current run, by its name
         self._agreed: set[str] = set()
@@ -160,10 +162,37 @@ class Client:
         _same_version(request.header)
         train = self.data.train
         self.policy.limits.check_rows(len(train.y), "sums over")
-        self._confirm(sums_words(len(train.y), train.x[:1].numel()))
-        answer = sums_for(request.header, request.tensors, train)
+        stage = request.header.get("stage")
+        if stage == BEGIN:
+            return self._begin_preparing(request.header)
+        hiding = self._secures.get(RUN) if stage is not None else None
+        if stage is not None and hiding is None:
+            raise UnalikeError("This client was not told how sums are hidden: it was started again, or was not asked.")
+        self.policy.check_sums(None if hiding is None else self._preparing)
+        self._confirm(sums_words(len(train.y), train.x[:1].numel(), hiding is not None))
+        if hiding is not None:
+            answer = hidden_sums_for(request, train, hiding)
+        else:
+            answer = sums_for(request.header, request.tensors, train)
         self.say("sums of the features, for preparing them")
         return answer
+
+    def _begin_preparing(self, header: dict[str, Any]) -> bytes:
+        """Take this client's number and the stage that hides its sums, if the policy agrees to it."""
+        given, client = header.get("channel"), header.get("client")
+        if not isinstance(given, list) or type(client) is not int or not 0 <= client < MOST:
+            raise UnalikeError("The request to prepare features does not say how sums are hidden.")
+        stages = self.policy.settings({"run": {"channel": given}, "files": {}})["channel"]
+        found = [stage for stage in config.make_channel(stages) if isinstance(stage, Summed)]
+        if len(found) != 1 or len(stages) != 1:
+            raise UnalikeError("The request to prepare features does not say how sums are hidden.")
+        self.policy.check_sums(found[0])
+        before = self._secures.pop(RUN, None)
+        made = self._hiding(RUN, client, found[0])
+        if before is not None:
+            made.remember(before)
+        self._preparing = found[0]
+        return wire.encode({"kind": "reply", "version": unalike.__version__}, {})
 
     def _plan(self, request: Asked) -> bytes:
         """Check the plan of a run, and keep it for a later start of this client."""
@@ -196,6 +225,8 @@ class Client:
 
     def _sum(self, request: Asked) -> bytes:
         """Answer one stage of a secure sum."""
+        if request.header.get("run") == RUN and RUN in self._secures:
+            return self._secures[RUN].answer(request.header, request.tensors)
         secure = self._present(request.header).secure
         if secure is None:
             raise UnalikeError("The run's channel has no sums that hide replies.")

@@ -196,6 +196,16 @@ class Policy:
                 f"(least_noise); the run's channel has {has}."
             )
 
+    def check_sums(self, stage: Summed | None) -> None:
+        """Refuse to answer sums for preparing features in the open, or hidden by less than this client insists on."""
+        for wanted in self.require:
+            hides = issubclass(registered(as_table(wanted)["kind"]), Summed)
+            if hides and (stage is None or not _meets(stage, wanted)):
+                raise UnalikeError(
+                    f"This client answers sums of its features by {wanted} only (--require), and the server asks for "
+                    f"them {'in the open' if stage is None else f'by {stage}'}."
+                )
+
     def check_evaluation(self) -> None:
         """Refuse to send exact scores if the owner does not want it."""
         if self.allow_evaluation is False:

@@ -22,6 +22,7 @@ import torch
 
 import unalike
 from unalike import config
+from unalike.channel.stages import Summed
 from unalike.client import ClientStore
 from unalike.client.preparing import NoSums, prepared_together
 from unalike.data import SPLITS, Federation, RemoteFederation
@@ -37,6 +38,7 @@ from unalike.network.limits import Limits
 from unalike.network.link import Lost, ServerLink
 from unalike.network.plans import LACKS_PUBLIC, OTHER_PUBLIC, network_digest
 from unalike.network.policy import PLANNED, PLANNED_RUN, digest, with_files
+from unalike.network.preparing import beginning, prepared_in_sums
 from unalike.network.profile import Profile, Times
 from unalike.network.roster import KeepRoster, Roster
 from unalike.network.status_file import StatusFile
@@ -198,7 +200,7 @@ class Clients:
         answered than are needed."""
         wrong = dict[int, str]()
         asked = {k: (wire.encode(message, {}),) for k, message in messages.items()}
-        headers, answers = {}, dict(self._quiet(asked, wrong))
+        headers, answers = {}, dict(self.quiet(asked, wrong))
         for client in messages:
             if client in answers:
                 try:
@@ -211,7 +213,7 @@ class Clients:
         self._without(wrong, len(headers))
         return headers
 
-    def _quiet(self, requests: Mapping[int, Sequence[bytes]], wrong: dict[int, str]) -> Iterator[tuple[int, bytes]]:
+    def quiet(self, requests: Mapping[int, Sequence[bytes]], wrong: dict[int, str]) -> Iterator[tuple[int, bytes]]:
         """Yield the answers; record in `wrong` why others do not come."""
         for client, answer in self.link.exchange(requests, self.deadline) if requests else ():
             if isinstance(answer, Lost):
@@ -409,9 +411,11 @@ class Clients:
             label_names=names if names is not None and classes == len(names) else None,
         )  # fmt: skip
 
-    def prepared(self, data: Federation, recipe: Recipe | None, ids: Sequence[int]) -> Federation:
+    def prepared(
+        self, data: Federation, recipe: Recipe | None, ids: Sequence[int], stage: Summed | None = None
+    ) -> Federation:
         """Ask these clients for the sums from which their features are prepared, and return the prepared data; all that
-        take part must answer. A resumed run keeps the preparation that it began with."""
+        take part must answer. A resumed run keeps the preparation that it began with. stage: hides single sums."""
         if recipe is None:
             return data
         x, y = data.train.x, data.train.y
@@ -424,14 +428,20 @@ class Clients:
         if before:
             return data.prepared_by(Preparation.from_plain(before))
         sizes = dict(zip(ids, data.train.sizes.tolist(), strict=True))
+        if stage is not None:
+            begun = self.tell(beginning(stage, [k for k in ids if k in self.facts]))
+            self.facts = {k: fact for k, fact in self.facts.items() if k in begun or k not in ids}
         while True:
             there = {k: n for k, n in sizes.items() if k in self.facts}
 
             def ask(request: bytes, there: dict[int, int] = there) -> Iterator[tuple[int, bytes]]:
-                return self._quiet({k: (request,) for k in there}, {})
+                return self.quiet({k: (request,) for k in there}, {})
 
             try:
-                found = prepared_together(recipe, ask, there, y[:1].numel())
+                if stage is not None:
+                    found = prepared_in_sums(self, recipe, stage, there, y[:1].numel())
+                else:
+                    found = prepared_together(recipe, ask, there, y[:1].numel())
                 break
             except NoSums as error:
                 if len(self.facts) - 1 < self.needed:
@@ -440,7 +450,8 @@ class Clients:
                 self._without({error.client: str(error)}, len(self.facts))
             except UnalikeError as error:
                 raise UnalikeError(f"The features cannot be prepared: {error}") from None
-        self.say(f"features prepared from sums over {len(there)} clients")
+        hidden = "" if stage is None else f", by {stage.name}"
+        self.say(f"features prepared from sums over {len(there)} clients{hidden}")
         return data.prepared_by(found)
 
     def plan(self, tables: dict[str, Any], data: Federation, keys: list[str], networks: Any = None) -> None:
@@ -547,7 +558,9 @@ def run(
     clients.wait(wait, check)
     own = Own(test, public, shipped, recipe, schema)
     networks = _networks(tables, architecture, len(keys))
-    data = _prepared(clients, clients.federation(marks, own, classes, parts, networks), own, parts)
+    stages = config.make_channel(settings.get("channel", ()))
+    hiding = next((stage for stage in stages if isinstance(stage, Summed)), None)
+    data = _prepared(clients, clients.federation(marks, own, classes, parts, networks), own, parts, hiding)
     done = config.run(
         {**tables, "run": {**settings, "engine": "flower"}}, callbacks=[*callbacks, *own_callbacks], resume=resume,
         federation=data,
@@ -574,15 +587,17 @@ def _networks(tables: dict[str, Any], architecture: Sequence[str] | None, client
     return config.network_names({**tables, "run": named}, clients)
 
 
-def _prepared(clients: Clients, data: Federation, own: Own, parts: Mapping[str, Own] | None) -> Federation:
+def _prepared(
+    clients: Clients, data: Federation, own: Own, parts: Mapping[str, Own] | None, hiding: Summed | None
+) -> Federation:
     """Return the data with features prepared from clients' sums, if asked for; several kinds of samples are prepared
     separately."""
     if not isinstance(data, JoinedFederation):
-        return clients.prepared(data, own.recipe_for(data), range(len(data)))
+        return clients.prepared(data, own.recipe_for(data), range(len(data)), hiding)
     found = {}
     for name, part in data.own.items():
         ids = [k for k, network in enumerate(data.architecture) if network == name]
-        found[name] = clients.prepared(part, (parts or {}).get(name, own).recipe_for(part), ids)
+        found[name] = clients.prepared(part, (parts or {}).get(name, own).recipe_for(part), ids, hiding)
     return JoinedFederation(found, data.architecture)
 
 

@@ -26,11 +26,12 @@ def facts_words(facts: Mapping[str, Any]) -> str:
     )
 
 
-def sums_words(samples: int, features: int) -> str:
+def sums_words(samples: int, features: int, hidden: bool = False) -> str:
     """Return in words what leaves when features are prepared."""
     return (
         f"The server asks for sums over the {samples} training samples, to bring {features} features into comparable "
         "units: of every feature how many rows have it, their sum, and the sum of squared distances from a mean."
+        + (" It learns only their totals over all clients." if hidden else "")
     )
 
 

@@ -1,0 +1,83 @@
+"""Features prepared from sums that nobody sees single ones of: the same bits as in the open."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from small import refused
+
+import unalike as ua
+from unalike.channel import Ckks, Paillier, SecureSum
+from unalike.client.preparing import LIMB, LIMBS, limbs, slots_of, unlimbed
+from unalike.crypto.secure_sum import Void
+from unalike.data.preparation import Recipe
+from unalike.engines.preparing import HiddenPreparation, _InProcess, by_hidden_messages
+from unalike.messages import wire
+
+SIZES = (9, 1, 30, 4)
+
+
+def federation(target=True):
+    rng = np.random.default_rng(3)
+    parts = []
+    for n in SIZES:
+        x = rng.normal(size=(n, 3)) * [1e-3, 1e5, 2] + [7, 1.7e9, -5]
+        x[rng.random(x.shape) < 0.2] = np.nan
+        parts.append((x, rng.normal(size=n) if target else np.arange(n) % 2))
+    return ua.Federation.from_arrays(parts).replace(recipe=Recipe.of(None, 3, target=target))
+
+
+@pytest.mark.parametrize("stage", [SecureSum(), Paillier(1024), Ckks("symmetric")], ids=str)
+def test_hidden_sums_make_the_same_preparation_bit_for_bit(stage):
+    fed = federation()
+    assert by_hidden_messages(fed, stage).preparation == fed.prepared().preparation
+
+
+def test_of_classes_and_without_a_recipe():
+    fed = federation(target=False)
+    assert by_hidden_messages(fed, SecureSum()).preparation == fed.prepared().preparation
+    plain = fed.replace(recipe=None)
+    assert by_hidden_messages(plain, SecureSum()) is plain
+
+
+def test_limbs_add_up_exactly():
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(rng.normal(size=(50, 40)) * 10.0 ** rng.integers(-12, 60, (50, 40)))
+    rows[0], rows[1] = 1e77, -1e77  # cancels but for the small ones
+    codes = sum(limbs(row) for row in rows)
+    assert unlimbed(codes).tolist() == [math.fsum(column) for column in rows.T.tolist()]
+    assert int(limbs(rows[0]).abs().max()) < 1 << LIMB and limbs(rows[0]).shape == (40 * LIMBS,)
+    assert [slot.bits for slot in slots_of({"sum": 3}, 0)] == [LIMB + 1, LIMB + 1, 36]
+
+
+@pytest.mark.parametrize("stage", [SecureSum(), Ckks("symmetric")], ids=str)
+def test_nothing_but_hidden_sums_leaves_a_client(stage):
+    """Sums in the clear would be the same whenever they are asked for; hidden ones never are."""
+    fed, sizes = federation(), dict(enumerate(SIZES))
+
+    class Listening(_InProcess):
+        def ask(self, requests):
+            for client, answer in super().ask(requests):
+                header, parts = wire.decode(answer)
+                if "stage" not in header:
+                    assert set(header) == {"format", "kind", "version", "samples"}
+                    seen.extend(bytes(part.numpy()) for name, part in sorted(parts.items()) if name.startswith("sum:"))
+                yield client, answer
+
+    seen = []
+    for _ in range(2):
+        HiddenPreparation(fed.recipe, stage, Listening(fed, stage), sizes, 1).prepared()
+    assert len(seen) == len(set(seen)) >= 2 * 2 * len(SIZES)
+
+
+def test_sums_that_count_others_are_void():
+    fed = federation()
+    with pytest.raises(Void, match="do not count 4 clients and their samples"):
+        wrong = {**dict(enumerate(SIZES)), 2: 31}
+        HiddenPreparation(fed.recipe, SecureSum(), _InProcess(fed, SecureSum()), wrong, 1).prepared()
+
+
+def test_a_sum_of_too_few_is_refused():
+    with refused("a sum of fewer than 5"):
+        by_hidden_messages(federation(), SecureSum(least=5))
