@@ -2,7 +2,7 @@
 
 python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
 python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph
-                                            # (also: operations, drift, reach, methods, resume)
+                                            # (also: operations, architectures, drift, reach, methods, resume)
 """
 
 import sys
@@ -166,6 +166,15 @@ def operations() -> int:
             got = fast.lstm_backward(g.cuda(), *out, there[1])
             want = fast.lstm_backward(g.double(), *(t.double().cpu() for t in (*out, there[1])))
             compare(f"  its gradients {c}×{steps}×{b}×{width}", kind, got, want)
+            gates, weight = torch.randn(c, steps, b, 3 * width), torch.randn(c, 3 * width, width) / width**0.5
+            given = gates, weight, torch.randn(c, 3 * width)
+            there = [t.cuda().to(kind) for t in given]
+            out, want = fast.gru(*there), fast.gru(*(t.to(kind).double() for t in given))
+            compare(f"GRU {c}×{steps}×{b}×{width}", kind, out[:1], want[:1])
+            g = torch.randn(out[0].shape).to(kind)
+            got = fast.gru_backward(g.cuda(), *out, there[1])
+            want = fast.gru_backward(g.double(), *(t.double().cpu() for t in (*out, there[1])))
+            compare(f"  its gradients {c}×{steps}×{b}×{width}", kind, got, want)
     return wrong
 
 
@@ -190,8 +199,60 @@ def resume() -> int:
     return not same
 
 
+class Changing(ua.Callback):
+    """Waits for what is compiled beside the rounds, so that the next round changes over; counts the waits."""
+
+    count = 0
+
+    def on_round(self, run, line):
+        for step in run.engine.steps_made if hasattr(run.engine, "steps_made") else []:
+            if step.beside is not None:
+                step.beside.wait()
+                self.count += 1
+
+
+def architectures() -> int:
+    """Architectures of benchmarks/models.py: one by one, stacked, captured as they are and changed over in mid-run."""
+    from models import MODELS
+
+    from unalike.engines.batched import engine as batched
+
+    wrong, batched.WORTH = 0, 0.0
+    for name in ("mlp", "attention", "transformer", "lora", "bilstm", "gru", "rnn", "batchnorm", "residual"):
+        build, data = MODELS[name]
+        x, y = data(4 * 3 * 8)
+        fed = ua.Federation(ua.data.Columns(x, y, [0, 24, 40, 72, 96]))
+        vectors = {}
+        for way in WAYS:
+            torch.manual_seed(0)
+            began, changing = time.time(), Changing()
+            options = {"callbacks": [changing], **WAYS[way]}
+            run = ua.simulate(
+                build(), fed, ua.FedAvg(), rounds=6, local=ua.LocalTraining(epochs=1, batch_size=8, lr=0.01),
+                evaluate_clients="none", **options,
+            )  # fmt: skip
+            vectors[way] = (run.server.w - run.task.start).double().cpu()
+            off = float((vectors[way] - vectors["on a CPU"]).norm() / vectors["on a CPU"].norm())
+            modes = {step.mode for step in getattr(run.engine, "steps_made", [])}
+            bad = off > 2e-3 or (way == "changing" and changing.count == 0)
+            wrong += bad
+            print(
+                f"{'WRONG' if bad else 'ok':<6}{name:<12}{way:<16}{off:.1e} {time.time() - began:6.1f}s "
+                f"{','.join(modes)} {run.engine.notes or ''}", flush=True,
+            )  # fmt: skip
+    return wrong
+
+
+WAYS = {
+    "on a CPU": {"engine": "sequential", "device": "cpu"},
+    "one by one": {"engine": "sequential", "device": "cuda"},
+    "eager": {"engine": "batched", "device": "cuda", "compile": False},
+    "changing": {"engine": "batched", "device": "cuda"},
+}
+
 PARTS = {
-    "operations": operations, "exchanges": exchanges, "drift": drift, "reach": reach, "methods": methods,
+    "operations": operations, "architectures": architectures, "exchanges": exchanges,
+    "drift": drift, "reach": reach, "methods": methods,
     "resume": resume,
 }  # fmt: skip
 

@@ -33,6 +33,7 @@ def choose_engine(
     options = dict(options)
     member = options.pop("member", None)
     engine, reason = _choose(name, job, cohort, options, rounds, taken)
+    engine.planned = rounds
     return (engine if member is None else member.wrap(engine)), reason
 
 
@@ -47,7 +48,8 @@ def _choose(
         except EngineRefused as error:
             raise EngineRefused(f"The {name} engine cannot run this model: {error}. Use engine='auto'.") from error
     if taken:
-        name, reason, more = taken["took"], "as before", {"compile": taken["compiled"]}
+        name, reason = taken["took"], "as before"
+        more = {"compile": taken["compiled"]} if job.task.device.type == "cpu" else {}
     else:
         name, reason, more = _suggest(job, cohort, rounds)
     try:

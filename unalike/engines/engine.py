@@ -27,6 +27,7 @@ class Engine:
     ordered = True  # whether outcomes come in client order
     architectures: Architectures | None = None  # set if clients have different networks (families.py)
     # seconds spent so far in calls for other runs of the same stack (batched/lockstep.py)
+    planned = 0  # rounds of the whole run; 0: not known
     others_seconds = 0.0
 
     def __init__(self, job: Job):
@@ -77,6 +78,11 @@ class Engine:
     @property
     def remark(self) -> str:
         """Return a remark to go with the reason for the engine's choice, once it is known."""
+        return ""
+
+    @property
+    def waits(self) -> str:
+        """Return what the first round waits for, a line for the user; empty where it does not wait."""
         return ""
 
     @property

@@ -62,6 +62,7 @@ class Progress(Callback):
         self.began, self.first = time.perf_counter(), run.rounds_done
         self.stream.writelines(f"note: {note}\n" for note in (run.folder.notes if run.folder else ()))
         self.stream.write(f"engine {run.reason}\n")
+        self.stream.write(f"{run.engine.waits}\n" if run.engine.waits else "")
 
     def on_round(self, run: Run, line: dict[str, Any]) -> None:
         done, total = line["round"], run.rounds

@@ -66,7 +66,7 @@ VAIN = -1
 def _kind(stack: Stack) -> Hashable:
     """What tells exchanges apart; None where one must not be captured."""
     call, method = stack.call, stack.job.method
-    if not stack.engine.capture or not isinstance(call.function, str) or not _constant(method):
+    if not stack.engine.captures or not isinstance(call.function, str) or not _constant(method):
         return None
     if len(stack.ids) * stack.job.task.layout.size > NUMBERS:
         return None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor
 
 from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
+from unalike.engines.batched.beside import WORTH, Compilation, Pace
 from unalike.engines.batched.captured import Exchanges
+from unalike.engines.batched.graphs import capturing
 from unalike.engines.batched.stack import Stack
-from unalike.engines.batched.step import Step, StepKind
+from unalike.engines.batched.step import Course, Step, StepKind
 from unalike.engines.engine import Engine
 from unalike.engines.options import ClientsAtOnce, Compile, Fast, Memory
 from unalike.errors import EngineRefused, UnalikeError
@@ -43,18 +46,63 @@ class Batched(Engine):
         self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
         self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
         self.capture = cuda and self.compile and fast is not False
+        # further networks of a method have modules that two threads cannot call at once
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        self.early = cuda and compile is None and not deterministic and not job.task.nets
         self.take(job)
 
     def take(self, job: Job) -> None:
         """Work for this job; what was made for another is let go."""
         self.job = job
         self.steps: dict[StepKind, list[Step]] = {}
-        self.exchanges = Exchanges()
+        self.exchanges, self.pace = Exchanges(), Pace()
+
+    @property
+    def steps_made(self) -> list[Step]:
+        """Return all steps that were built."""
+        return [step for kept in self.steps.values() for step in kept]
+
+    @property
+    def captures(self) -> bool:
+        """Whether whole exchanges may be captured now: not while it is open whether their steps will be compiled."""
+        return self.capture and (self.pace.known or not self.early)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the steps are as fast as they will be in this run."""
+        return not any(step.early and (step.beside or not self.pace.known) for step in self.steps_made)
+
+    @property
+    def waits(self) -> str:
+        return "compiling the steps: the first round takes longer" if self.compile and not self.early else ""
+
+    def compile_beside(self, step: Step, moving: dict[str, Any], course: Course) -> None:
+        """Begin to compile a step that has just run as it is, where the run is long enough for it."""
+        if step.early and step.beside is None and self.pace.left > WORTH and not capturing(self.job.task.device):
+            step.beside = Compilation(step, moving, course)
+
+    def _change_over(self) -> None:
+        """Put compiled steps in the place of those that were there meanwhile."""
+        for kept in self.steps.values():
+            for k, step in enumerate(kept):
+                if step.beside is None or not step.beside.done:
+                    continue
+                if step.beside.step is not None:
+                    kept[k] = step.beside.step
+                    self.exchanges = Exchanges()
+                else:
+                    step.notes.append(f"the steps were not compiled: {step.beside.error}")
+                step.early, step.beside = False, None
+
+    def close(self) -> None:
+        for step in self.steps_made:
+            if step.beside is not None:
+                step.beside.cancel()
 
     @property
     def notes(self) -> list[str]:
         """What could not be compiled or captured, and why: it ran all the same, slower."""
-        found = [note for kept in self.steps.values() for step in kept for note in step.notes]
+        found = [note for step in self.steps_made for note in step.notes]
         return [*dict.fromkeys([*found, *self.exchanges.notes])]
 
     def _quick(self, asked: bool) -> FunctionalModule:
@@ -111,6 +159,9 @@ class Batched(Engine):
         return 8 * task.layout.size * task.dtype.itemsize + 3 * saved
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        self.pace.rounds = self.planned
+        self.pace.begin(call.round)
+        self._change_over()
         with one_thread() if self.job.task.device.type == "cpu" else nullcontext():
             yield from self._chunks(call, ids)
 
@@ -143,7 +194,7 @@ class Batched(Engine):
                 return step
         pure = self.quick if kind.step is None else self.pure  # a step of its own may differentiate twice
         room = width if len(kept) < 2 else math.ceil(1.25 * width)
-        kept.append(Step(self.job.task, pure, kind, self.compile, room))
+        kept.append(Step(self.job.task, pure, kind, self.compile, room, self.early))
         return kept[-1]
 
 

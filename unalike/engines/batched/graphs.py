@@ -120,22 +120,32 @@ class StaticBuffers:
                 self._graphs[width, several].replay()
                 count -= several
 
-    def _capture(self, width: int, several: int) -> None:
-        """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
+    def warm(self, width: int) -> None:
+        """Take two steps, for which the compiler makes what is not there yet, and leave every value as it was."""
+        with self._unchanged(), quiet():
+            self._two(width)
+
+    def _two(self, width: int) -> None:
+        for _ in range(2):
+            self.at.zero_()
+            self._body(width)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
         static = (self.moving, self.at, self.total)
         before = tree_map(torch.clone, static)
+        yield
+        tree_map(lambda place, value: place.copy_(value), static, before)
 
-        def warm() -> None:
-            for _ in range(2):
-                self.at.zero_()
-                self._body(width)
+    def _capture(self, width: int, several: int) -> None:
+        """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
 
         def work() -> None:
             for _ in range(several):
                 self._body(width)
 
-        graph, _ = graphed(work, self.at.device, warm, self._pool)
-        tree_map(lambda place, value: place.copy_(value), static, before)
+        with self._unchanged():
+            graph, _ = graphed(work, self.at.device, lambda: self._two(width), self._pool)
         self._graphs[width, several] = graph
 
 
@@ -166,7 +176,9 @@ def graphed(
     ours.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=side), quiet():
+        # another thread may be compiling: what it does with the device is no part of this
+        how = {"pool": pool, "stream": side, "capture_error_mode": "thread_local"}
+        with torch.cuda.device(device), torch.cuda.graph(graph, **how), quiet():
             out = work()
     finally:
         torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
@@ -186,10 +198,15 @@ def at_work(steps: np.ndarray) -> np.ndarray:
     return (steps[None, :] > np.arange(int(steps.max()))[:, None]).sum(1)
 
 
+def widths(c: int) -> list[int]:
+    """Return the few widths for which a step of so many clients is compiled, the widest first."""
+    return sorted({c, -(-c // 2), -(-c // 4)}, reverse=True)
+
+
 def prefixes(alive: np.ndarray, c: int) -> Iterator[tuple[int, int]]:
     """Of steps that fewer and fewer clients take: (width, how many steps), where a width is the smallest of a few that
     holds everybody at work. Each width is compiled once."""
-    widths = sorted({c, -(-c // 2), -(-c // 4)}, reverse=True)
-    for width, narrower in zip(widths, [*widths[1:], 0], strict=True):
+    some = widths(c)
+    for width, narrower in zip(some, [*some[1:], 0], strict=True):
         if count := int(((narrower < alive) & (alive <= width)).sum()):
             yield width, count

@@ -281,7 +281,9 @@ class Stack:
         order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
         self.trained += 1
         self.batches = self.batches + amounts.did * request.batches
-        done = step.run(moving, Course(chosen, order, amounts.steps, offset, count, alive, own, only, common))
+        whole = Course(chosen, order, amounts.steps, offset, count, alive, own, only, common)
+        done = step.run(moving, whole)
+        self.engine.compile_beside(step, moving, whole)
         ends: Any = (*done, moving["state"])
         theta, buffers, slots, loss, state = tree_map(lambda t: t[moves[1]], ends) if moves else ends
         self.used += order, step.static

@@ -19,7 +19,8 @@ from unalike.client.sample_privacy import private_gradient
 from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import Batch, Train, plain_args
 from unalike.contract.requests import DataName
-from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken
+from unalike.engines.batched.beside import Compilation
+from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken, widths
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.task import FunctionalModule, Task
 from unalike.training import LocalTraining, Order, augment, update
@@ -112,11 +113,16 @@ class Step:
     """`run` takes stacked vectors through all their steps. Clients are longest first: those at work are a prefix.
 
     How it drives the steps: "eager", "compiled", or "graph" (compiled, captured and replayed on CUDA). What cannot be
-    captured or compiled falls back by one, and `notes` says why.
+    captured or compiled falls back by one, and `notes` says why. An `early` one is captured as it is, while `beside` it
+    another is compiled.
     """
 
-    def __init__(self, task: Task, pure: FunctionalModule, kind: StepKind, compile: bool, width: int):
+    def __init__(
+        self, task: Task, pure: FunctionalModule, kind: StepKind, compile: bool, width: int, early: bool = False
+    ):
         self.task, self.pure, self.kind, self.width = task, pure, kind, width
+        self.early = early
+        self.beside: Compilation | None = None
         self.args = dict(kind.args)
         self.moved = None if kind.local.augment is None else augment.parse(kind.local.augment)
         self.notes: list[str] = []
@@ -126,9 +132,9 @@ class Step:
             torch._dynamo.config.recompile_limit = max(64, limit)
             torch._dynamo.config.allow_rnn = True  # the LSTM of `fast` is one operation a layer
             with quiet():
-                self.compiled = torch.compile(self._step, dynamic=False)
-                self.compiled_at = torch.compile(self._step_at, dynamic=False)
-                self.compiled_few = torch.compile(self._steps_at, dynamic=False)
+                made = self._step, self._step_at, self._steps_at
+                parts: list[Any] = [part if early else torch.compile(part, dynamic=False) for part in made]
+                self.compiled, self.compiled_at, self.compiled_few = parts
         self.static: StaticBuffers | None = None
         self.mask = part_mask(task, kind.net, kind.part, pure.layout)
         self.asked: frozenset[str] | None = frozenset() if kind.loss is None and kind.step is None else None
@@ -389,11 +395,26 @@ class Step:
                 if capturing(course.offset.device):  # the whole exchange could not be captured: no word on a step
                     raise
                 what, self.mode = ("captured", "compiled") if self.mode == "graph" else ("compiled", "eager")
+                if self.early:
+                    what, self.mode = "captured", "eager"
                 self.notes.append(f"the steps were not {what}: {first_line(error)}")
                 self.static = None
         if total is None:
             total = self._drive(moving, course)
         return moving["theta"], moving["buffers"], moving["slots"], total / course.count
+
+    def again(self, pure: FunctionalModule) -> Step:
+        """Return the same step to be compiled, with this copy of the model."""
+        step = Step(self.task, pure, self.kind, True, self.width)
+        step.asked = self.asked
+        return step
+
+    def warm(self, moving: dict[str, Any], course: Course) -> None:
+        """Compile for cohorts like this one: for every width, where clients take different numbers of steps."""
+        self.static = self._static(moving, course)
+        ragged = int(course.steps.min()) < int(course.steps.max())
+        for width in widths(self.width) if ragged else [self.width]:
+            self.static.warm(width)
 
     @property
     def numbered(self) -> bool:
@@ -453,11 +474,16 @@ class Step:
         each = [draws.fold(keys, augment.NUMBER - b) for b in range(self.kind.batches)]
         return self.moved(x, torch.stack(each, 1))
 
+    def _static(self, moving: dict[str, Any], course: Course) -> StaticBuffers:
+        """Return static buffers for this cohort: those that are there, where it fits them."""
+        longest, width = min(int(course.steps.max()), course.order.block_steps()), course.order.width
+        if self.static is not None and self.static.fits(course, moving, longest, width):
+            return self.static
+        return StaticBuffers(self, course, moving, longest, width)
+
     def _replay(self, moving: dict[str, Any], course: Course) -> Tensor:
         """Take all steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
-        longest, width = min(int(course.steps.max()), course.order.block_steps()), course.order.width
-        if self.static is None or not self.static.fits(course, moving, longest, width):
-            self.static = StaticBuffers(self, course, moving, longest, width)
+        self.static = self._static(moving, course)
         c, static, alive = len(course.steps), self.static, at_work(course.steps)
         static.load(moving, course.common, course.order.keys)
         with torch.no_grad():

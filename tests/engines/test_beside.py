@@ -1,0 +1,126 @@
+"""Steps that are compiled in a thread of their own while rounds go on. Without a GPU the early steps are not captured,
+and run as they are on static buffers."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+import unalike as ua
+from unalike import testing
+from unalike.engines.batched import Batched, beside, engine
+
+RUN = {"engine": "batched", "dtype": "float64", "clients_per_round": 1.0}
+
+
+class Waiting(ua.Callback):
+    """After the round that has begun to compile, wait for the end of it; notes which rounds had a compiled step."""
+
+    def __init__(self, wait=True):
+        self.wait, self.early, self.settled = wait, [], []
+
+    def on_round(self, run, line):
+        steps = run.engine.steps_made
+        self.early.append(any(step.early for step in steps))
+        self.settled.append(run.engine.settled)
+        for step in steps:
+            if step.beside is not None and self.wait:
+                step.beside.wait(60)
+
+
+class Early(Batched):
+    def __init__(self, job, **options):
+        super().__init__(job, **options)
+        self.compile = self.early = True
+
+
+@pytest.fixture
+def early(monkeypatch):
+    """Batched as it is on a GPU, as far as a CPU can: early steps; a compiler that gives the function back."""
+    monkeypatch.setattr(torch, "compile", lambda f, **k: f)
+    monkeypatch.setattr(engine, "WORTH", 0.0)
+    monkeypatch.setitem(ua.engines.ENGINES, "batched", Early)
+
+
+def test_rounds_begin_at_once_and_change_over(early):
+    clock = Waiting()
+    run = testing.run(ua.Scaffold(), "linear", rounds=8, callbacks=[clock], **RUN)
+    assert clock.early == [True] * 4 + [False] * 4  # begun in the fourth round, used from the fifth on
+    assert clock.settled == [False] * 4 + [True] * 4
+    assert [step.mode for step in run.engine.steps_made] == ["compiled"] and not run.engine.notes
+    plain = testing.run(ua.Scaffold(), "linear", rounds=8, **{**RUN, "engine": "sequential"})
+    assert testing.difference(plain, run) < 1e-9
+
+
+@pytest.mark.slow  # traces, which takes a quarter of a minute
+@pytest.mark.parametrize("kind", ["linear", "norm"])
+def test_a_compiler_in_a_thread_of_its_own(monkeypatch, kind):
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", **k))
+    monkeypatch.setattr(engine, "WORTH", 0.0)
+    monkeypatch.setitem(ua.engines.ENGINES, "batched", Early)
+    run = testing.run(ua.Scaffold(), kind, rounds=6, callbacks=[Waiting()], **RUN)
+    assert not run.engine.notes and not any(step.early for step in run.engine.steps_made)
+    plain = testing.run(ua.Scaffold(), kind, rounds=6, **{**RUN, "engine": "sequential"})
+    assert testing.difference(plain, run) < 1e-9
+
+
+def test_a_short_run_does_not_compile(early, monkeypatch):
+    monkeypatch.setattr(engine, "WORTH", 1e6)
+    clock = Waiting()
+    run = testing.run(ua.FedAvg(), "linear", rounds=6, callbacks=[clock], **RUN)
+    assert all(clock.early) and clock.settled == [False] * 3 + [True] * 3
+    assert not any(step.beside for step in run.engine.steps_made)
+
+
+def test_a_step_that_cannot_be_compiled_stays(early, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", fails)
+    run = testing.run(ua.FedAvg(), "linear", rounds=7, callbacks=[Waiting()], **RUN)
+    assert run.engine.notes == ["the steps were not compiled: no compiler here"] and run.engine.settled
+    plain = testing.run(ua.FedAvg(), "linear", rounds=7, **{**RUN, "engine": "sequential"})
+    assert testing.difference(plain, run) < 1e-9
+
+
+def test_the_end_of_a_run_cancels_its_compiler(early, monkeypatch):
+    ended, interval = [], sys.getswitchinterval()
+
+    def slow(*_):
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.append(sys.getswitchinterval())
+
+    monkeypatch.setattr("unalike.engines.batched.step.Step.warm", slow)
+    run = testing.run(ua.FedAvg(), "linear", rounds=5, callbacks=[Waiting(wait=False)], **RUN)
+    (compilation,) = (step.beside for step in run.engine.steps_made)
+    compilation.wait(30)
+    assert compilation.done and compilation.step is None and not compilation.error
+    assert len(ended) == 1 and sys.getswitchinterval() == interval
+
+
+def test_the_pace_of_a_run(monkeypatch):
+    now = iter([10.0, 15.0, 16.0, 18.0, 20.0])
+    monkeypatch.setattr(beside.time, "perf_counter", lambda: next(now))
+    pace = beside.Pace()
+    pace.rounds = 100
+    for round in (0, 0, 1, 2):
+        pace.begin(round)
+        assert not pace.known and pace.left == 0
+    pace.begin(3)
+    assert pace.known and pace.left == 97 * 1.0  # the quickest round so far
+    pace.begin(4)
+    assert pace.left == 96 * 1.0
+    pace.rounds = 0
+    assert pace.left == float("inf")
+
+
+def test_what_the_first_round_waits_for(early):
+    job = testing.run(ua.FedAvg(), "linear", rounds=0, **RUN).engine.job
+    assert "takes longer" in Batched(job, compile=True).waits
+    assert not Batched(job, compile=False).waits and not ua.engines.ENGINES["batched"](job).waits
+    assert not Batched(job, compile=True).early
