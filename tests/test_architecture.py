@@ -51,6 +51,7 @@ MAY = {
         "models",
         "nn",
         "training",
+        "trees",
         "data",
     },
     "config": BASE

@@ -32,6 +32,7 @@ from unalike.methods import CLASSES, METHODS
 from unalike.nn import layout
 from unalike.nn import task as model
 from unalike.run import callbacks, sampling
+from unalike.run import forests as _forests  # noqa: F401 (by it, trees.fit grows trees through a channel)
 from unalike.run.callbacks import JSONL, Callback, MLflow, Progress, StopAt, TensorBoard, WandB
 from unalike.run.deploy import load_model
 from unalike.run.predict import Prediction, Predictor

@@ -12,6 +12,7 @@ from unalike.trees.forest import PARTS, as_tensors, stacked
 
 LOADERS = {"breast cancer": load_breast_cancer, "wine": load_wine, "diabetes": load_diabetes}
 SMALL = ua.HistBoost(trees=2, depth=3, bins=16)
+X = torch.zeros(3, 2)
 
 
 def table(name):
@@ -80,6 +81,38 @@ def test_columns_are_drawn_as_in_the_pooled_run():
     method = ua.HistBoost(trees=2, depth=2, bins=8, columns=0.2)
     run = ua.simulate(None, fed, method, rounds=2, seed=7, engine="sequential")
     assert same(run, ua.trees.fit(method, fed, seed=7)) and not same(run, ua.trees.fit(method, fed, seed=8))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_rows_are_drawn_by_each_client_and_at_once_as_by_messages(engine):
+    fed = table("breast cancer").split("lognormal:1.0", 4, seed=0)
+    method = ua.HistBoost(trees=2, depth=2, bins=8, rows=0.5)
+    run, model = ua.simulate(None, fed, method, rounds=2, seed=7, engine=engine), ua.trees.fit(method, fed, seed=7)
+    assert same(run, model) and not same(run, ua.trees.fit(method, fed, seed=8))
+    assert abs(model.all_trees[0].weight[1] / (0.25 * len(fed.train.y)) - 0.5) < 0.1  # second derivatives of 1/4
+
+
+def test_fit_through_a_channel():
+    fed = table("breast cancer").split("dirichlet:0.3", 5, seed=0, test=0.2)
+    model = ua.trees.fit(SMALL, fed, channel="secure-sum")
+    assert model.same(ua.trees.fit(SMALL, fed)) and model.run.history[-1]["bytes_up"] > 0
+    method, noise = ua.HistBoost(trees=1, depth=1, bins=4, whole=False), ua.channel.GaussianNoise(1.0)
+    noisy = ua.trees.fit(method, fed, channel=[ua.channel.Clip(100.0), noise])
+    assert noisy.run.history[-1]["epsilon"] > 0 and len(noisy.all_trees) == 1
+    for given, words in (
+        ((ua.trees.Boosting(trees=1), fed), "grown by a method"), ((SMALL, (X, X)), "must be a Federation"),
+    ):  # fmt: skip
+        with pytest.raises(ua.UnalikeError, match=words):
+            ua.trees.fit(*given, channel="secure-sum")
+    with pytest.raises(ua.UnalikeError, match="leave categories and validation out"):
+        ua.trees.fit(SMALL, fed, categories=[1], channel="secure-sum")
+
+
+def test_a_runs_forest_is_the_model_with_gains_and_weights():
+    fed = table("wine").split("iid", 3, seed=0)
+    assert ua.simulate(None, fed, SMALL, rounds=2, engine="sequential").forest.same(ua.trees.fit(SMALL, fed))
+    shipped = ua.simulate(None, fed, ua.TreeBagging(trees=2, depth=2), rounds=1, engine="sequential").forest
+    assert len(shipped.all_trees) == 6 and shipped.importance() == {}
 
 
 def test_a_client_that_stayed_away_comes_back():

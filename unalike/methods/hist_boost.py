@@ -28,7 +28,7 @@ from torch import Tensor
 from unalike.contract import Answer, Cohort, Field, Fields, Me, Server
 from unalike.trees import client, stack
 from unalike.trees.fit import allowed_columns
-from unalike.trees.forest import as_tensors, instruction, stacked
+from unalike.trees.forest import ABOUT, PARTS, as_tensors, instruction, stacked
 from unalike.trees.grow import Growth
 from unalike.trees.growing import Growing
 
@@ -36,6 +36,7 @@ from unalike.trees.growing import Growing
 @dc.dataclass(frozen=True)
 class HistBoost(Growing):
     name = "hist-boost"
+    parts = (*PARTS, *ABOUT)
 
     @property
     def cells(self) -> int:

@@ -51,6 +51,9 @@ from unalike.run.server_work import ServerWork
 from unalike.run.settings import RunSettings
 from unalike.run.spending import LASTING, Exhausted, SampleSpending, Spending, chosen_noise, drawing
 from unalike.training.settings import LocalTraining
+from unalike.trees.fit import column_names
+from unalike.trees.forest import boosted
+from unalike.trees.model import Boosted
 
 # file in the run's folder: how features were prepared
 PREPARATION = "preparation.json"
@@ -707,6 +710,14 @@ class Run:
                 if name in tensors:
                     value.copy_(tensors[name])
         return module.eval()
+
+    @property
+    def forest(self) -> Boosted | None:
+        """The trees that the run has grown, with cuts, gains and names of columns; None where its method grows none."""
+        values = self.server.values
+        if self.method.network != "forest" or "cuts" not in values:
+            return None
+        return boosted(values, self.data.classes, column_names(self.data, len(values["cuts"])))
 
     def predict(
         self, x: Any, client: int | str | None = None, architecture: str | None = None

@@ -1,12 +1,12 @@
 """Grow trees on a federation whose rows are all here, or on one table: sums of whole numbers are the same either way.
 
 This is the quick path of a simulation. `ua.simulate(None, fed, ua.HistBoost(...))` sends messages and gives the same
-bits, through any channel; so do real clients.
+bits, through any channel; so do real clients. `fit(..., channel=...)` goes that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,32 +32,42 @@ def fit(
     categories: Sequence[int] = (),
     validation: tuple[Any, Any] | None = None,
     names: Sequence[str] | None = None,
+    channel: Any = None,
 ) -> Boosted:
     """Return boosted trees for a `Federation`, or a pair (x, y) of one table; missing values are NaN.
 
     categories: columns whose values are numbers of categories, from 0; validation: (x, y) that `patience` looks at (of
-    a federation, its clients' validation split, if not given).
+    a federation, its clients' validation split, if not given); channel: stages between clients and the server's sums,
+    such as "secure-sum": trees then grow by messages, and the run, with bytes and perhaps ε, is the model's `run`.
     """
+    if channel:
+        return _through(settings, data, seed, channel, (categories, validation, names))
     x, y, classes, found = _rows(data)
     validation = found if validation is None else _pair(*validation)
-    named = list(names) if names is not None else _names(data, x.shape[1])
+    named = list(names) if names is not None else column_names(data, x.shape[1])
     flags = torch.zeros(x.shape[1], dtype=torch.bool)
     flags[list(categories)] = True
     check_categories(x, flags, settings.bins, named)
     base = start_margin(settings, classes, int(exact.fixed(y.double()).sum()), len(y))
     model = Boosted(pooled_cuts(x, settings.bins), flags, classes, base, [], named)
-    return boost(settings, model, model.codes(x), y, seed, validation)
+    return boost(settings, model, model.codes(x), y, seed, validation, _sizes(data))
 
 
 def boost(
-    settings: Boosting, model: Boosted, codes: Tensor, y: Tensor, seed: int = 0, validation: Any = None
+    settings: Boosting,
+    model: Boosted,
+    codes: Tensor,
+    y: Tensor,
+    seed: int = 0,
+    validation: Any = None,
+    sizes: np.ndarray | None = None,
 ) -> Boosted:
-    """Add trees to a model whose cuts are known."""
+    """Add trees to a model whose cuts are known; sizes: how many of the rows each client has, where clients draw."""
     rows = Rows(codes, model.bins, model.categories)
     margin, watch = model.start(len(y)), Watch(settings, model, validation)
     for number in range(settings.trees):
         own = exact.derivatives(margin, y, model.classes)
-        drawn = drawn_rows(settings, seed, number, len(y))
+        drawn = drawn_rows(settings, seed, number, len(y), sizes)
         own = own if drawn is None else own * drawn[:, None, None]
         allowed = drawn_columns(settings, seed, number, codes.shape[1])
         grown = []
@@ -121,12 +131,17 @@ def allowed_columns(settings: Boosting, order: np.ndarray) -> Tensor:
     return out
 
 
-def drawn_rows(settings: Boosting, seed: int, number: int, rows: int) -> Tensor | None:
-    """Return 1 for rows that tree `number` learns from and 0 for others; None where it learns from all."""
+def drawn_rows(settings: Boosting, seed: int, number: int, rows: int, sizes: np.ndarray | None = None) -> Tensor | None:
+    """Return 1 for rows that tree `number` learns from and 0 for others; None where it learns from all. sizes: of
+    clients, which draw among their own rows (`Growing.derived`)."""
     if settings.rows == 1:
         return None
-    key = torch.tensor(draws.key(seed, number, "rows of a tree"))
-    return (draws.uniform(key, (rows,), torch.float64) < settings.rows).to(torch.int64)
+    if sizes is None:
+        key = torch.tensor(draws.key(seed, number, "rows of a tree"))
+        return (draws.uniform(key, (rows,), torch.float64) < settings.rows).to(torch.int64)
+    keys = torch.from_numpy(draws.client_keys(seed, number, "draws 0", np.arange(len(sizes))))
+    own = [draws.KeyedDraws(key).uniform("rows", (int(n),)) for key, n in zip(keys, sizes, strict=True)]
+    return (torch.cat(own) < settings.rows).to(torch.int64)
 
 
 def start_margin(settings: Boosting, classes: int | None, label: int, size: int) -> float:
@@ -134,6 +149,30 @@ def start_margin(settings: Boosting, classes: int | None, label: int, size: int)
     if settings.base is not None or classes is not None:
         return settings.base or 0.0
     return label / exact.SCALE / max(1, size)
+
+
+# ---------------------------------------------------------------- by messages
+
+Grower = Callable[[Any, Any, int, Any], Boosted]  # method, federation, seed, channel
+_growers: list[Grower] = []
+
+
+def by_messages(grower: Grower) -> Grower:
+    """Take `grower` for trees that grow by messages: runs stand above this folder, which cannot import them."""
+    _growers[:] = [grower]
+    return grower
+
+
+def _through(settings: Boosting, data: Any, seed: int, channel: Any, more: tuple[Any, Any, Any]) -> Boosted:
+    categories, validation, names = more
+    if len(categories) or validation is not None:
+        raise UnalikeError(
+            "Through a channel there are the clients' own rows alone: leave categories and validation out (clients' "
+            "validation split: data.split(..., validation=0.2))."
+        )
+    model = _growers[0](settings, data, seed, channel)
+    model.names = list(names) if names is not None else model.names
+    return model
 
 
 # ---------------------------------------------------------------- what is given
@@ -159,7 +198,13 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return x, y.float().double() if y.is_floating_point() else y.to(torch.int64)
 
 
-def _names(data: Any, columns: int) -> list[str] | None:
+def _sizes(data: Any) -> np.ndarray | None:
+    """Return how many rows each client has; None for one table."""
+    return None if isinstance(data, tuple | list) else data.train.sizes
+
+
+def column_names(data: Any, columns: int) -> list[str] | None:
+    """Return what the columns of a federation are called, where it says so."""
     preparation, schema = getattr(data, "preparation", None), getattr(data, "schema", None)
     found = preparation.features if preparation is not None else schema.features if schema is not None else None
     return list(found) if found is not None and len(found) == columns else None

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from unalike.nn.layout import Layout
 from unalike.trees.bins import FARTHEST
 from unalike.trees.grow import Growth
+from unalike.trees.model import ARRAYS, Boosted
 from unalike.trees.tree import LEAF, Tree
 
 PARTS = ("column", "bin", "missing_left", "value")  # of a forest: [rounds, outputs, places] each
-KINDS = (torch.int32, torch.int32, torch.bool, torch.float64)
+ABOUT = ("gain", "weight")  # what a server that grows trees knows of them besides
+KINDS = dict(zip((*PARTS, *ABOUT), (torch.int32, torch.int32, torch.bool, *[torch.float64] * 3), strict=True))
 
 
-def no_trees(outputs: int, depth: int) -> dict[str, Tensor]:
+def no_trees(outputs: int, depth: int, parts: Sequence[str] = PARTS) -> dict[str, Tensor]:
     """Return a forest without trees."""
-    shape = 0, outputs, 2 << depth
-    return {name: torch.zeros(shape, dtype=kind) for name, kind in zip(PARTS, KINDS, strict=True)}
+    return {name: torch.zeros(0, outputs, 2 << depth, dtype=KINDS[name]) for name in parts}
 
 
 def classes_of(layout: Layout) -> int | None:
@@ -40,8 +44,19 @@ def instruction(growth: Growth, level: int) -> dict[str, Tensor]:
 
 def as_tensors(tree: Tree) -> dict[str, Tensor]:
     """Return a tree as a forest has it."""
-    whole = {name: torch.from_numpy(getattr(tree, name)).to(torch.int32) for name in ("column", "bin")}
-    return {**whole, "missing_left": torch.from_numpy(tree.missing_left), "value": torch.from_numpy(tree.value)}
+    return {name: torch.from_numpy(getattr(tree, name)).to(kind) for name, kind in KINDS.items()}
+
+
+def boosted(values: Mapping[str, Any], classes: int | None, names: Sequence[str] | None = None) -> Boosted:
+    """Return the trees that a server has as a model; values: the server's, by name."""
+    none = torch.zeros_like(values["value"])  # (of trees that clients grew the server knows no gain)
+    arrays = {name: values.get(name, none).cpu().numpy().astype(kind) for name, kind in ARRAYS.items()}
+    rounds, outputs, _ = none.shape
+    tree = lambda *at: Tree(**{name: part[at].copy() for name, part in arrays.items()})  # noqa: E731
+    trees = [[tree(number, output) for output in range(outputs)] for number in range(rounds)]
+    cuts = values["cuts"].cpu().float()
+    plain = torch.zeros(len(cuts), dtype=torch.bool)
+    return Boosted(cuts, plain, classes, float(values["base"]), trees, list(names) if names else None)
 
 
 def stacked(parts: list[dict[str, Tensor]], rounds: bool = False) -> dict[str, Tensor]:

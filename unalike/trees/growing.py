@@ -6,6 +6,7 @@ No method by itself: see hist_boost.py and tree_bagging.py.
 from __future__ import annotations
 
 import dataclasses as dc
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class Growing(Boosting, Method):
     needs_model = False
     network = "forest"
     one_network = "grows one forest for all"
+    parts: ClassVar[tuple[str, ...]] = PARTS  # of the forest, that the server keeps
 
     def network_options(self) -> dict[str, int]:
         return {"trees": self.trees, "depth": self.depth}
@@ -105,13 +107,13 @@ class Growing(Boosting, Method):
         label, size = (int(self.total(first, name)) for name in ("label", "size"))
         base = start_margin(self, classes_of(server.layout), label, size)
         server.base = torch.tensor(base, dtype=torch.float64)
-        self.write(server, no_trees(self.trees_a_round(server.layout), self.depth))
+        self.write(server, no_trees(self.trees_a_round(server.layout), self.depth, self.parts))
 
     def round(self, server: Server, cohort: Cohort) -> None:
         if server.stopped or server.count >= self.trees:
             return
         grown = self.grown(server, cohort)
-        self.write(server, {name: torch.cat([server.values[name], grown[name]]) for name in PARTS})
+        self.write(server, {name: torch.cat([server.values[name], grown[name]]) for name in self.parts})
         if self.patience is not None:
             self.watch(server, cohort)
 
@@ -125,7 +127,8 @@ class Growing(Boosting, Method):
 
     def write(self, server: Server, forest: dict[str, Tensor]) -> None:
         """Let these be the server's trees, and write them into the model."""
-        server.column, server.bin, server.missing_left, server.value = (forest[name] for name in PARTS)
+        for name in self.parts:
+            setattr(server, name, forest[name])
         server.count = len(server.value)
         server.w = written(server.w, server.layout, forest, server.cuts, float(server.base))
 
@@ -137,7 +140,7 @@ class Growing(Boosting, Method):
             server.best, server.best_count = loss, server.count
         if server.count - server.best_count >= self.patience:  # type: ignore[operator]
             server.stopped = True
-            self.write(server, {name: server.values[name][: server.best_count] for name in PARTS})
+            self.write(server, {name: server.values[name][: server.best_count] for name in self.parts})
 
     # ---- whole numbers on their way
 

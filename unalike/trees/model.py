@@ -26,7 +26,7 @@ ARRAYS = {"column": np.int64, "bin": np.int64, "missing_left": bool, "gain": flo
 @dc.dataclass
 class Boosted:
     """Trees of every round, one or one a class; the cuts of the columns, which of them are categories, and where
-    margins begin. classes: None for a number to predict."""
+    margins begin. classes: None for a number to predict; run: the run that grew them by messages, if one did."""
 
     cuts: Tensor
     categories: Tensor
@@ -34,6 +34,7 @@ class Boosted:
     base: float = 0.0
     trees: list[list[Tree]] = dc.field(default_factory=list)
     names: list[str] | None = None
+    run: Any = dc.field(default=None, repr=False, compare=False)
 
     @property
     def bins(self) -> int:
@@ -166,7 +167,3 @@ class Boosted:
             return cls.from_plain(json.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UnalikeError(f"{path} cannot be read as trees: {line_of(error)}.") from error
-
-
-def _tree(plain: dict[str, Any]) -> Tree:
-    return Tree(**{name: np.array(plain[name], kind) for name, kind in ARRAYS.items()})
