@@ -63,7 +63,7 @@ MAY = {
     "vertical": BASE
     | {"crypto", "trees", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},
-    "report": BASE | {"settings", "results", "metrics", "config", "run", "contract"},
+    "report": BASE | {"settings", "results", "metrics", "config", "run", "contract", "trees"},
     "comparison": BASE | {"settings", "methods", "report", "results", "metrics", "config", "run", "nn", "data"},
     "reproduce": BASE
     | {"settings", "report", "results", "metrics", "config", "run", "engines", "contract", "nn", "data"},

@@ -581,3 +581,17 @@ def test_damaged_records_leave_the_rest(tmp_path):
     (tmp_path / "r/record/last.json").write_text("[]")
     run = content(report.write(tmp_path / "r"))["runs"][0]
     assert run["values"] is None and run["y"]["test_accuracy"]
+
+
+def test_views_of_trees_become_plain_words_and_whole_trees():
+    """The file is somebody else's: what is no tree is left out, and nothing is drawn that has no end."""
+    from unalike.report import forest
+
+    good = {"title": "Tree 1", "nodes": [[1, "age ≤ 3", 2.5, True], [2, -0.5], [3, 0.25]]}
+    bad = [
+        {"nodes": [[1, "a", 1.0, True], [2, 0.1]]}, {"nodes": [[1, float("nan")]]}, {"nodes": [[0, 1.0]]}, {"nodes": 3},
+        {"nodes": [[1, 0.5], [7, 0.5]]}, {"nodes": [[1, 0.5, 3]]}, 7, {"nodes": [[1 << 40, 0.5]]},
+    ]  # fmt: skip
+    given = {"who": 3, "trees": "many", "shares": [{"of": "x", "rows": [["a", 0.5], ["b", "c"], [1, 2, 3]]}, 5]}
+    (view,) = forest.shown([{**given, "drawn": [*bad, good]}, None, "no"])
+    assert view == {"who": "3", "trees": None, "shares": [{"of": "x", "rows": [["a", 0.5]]}], "drawn": [good]}

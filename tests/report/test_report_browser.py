@@ -494,3 +494,25 @@ def test_a_vertical_run_on_wide_and_narrow_pages(chromium: Browser, tmp_path):
         cells = chromium.run("[...document.querySelectorAll('#sees tbody tr')].map(r => r.innerText).join(' ')")
         assert "the labels: the sign of a row's number is its label" in cells
         assert not chromium.troubles()
+
+
+def test_boosted_trees_are_drawn_as_far_as_one_may_see_them(chromium, tmp_path):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(120, 4)).astype(np.float32)
+    y = ((x[:, 0] > 0) & (x[:, 3] > 0)).astype(int)
+    parties = ua.vertical.Parties.from_arrays({"bank": x[:, :2], "shop": x[:, 2:]}, y, test=0.2)
+    method = ua.vertical.SecureBoost(trees=2, depth=2, bins=8, cipher="none")
+    ua.vertical.fit(method, parties, epochs=2, folder=tmp_path / "v")
+    view = tmp_path / "v" / "bank" / "forest.json"
+    view.write_text(view.read_text().replace("column 0", HOSTILE))
+    page = opened(chromium, tmp_path / "v")
+    shown = text(page, "#trees")
+    assert "what bank may see" in shown and "what shop may see" in shown and HOSTILE in shown
+    assert page.run("document.querySelectorAll('#trees svg.tree').length") == 2
+    assert page.run("document.querySelector('#clients')") is None  # parties are no clients
+    fed = ua.Federation.from_arrays([(x[:60], y[:60]), (x[60:], y[60:])])
+    ua.simulate(None, fed, ua.HistBoost(trees=2, depth=2, bins=8), rounds=2, engine="sequential", folder=tmp_path / "h",
+                callbacks=[report.Record()])  # fmt: skip
+    page = opened(chromium, tmp_path / "h")
+    leaves = page.run("[...document.querySelectorAll('#trees svg.tree')].map(s => s.querySelectorAll('.dot').length)")
+    assert len(leaves) == 2 and min(leaves) >= 3 and "share of all gain" in text(page, "#trees")

@@ -177,6 +177,12 @@ class Preparation:
         center, scale = (torch.tensor(v, dtype=torch.float64, device=x.device) for v in (self.center, self.scale))
         return self._finish(x, (x.double() - center) / scale)
 
+    def raw(self, feature: int, value: float) -> float:
+        """Return what a prepared value was before; one that clients made by numbers of their own stays as it is."""
+        if self.own or feature >= len(self.center):
+            return value
+        return value * self.scale[feature] + self.center[feature]
+
     def apply_columns(self, columns: Columns, train: Columns) -> Columns:
         """Return a split with prepared features; `train` has the raw training rows of the same clients."""
         x = self._own(columns, train) if self.own else self.apply(columns.x)

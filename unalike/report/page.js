@@ -931,6 +931,87 @@ function drawClusters(host, label, found, who, order) {
   host.replaceChildren(canvas);
 }
 
+// ---------------------------------------------------------------- boosted trees
+
+function trees() {
+  const able = data.groups.map(g => [g.label, data.runs[g.runs[0]]]).filter(([, run]) => Array.isArray(run.forest));
+  if (!able.length) return;
+  const node = section("trees", "Trees", "A tree is read from left to right. The upper way is taken where the words at a split are true, the lower one where they are not; the number at the end is what the tree adds to a row's margin.");
+  for (const [label, run] of able) for (const found of run.forest) node.append(...treeFigures(label, found));
+}
+
+function treeFigures(label, found) {
+  const whose = found.who ? `${label}, what ${found.who} may see` : label;
+  const count = found.trees === null ? "" : ` ${FORMAT.count(found.trees)} ${found.trees === 1 ? "tree" : "trees"}.`;
+  const bars = found.shares.filter(s => s.rows.length).map(shares => {
+    const host = el("div", {});
+    drawn(host, () => drawShares(host, shares));
+    return el("figure", {}, host, behind(shares.of, () => [["name", shares.of], shares.rows.map(([name, v]) => [name, FORMAT.percent(v)])]));
+  });
+  const few = found.drawn.length && found.drawn.length < found.trees ? ` The first ${found.drawn.length} are drawn.` : "";
+  return [el("h3", { class: "after" }, whose), el("p", { class: "lead" }, `${count}${few}`), el("div", { class: "pair" }, bars), ...found.drawn.map(treeFigure)];
+}
+
+function drawShares(host, shares) {
+  const width = host.clientWidth, row = 20, height = row * shares.rows.length + 26;
+  const most = Math.max(...shares.rows.map(([, v]) => v)) || 1, left = Math.min(190, width * .42), room = width - left - 58;
+  const svg = el("svg", { class: "plot s0", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${shares.of}; the table below has the numbers.` },
+    el("text", { x: 0, y: 13 }, shares.of));
+  shares.rows.forEach(([name, v], k) => {
+    const y = 24 + row * k, long = Math.floor(left / 6.6);
+    svg.append(el("text", { x: left - 8, y: y + 12, "text-anchor": "end" }, name.length > long ? `${name.slice(0, long - 1)}…` : name, el("title", {}, name)),
+      el("rect", { class: "rect", x: left, y: y + 2, width: Math.max(1, v / most * room), height: row - 6, rx: 2 }),
+      el("text", { x: left + v / most * room + 6, y: y + 12 }, FORMAT.percent(v)));
+  });
+  host.replaceChildren(svg);
+}
+
+function treeFigure(tree) {
+  const host = el("div", {});
+  drawn(host, () => drawTree(host, tree));
+  const rows = () => tree.nodes.map(([place, words, gain, above]) => typeof words === "number" ? [String(place), "leaf", FORMAT.plain(words), "", ""]
+    : [String(place), words, "", gain === null ? "–" : FORMAT.plain(gain), above ? "upper" : "lower"]);
+  return el("figure", { class: "after" }, el("figcaption", {}, el("b", {}, tree.title)), scrolling("free", host),
+    behind(`${tree.title}: the children of place k are 2k (upper) and 2k + 1 (lower)`, () => [["place", "asked", "adds", "gain", "way without a value"], rows()]));
+}
+
+// Leaves are rows, levels are columns; a box too narrow for all levels scrolls.
+function drawTree(host, tree) {
+  const nodes = new Map(tree.nodes.map(node => [node[0], node])), at = new Map();
+  const depth = Math.max(...tree.nodes.map(([place]) => Math.floor(Math.log2(place))));
+  const step = Math.max(132, (host.clientWidth - 96) / Math.max(1, depth)), row = 19;
+  let leaves = 0;
+  const put = place => {
+    const level = Math.floor(Math.log2(place)), x = 12 + level * step;
+    const leaf = typeof nodes.get(place)[1] === "number";
+    const y = leaf ? 16 + row * leaves++ : (put(2 * place) + put(2 * place + 1)) / 2;
+    at.set(place, [x, y]);
+    return y;
+  };
+  put(1);
+  const width = Math.ceil(12 + depth * step + 78), height = Math.ceil(row * leaves + 14);
+  const svg = el("svg", { class: "tree", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${tree.title}: ${leaves} leaves; the table below has all splits.` });
+  for (const [place, [x, y]] of at) {
+    if (place === 1) continue;
+    const [px, py] = at.get(place >> 1);
+    svg.append(el("path", { class: "way", d: `M${px.toFixed(1)} ${py.toFixed(1)}V${y.toFixed(1)}H${x.toFixed(1)}` }));
+  }
+  for (const [place, [x, y]] of at) {
+    const [, words, gain, above] = nodes.get(place);
+    if (typeof words === "number") {
+      const kind = words < 0 ? "s1" : "s0";
+      svg.append(el("g", { class: kind }, el("circle", { class: "dot", cx: x, cy: y, r: 3.5 }), el("text", { x: x + 8, y: y + 4 }, `${words > 0 ? "+" : words < 0 ? "−" : ""}${FORMAT.plain(Math.abs(words))}`)));
+      continue;
+    }
+    const long = Math.floor((step - 14) / 6.6), cut = Math.max(words.lastIndexOf(" ≤ "), words.lastIndexOf(" is not "));
+    const end = cut < 0 ? "" : words.slice(cut); // a long name is cut, a number never
+    const short = words.length > long ? `${words.slice(0, Math.max(3, long - 1 - end.length))}…${end}` : words;
+    svg.append(el("g", {}, el("circle", { class: "knot", cx: x, cy: y, r: 3 }), el("text", { class: "asked", x: x + 7, y: y + 4 }, short),
+      el("title", {}, `${words}?${gain === null ? "" : ` Gain ${FORMAT.plain(gain)}.`} A row without the value goes ${above ? "up" : "down"}.`)));
+  }
+  host.replaceChildren(svg);
+}
+
 // ---------------------------------------------------------------- drift
 
 function drift() {
@@ -1133,6 +1214,7 @@ clients();
 classes();
 labels();
 clusters();
+trees();
 drift();
 parties();
 privacy();

@@ -22,7 +22,7 @@ from unalike.files import read_plain
 from unalike.metrics import names
 from unalike.metrics.lines import choose, is_finite, is_number, thin, traffic
 from unalike.metrics.names import Number
-from unalike.report import parties, record
+from unalike.report import forest, parties, record
 from unalike.results.evidence import REFERENCES
 from unalike.run.folder import FREE, read_rounds
 from unalike.settings.toml import flatten
@@ -75,6 +75,7 @@ def read(folders: list[Path]) -> dict[str, Any]:
             **_values(run, share),
             "by_class": run.last.get("by_class"),
             "clusters": _clusters(run) if run in firsts else None,
+            "forest": run.forest if run in firsts else None,
             "features": _features(run) if run in firsts and run.who.get("client") else [],
         }
         for run in begun
@@ -125,6 +126,15 @@ class RunFiles:
             return str(self.config["vertical"].get("method", "vertical"))
         table = self.config.get("method", {})
         return str(table.get("name") or self.facts.get("method", {}).get("name") or "fedavg")
+
+    @property
+    def forest(self) -> list[Any] | None:
+        """Return what may be seen of boosted trees: one view, or of a vertical run one per party that is here."""
+        names = self.config["vertical"].get("parties") if self.is_vertical else None
+        folders = [str(name) for name in names or [] if str(name) == Path(str(name)).name]
+        views = [_json(self.path / name / forest.FILE) for name in folders]
+        given = self.last.get("forest")
+        return forest.shown([*views, *(given if isinstance(given, list) else [])]) or None
 
     @property
     def reference(self) -> bool:

@@ -5,7 +5,7 @@
                     the rounds 1, 3, 10, 30, 100, ... the clients' mean features as two principal components; each
                     client's cluster if the method has clusters
     last.json       the same two components after the last round; recall, precision and F1 of every class; the tree
-                    of clusters
+                    of clusters; boosted trees (`unalike.trees.picture`)
 
 Lines after the checkpoint from which a run continues are dropped, as in rounds.jsonl: a resumed run leaves the same
 bytes as one that was never stopped. At most 2,000 clients are recorded.
@@ -30,6 +30,7 @@ from unalike.metrics.lines import thin
 from unalike.run.callbacks import Callback
 from unalike.run.clusters import planted
 from unalike.run.folder import read_rounds
+from unalike.trees import picture
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -88,6 +89,7 @@ class Record(Callback):
     def on_end(self, run: Run) -> None:
         with run.home("Record").writing():
             last = {"round": run.rounds_done, **_features(run, self.ids), **_by_class(run), **_tree(run)}
+            last |= _forest(run)
             replace(self.path / LAST, json.dumps(last).encode())
 
 
@@ -105,6 +107,14 @@ def _tree(run: Run) -> dict[str, Any]:
     """Return the splits that a method has made: round, node, its two new nodes, members (see CFL)."""
     tree = run.server.values.get("tree")
     return {"tree": [row[:4] for row in tree]} if isinstance(tree, list) and tree else {}
+
+
+def _forest(run: Run) -> dict[str, Any]:
+    """Return what the page shows of boosted trees, in the units of the table that they were grown on."""
+    model, preparation = run.forest, run.data.preparation
+    if model is None:
+        return {}
+    return {"forest": [picture.view(model) if preparation is None else picture.view(model, preparation.raw)]}
 
 
 def pack(values: np.ndarray) -> str:

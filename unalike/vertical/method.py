@@ -8,6 +8,7 @@ at their own place, on their own columns (`me.x`). `sends` declares everything t
 from __future__ import annotations
 
 import dataclasses as dc
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from unalike.errors import UnalikeError, either, unknown
 from unalike.settings import knobs
 from unalike.settings.typed import WORDS
+from unalike.trees.picture import Unit
 from unalike.vertical.fields import Field
 from unalike.vertical.losses import Loss, task_of
 
@@ -105,6 +107,11 @@ class Vertical:
     def start(self, me: Me) -> None:
         """Make a party's part of the model."""
         raise NotImplementedError
+
+    def view(self, me: Me, names: Sequence[str], features: Sequence[str], unit: Unit) -> dict[str, Any] | None:
+        """Return what a party may see of trees; None of a model that has none. names: of all parties, where it knows
+        them; features: of its columns; unit: a prepared value of one in its own unit."""
+        return None
 
     def begin(self, guest: Me, hosts: Hosts) -> None:
         """Do what comes before the first batch, also of a continued run: hand out keys."""

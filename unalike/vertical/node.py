@@ -26,6 +26,7 @@ from unalike.errors import UnalikeError
 from unalike.files import replace
 from unalike.messages import wire
 from unalike.text import listed
+from unalike.trees.picture import FILE
 from unalike.vertical import psi, sums
 from unalike.vertical.fields import check, check_rows, function_of
 from unalike.vertical.method import Me, Vertical, built, kept, put_back
@@ -87,6 +88,7 @@ class Node:
         self.preparation: Preparation | None = None
         self.noise = Noise()
         self.about: dict[str, Any] = {}
+        self.others: list[str] = []  # at the guest: the hosts' names
 
     # ---- requests
 
@@ -306,12 +308,25 @@ class Node:
         }  # fmt: skip
         return wire.encode(about, kept(self.method, self.me))
 
+    def view(self) -> dict[str, Any] | None:
+        """Return what this party may see of trees, for its report; None of a model that has none."""
+        assert self.method is not None and self.me is not None
+        schema, ready = self.table.schema if self.table else None, self.preparation
+        known = list((ready.features if ready else schema.features if schema else None) or [])
+        known += [f"column {k}" for k in range(len(known), self.me.columns)]
+        for flag, name in enumerate(reversed(self.about.get("flags") or []), 1):
+            known[-flag] = f"{name} missing"
+        unit = ready.raw if ready else lambda column, value: value
+        return self.method.view(self.me, [self.name, *self.others], known, unit)
+
     def save(self, epoch: int) -> None:
         """Keep this party's part of the model of an epoch, and forget older ones."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         replace(self.folder / f"epoch-{epoch}.share", self.share(epoch))
+        if (view := self.view()) is not None:
+            replace(self.folder / FILE, json.dumps(view).encode())
         for file in self.folder.glob("epoch-*.share"):
             if (number := epoch_of(file)) is not None and number <= epoch - KEPT:
                 file.unlink(missing_ok=True)

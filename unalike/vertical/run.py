@@ -143,6 +143,7 @@ class Session:
         self._check_batches(columns)
         self.me = self._guest(outputs)
         self.guest.me, self.guest.method = self.me, self.method
+        self.guest.others = [link.name for link in self.links]
         self.guest.about = base | {"index": 0, "flags": self.flags, "target": self.target, "task": self.loss.task}
         self.method.start(self.me)
         self.hosts = Hosts(

@@ -22,6 +22,7 @@ protocol only. `cipher="none"` is for experiments: hosts see derivatives, and so
 from __future__ import annotations
 
 import dataclasses as dc
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,7 @@ from unalike.settings.knobs import knob
 from unalike.trees import bins as cutting
 from unalike.trees import exact
 from unalike.trees.fit import drawn_columns, drawn_rows, start_margin
+from unalike.trees.picture import Unit
 from unalike.trees.settings import Boosting
 from unalike.trees.table import Rows
 from unalike.trees.tree import LEAF
@@ -45,6 +47,7 @@ from unalike.vertical.fields import Field, answer
 from unalike.vertical.joint_tree import JointTree
 from unalike.vertical.method import Me, Vertical
 from unalike.vertical.pairs import Clear, Encrypted, Owned, Width
+from unalike.vertical.tree_view import guest_view, host_view
 
 CIPHERS = ("paillier", "ou", "none")
 ORDER = 2  # bytes of a node's number in a message
@@ -120,6 +123,9 @@ class SecureBoost(Boosting, Vertical):
         if not me.count:
             x = torch.where(me.present[rows][:, None], me.x[rows].float(), torch.nan)
             me.cuts, me.coded = cutting.pooled_cuts(x, self.bins), None
+
+    def view(self, me: Me, names: Sequence[str], features: Sequence[str], unit: Unit) -> dict[str, Any]:
+        return guest_view(me, names, features, unit) if me.is_guest else host_view(me, features)
 
     # ---- a host
 
