@@ -29,7 +29,7 @@ STAGES = {  # stages, and whether the limit holds for them
     "half": ("half", False),
     "random 1 %": ("randomk:0.01", False),
     "sparse ternary 1 %": ("stc:0.01", False),
-    "local noise": ("clip:1.0,local-noise:1.0", False),
+    "local noise": ("clip:1.0,local-noise:0.001", False),
     "secure sum": ("secure-sum", True),
     "secure sum of 8 bits": ("quantise:8:0.1,secure-sum", True),
     "all of it": ("topk:0.1,clip:1.0,quantise:8,noise:1.0", False),

@@ -358,6 +358,29 @@ def test_a_picture_goes_across_rows_that_begin_alike():
     assert not pictures.across(SimpleNamespace(table=table, paper=paper, shown=lambda: cells), rows[:1])
 
 
+def test_a_picture_of_one_number_against_another():
+    rows = [define.Row(f"mnist-{k}", "MNIST, x", ({"label": f"<{k}> bits"},), None, {}, "mnist") for k in (1, 8)]
+    fields = {"id": "t", "title": "", "methods": ["a", "b"], "measures": ["final test_accuracy", "sent"], "seeds": 1}
+    table = define.Table(rows=rows, across="bits", against_second=True, **fields)
+    paper = SimpleNamespace(methods={"a": {"label": "A"}, "b": {"label": "B"}})
+    numbers = {("a", 0): (50.0, 10.0), ("a", 1): (90.0, 1000.0), ("b", 0): (70.0, 100.0), ("b", 1): (80.0, None)}
+    cells = [measure.Cell(rows[k], method, measure.measure(name), None, {0: value} if value else {}, [], 1)
+             for (method, k), pair in numbers.items()
+             for name, value in zip(table.measures, pair, strict=True)]  # fmt: skip
+    svg = pictures.against(SimpleNamespace(table=table, paper=paper, shown=lambda: cells), rows)
+    points = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="4" fill="(.*?)"><title>(.*?)<', svg)
+    places = {words: (float(x), float(y)) for x, y, _, words in points}
+    assert [*places] == [
+        "A, &lt;1&gt; bits",
+        "A, &lt;8&gt; bits",
+        "B, &lt;1&gt; bits",
+    ]  # what lacks a number is not shown
+    (x1, y1), (x2, y2), (x3, y3) = places.values()
+    assert x3 - x1 == pytest.approx(x2 - x3, abs=0.2) and x1 < x3 < x2  # decades are equally wide
+    assert y1 > y3 > y2 and ">1000<" in svg
+    assert not pictures.against(SimpleNamespace(table=table, paper=paper, shown=lambda: cells[:2]), rows)
+
+
 def test_what_a_client_sends():
     assert measure.measure("sent").of({"up": 6500, "participants": 5}, None) == pytest.approx(1.3)
     assert measure.measure("sent").of({"up": 0, "participants": 0}, None) == 0.0  # a last round without clients

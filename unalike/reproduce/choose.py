@@ -103,7 +103,9 @@ def choose(paper: Paper, row: Row, queue: Queue) -> dict[str, Any]:
             lambda job: queue.results.found.get(job.key),
         )
         choice["steps"] += [_chosen(step, trials, queue.results) for step, trials in zip(steps, tried, strict=True)]
-    queue.results.add(queue.table, choice)
+    queue.results.look()
+    if known(paper, row, queue.results) is None:  # another process may have written it meanwhile
+        queue.results.add(queue.table, choice)
     return choice
 
 

@@ -88,6 +88,7 @@ class Table:
     figure: bool = False  # the paper draws it and prints no numbers
     # what differs between rows with the same beginning, if a picture spans them
     across: str = ""
+    against_second: bool = False  # the picture shows the first number against the second, not across rows
 
     @property
     def all_seeds(self) -> range:

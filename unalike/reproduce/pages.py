@@ -242,7 +242,10 @@ def _section(found: Found, docs: Path) -> str:
     parts += [f"- {claim.words}" for claim in found.claims if claim.margins]
     shown = [*{cell.row.id: cell.row for cell in found.shown()}.values()]
     for name, some in pictures.groups(table, shown).items():
-        image = pictures.across(found, some) if table.across else pictures.curves(found, some[0])
+        if table.against_second:
+            image = pictures.against(found, some)
+        else:
+            image = pictures.across(found, some) if table.across else pictures.curves(found, some[0])
         if image:
             file = f"{found.paper.id}-{table.id}-{name}.svg"
             save(docs / "images" / file, image)

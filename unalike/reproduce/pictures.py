@@ -79,6 +79,28 @@ def across(found: Found, rows: Sequence[Row]) -> str:
     return _picture(found, series, values, (-0.3, len(rows) - 0.7), below, title)
 
 
+def against(found: Found, rows: Sequence[Row]) -> str:
+    """Return a picture of the table's first number against its second one, which may span decades: one point per row
+    and method."""
+    up, along = (measure.measure(text) for text in found.table.measures[:2])
+    means = {(cell.row.id, cell.method, cell.measure): cell.mean for cell in found.shown()}
+    points = []
+    for method in found.table.methods:
+        for row in rows:
+            x, y = means.get((row.id, method, along)), means.get((row.id, method, up))
+            if x and y is not None:
+                points.append((method, row, x, y))
+    if len(points) < 2:
+        return ""
+    ticks = _doubling(min(x for _, _, x, _ in points), max(x for _, _, x, _ in points))
+    below = [(math.log10(tick), f"{tick:.5g}") for tick in ticks]
+    title = f"{up.words} against {along.words}: {rows[0].label.partition(', ')[0]}"
+    marks = [(method, math.log10(x), y, row.ends) for method, row, x, y in points]
+    series: dict[str, Points] = {method: [] for method in dict.fromkeys(method for method, *_ in points)}
+    ends = below[0][0], below[-1][0]
+    return _picture(found, series, [y for *_, y in points], ends, below, title, marks=marks)
+
+
 def _picture(
     found: Found,
     series: dict[str, Points],
@@ -88,8 +110,10 @@ def _picture(
     title: str,
     circles: dict[str, tuple[float, float]] | None = None,
     diamonds: dict[str, tuple[float, float]] | None = None,
+    marks: Sequence[tuple[str, float, float, str]] = (),
 ) -> str:
-    """Return lines as SVG. values: what must be visible; ends: of the horizontal axis; below: the labels under it."""
+    """Return lines as SVG. values: what must be visible; ends: of the horizontal axis; below: the labels under it;
+    marks: single points of a method, and what a browser says of each when the mouse is over it."""
     ticks = _ticks(min(values), max(values))
     low, high = ticks[0], ticks[-1]
     labels = {method: found.paper.methods[method]["label"] for method in series}
@@ -108,11 +132,21 @@ def _picture(
         out.append(f'<text x="{LEFT - 4}" y="{y + 4:.1f}" text-anchor="end">{value:.5g}</text>')
     for at, text in below:
         x, _ = place(at, low)
-        out.append(f'<text x="{x:.1f}" y="{HIGH - 28}" text-anchor="middle">{escape(text)}</text>')
+        lines = text.split(", ")  # a long label has several lines
+        for k, line in enumerate(lines):
+            y = HIGH - 28 + 11 * k - 3 * (len(lines) > 1)
+            out.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{escape(line)}</text>')
     for k, (method, points) in enumerate(series.items()):
         colour, label = COLOURS[k % len(COLOURS)], escape(labels[method])
         path = "L".join("{:.1f} {:.1f}".format(*place(*point)) for point in points)
-        out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        out += [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>'] if points else []
+        own = [(*place(x, y), words) for owner, x, y, words in marks if owner == method]
+        for n, (x, y, words) in enumerate(own):
+            hover = f"<title>{label}, {escape(words)}</title>"
+            out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}">{hover}</circle>')
+            if k == 0:  # the first method's points are named, aslant: some lie close together
+                turned = f"translate({x + (-7, 7)[n % 2]:.1f} {y + (-5, 8)[n % 2]:.1f}) rotate(30)"
+                out.append(f'<text transform="{turned}" text-anchor="{("end", "start")[n % 2]}">{escape(words)}</text>')
         out.append(f'<text x="{LEFT + PLOT + 20}" y="{20 + 15 * k}" fill="{colour}">{label}</text>')
         mark = f'fill="white" stroke="{colour}" stroke-width="2"'
         if circles and method in circles:
