@@ -107,7 +107,8 @@ def test_several_seeds_of_one_run(tmp_path, monkeypatch, capsys):
     assert code == 0 and "mean ± standard deviation over 2 seeds" in out and "test accuracy" in out
     lines = [json.loads(Path(f"r/seed{s}/rounds.jsonl").read_text().splitlines()[-1]) for s in (0, 1)]
     values = [line["test_accuracy"] for line in lines]
-    assert f"{sum(values) / 2:.4f}" in out and values[0] != values[1]
+    assert f"{100 * sum(values) / 2:.2f} % ± {100 * abs(values[0] - values[1]) / 2**0.5:.2f}" in out
+    assert values[0] != values[1]
     tables = [config.read(f"r/seed{s}/config.toml") for s in (0, 1)]
     assert all(t["run"]["seed"] == t["data"]["seed"] for t in tables)
     code, out, _ = do(capsys, f"run {SMALL} --seeds 5, --folder j --json")
@@ -124,6 +125,13 @@ def test_fedsgd_is_understood_and_said(tmp_path, monkeypatch, capsys):
     mine, theirs = (Path(f"{name}/rounds.jsonl").read_text().splitlines() for name in "ab")
     keep = lambda line: {k: v for k, v in json.loads(line).items() if not k.startswith("seconds")}  # noqa: E731
     assert [keep(line) for line in mine] == [keep(line) for line in theirs]
+    Path("sgd.toml").write_text(
+        '[data]\nname = "digits"\n[method]\nname = "fedsgd"\n[local]\nlr = 0.3\n[run]\nrounds = 1\n'
+    )
+    tables = config.read("sgd.toml")
+    assert tables["method"] == {"name": "fedavg"} and tables["local"] == {"steps": 1, "batch_size": "full", "lr": 0.3}
+    code, _, said = do(capsys, "run sgd.toml --folder c")
+    assert code == 0 and "fedsgd is run as fedavg" in " ".join(said.split())
     code, _, said = do(capsys, "compare fedsgd --data digits")
     assert code == 2 and "fedsgd is fedavg with one step on the full batch" in said
 

@@ -18,6 +18,7 @@ from unalike import config, report
 from unalike.cli import show
 from unalike.errors import UnalikeError
 from unalike.metrics.names import NUMBERS
+from unalike.results.evidence import figure, gap
 from unalike.text import size, span
 
 METHODS: list[dict[str, Any]] = [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.1}, {"name": "scaffold"}]
@@ -64,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     rows = []
     for name, summary in results.items():
         sent = size(summary["bytes_up"] + summary["bytes_down"])
-        scores = [f"{summary['final'][number.key]:.3f}" for number in SHOWN]
+        scores = [figure(number.unit, [summary["final"][number.key]]) for number in SHOWN]
         rows.append([name, *scores, sent, span(summary["seconds"])])
     columns = ["method", *(number.short for number in SHOWN), "bytes", "time"]
     print(f"\naccuracy after {args.rounds} rounds, 10 of 50 clients in each")
@@ -94,8 +95,12 @@ def _clear(settings: dict[str, dict[str, Any]]) -> None:
 def verdict(accuracy: dict[str, float]) -> tuple[bool, str]:
     """Return whether the result is as expected, and the sentences that report it."""
     lead = accuracy["scaffold"] - accuracy["fedavg"]
-    expected = f"Expected: all at least {LEARNED} on the test set, SCAFFOLD at least {AHEAD} ahead of FedAvg."
+    points = gap("percent", lead, [LEARNED])
+    expected = (
+        f"Expected: all at least {figure('percent', [LEARNED])} on the test set, SCAFFOLD at least "
+        f"{gap('percent', AHEAD, [LEARNED])} ahead of FedAvg."
+    )
     if min(accuracy.values()) >= LEARNED and lead >= AHEAD:
-        return True, f"As expected: SCAFFOLD is {lead:.3f} ahead of FedAvg on data this skewed.\n\n{expected}"
-    got = ", ".join(f"{name} {value:.3f}" for name, value in accuracy.items())
+        return True, f"As expected: SCAFFOLD is {points} ahead of FedAvg on data this skewed.\n\n{expected}"
+    got = ", ".join(f"{name} {figure('percent', [value])}" for name, value in accuracy.items())
     return False, f"NOT as expected: {got}.\n\n{expected}"

@@ -33,9 +33,9 @@ from unalike.comparison.jobs import with_seed
 from unalike.config import defaults, flags
 from unalike.data import Federation
 from unalike.errors import UnalikeError
-from unalike.metrics.names import of, score_in
+from unalike.metrics.names import Number, of, score_in
 from unalike.report import Record
-from unalike.results import stats
+from unalike.results.evidence import figure
 from unalike.run.callbacks import LOGS, Callback, log
 from unalike.run.run import Run
 from unalike.settings import typed
@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
 def _one(args: argparse.Namespace, tables: dict[str, dict[str, Any]]) -> int:
     settings = config.absolute(tables)
     settings, notes, data = with_defaults(args, settings)
-    notes += [flags.FEDSGD] if flags.is_fedsgd(args.settings) else []
+    notes += [config.FEDSGD] if flags.is_fedsgd(args.settings) or config.is_fedsgd(args.file) else []
     if args.dry_run:
         return dry_run(settings, args)
     # the loopback engine prepares features by messages
@@ -151,11 +151,15 @@ def _spread(summaries: list[dict[str, Any]], home: str) -> str:
     rows = []
     for name in names:
         values = [final[name] for final in finals if final.get(name) is not None]
-        spread = f" ± {stats.deviation(values):.4f}" if len(values) > 1 else ""
-        rows.append([name.replace("_", " "), f"{stats.mean(values):.4f}{spread}"])
+        rows.append([name.replace("_", " "), _figure(of(name), values)])
     title = f"after {summaries[0]['rounds']} rounds, mean ± standard deviation over {len(summaries)} seeds"
     look = f"the runs are in {show.near(home)}; unalike report {show.near(home)} shows them"
     return "\n".join([show.table([], rows, title), look])
+
+
+def _figure(number: Number, values: list[float]) -> str:
+    """Return the mean and spread of a result: a share in percent with two decimals, any other number with four."""
+    return figure(number.unit, values, digits=2 if number.unit == "percent" else 4)
 
 
 def with_defaults(
@@ -288,10 +292,11 @@ def report(run: Run, folder: str, as_json: bool) -> None:
     # squared percentage points, of numbers that are not in points
     squared = {k for k in found if k.endswith("_pp2") and of(k, run.numbers).unit != "pp²"}
     private = {k for k in found if "epsilon" in k}  # ε is printed below the table, with its meaning
-    rows = [[k.replace("_", " "), f"{v:.4f}"] for k, v in found.items() if k not in squared | private]
+    shown = [k for k in found if k not in squared | private]
+    rows = [[k.replace("_", " "), _figure(of(k, run.numbers), [found[k]])] for k in shown]
     if score := score_in(chosen, run.numbers):
         name = f"{score.key.replace('_', ' ')} of round {chosen['round']}, best on validation"
-        rows.append([name, f"{chosen[score.key]:.4f}"])
+        rows.append([name, _figure(score, [chosen[score.key]])])
     ways = [way for way in ("down", "up", "peer") if f"bytes_{way}" in summary]
     rows += [[f"bytes {way}", size(summary[f"bytes_{way}"])] for way in ways]
     if summary.get("bytes_up_plain", summary["bytes_up"]) != summary["bytes_up"]:

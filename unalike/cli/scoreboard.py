@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from unalike.cli import show
 from unalike.comparison.jobs import Job, Watch
 from unalike.metrics.names import Number, numbers, score_in
 from unalike.results.evidence import Outcome, figure, last
@@ -163,5 +164,4 @@ def _figure(value: float, score: Number | None) -> str:
 def _words(line: dict[str, Any] | None, score: Number | None) -> str:
     if line is None or score is None:
         return "done"
-    whose = " on own data" if score.key.startswith("clients") else ""
-    return f"{score.name} {_figure(line[score.key], score)}{whose}"
+    return show.headline(score, line[score.key])

@@ -27,7 +27,8 @@ from rich.tree import Tree
 from unalike import config
 from unalike.channel import Sight
 from unalike.metrics.lines import traffic
-from unalike.metrics.names import score_in
+from unalike.metrics.names import Number, score_in
+from unalike.results.evidence import figure
 from unalike.run.callbacks import Callback
 from unalike.run.run import Run
 from unalike.text import size, span
@@ -109,6 +110,12 @@ def prose(text: str) -> str:
 
     blocks = [b.splitlines() if b.startswith(" ") else [b] for b in text.split("\n\n")]
     return "\n\n".join("\n".join(map(fill, lines)) for lines in blocks)
+
+
+def headline(score: Number, value: float) -> str:
+    """Return a score in words, as the report and the verdict show it: "accuracy 83.0 %"."""
+    whose = " on own data" if score.key.startswith("clients") else ""
+    return f"{score.name} {figure(score.unit, [value])}{whose}"
 
 
 def sights(rows: Sequence[Sight]) -> list[dict[str, str]]:
@@ -225,7 +232,7 @@ class Live(Callback):
         left = spent / rounds * (run.rounds - done)
         self.bytes += traffic(line)
         if score := score_in(line, run.numbers):
-            self.score = f"{score.name} {line[score.key]:.3f}  "
+            self.score = f"{headline(score, line[score.key])}  "
         ending = f"{span(left)} left" if done < run.rounds else f"in {span(now - self.began)}"
         epsilon = line.get("epsilon_pld", line.get("epsilon"))
         privacy = "" if epsilon is None else f"ε {epsilon:.3g}  "

@@ -49,7 +49,7 @@ from unalike.config.build import (
     network_names,
 )
 from unalike.config.channels import channel_tables, channel_text, find_stage, make_channel, stage_settings
-from unalike.config.checks import absolute, check, load_toml, population, read, read_tables
+from unalike.config.checks import FEDSGD, absolute, check, is_fedsgd, load_toml, population, read, read_tables
 from unalike.config.json_schema import schema
 from unalike.config.runner import run
 from unalike.config.tables import (
@@ -74,6 +74,7 @@ from unalike.config.user_files import code_in, from_file, is_file, own_method
 __all__ = [
     "ENGINE",
     "FACTS",
+    "FEDSGD",
     "IN_COMMON",
     "MODELS_TABLE",
     "NAMES",
@@ -90,6 +91,7 @@ __all__ = [
     "every",
     "find_stage",
     "from_file",
+    "is_fedsgd",
     "is_file",
     "joined",
     "load_toml",

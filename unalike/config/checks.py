@@ -36,6 +36,8 @@ from unalike.run.sampling import sampling
 from unalike.settings import typed
 from unalike.settings.knobs import check as check_value
 
+FEDSGD = "fedsgd is run as fedavg with one step on all samples of a client (--steps 1 --batch-size full)"
+
 
 def read(path: str | Path, allow_code: bool | Collection[Path] = False) -> dict[str, dict[str, Any]]:
     """Return the checked tables of a TOML file; allow_code: as in `read_tables`."""
@@ -99,7 +101,22 @@ def shape(config: dict[str, Any], where: str = "The config") -> dict[str, dict[s
     tables = {name: dict(config.get(name, {})) for name in TABLES} | networks
     if stages is not None:
         tables["run"][CHANNEL] = stages
-    return tables
+    return _without_fedsgd(tables)
+
+
+def _without_fedsgd(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Replace FedSGD by FedAvg with one step on the full batch; settings that the file has are kept."""
+    if tables["method"].get("name") != "fedsgd":
+        return tables
+    local = {} if {"steps", "epochs"} & set(tables["local"]) else {"steps": 1}
+    method = {**tables["method"], "name": "fedavg"}
+    return {**tables, "method": method, "local": {"batch_size": "full", **local, **tables["local"]}}
+
+
+def is_fedsgd(path: str | Path | None) -> bool:
+    """Return whether a config file asks for FedSGD."""
+    method = load_toml(path).get("method") if path else None
+    return isinstance(method, dict) and method.get("name") == "fedsgd"
 
 
 def _check_networks(tables: dict[str, dict[str, Any]]) -> None:

@@ -100,9 +100,6 @@ def _is_value(word: str, name: str, switches: set[str]) -> bool:
     return not word.startswith("-") or word[1:2].isdigit() or word[1:2] == "."
 
 
-FEDSGD = "fedsgd is run as fedavg with one step on all samples of a client (--steps 1 --batch-size full)"
-
-
 def is_fedsgd(given: list[Given]) -> bool:
     """Return whether flags ask for FedSGD, which is FedAvg with one step on the full batch."""
     return any(name in ("method", "method.name") and text == "fedsgd" for name, text in given)

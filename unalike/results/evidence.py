@@ -33,11 +33,11 @@ def places(unit: str, values: Sequence[float]) -> int:
     return max(0, (3 if size >= 1 else 2) - math.floor(math.log10(size)))
 
 
-def figure(unit: str, values: Sequence[float], spread: bool = True) -> str:
+def figure(unit: str, values: Sequence[float], spread: bool = True, digits: int | None = None) -> str:
     """Return the mean of values as text, with the standard deviation if there are several: "83.8 % ± 1.2", "0.0123 ±
-    0.0004"."""
+    0.0004". digits: decimals, by default as many as the values deserve."""
     scale = 100 if unit == "percent" else 1
-    digits = 1 if unit == "percent" else places(unit, values)
+    digits = digits or (1 if unit == "percent" else places(unit, values))
     deviation = stats.deviation(values) if spread else None
     sign = " %" if unit == "percent" else ""
     end = "" if deviation is None else f" ± {scale * deviation:.{digits}f}"
