@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,10 +188,28 @@ def graphed(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The compiler's advice about settings that `precision` has already decided is not the user's business."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """The compiler's advice about settings that `precision` has already decided is not the user's business. Two threads
+    may be in here: the filters are those of the process, and the last one puts them back."""
+    with _filters.lock:
+        if not _filters.inside:
+            _filters.before = warnings.catch_warnings()
+            _filters.before.__enter__()
+            warnings.simplefilter("ignore")
+        _filters.inside += 1
+    try:
         yield
+    finally:
+        with _filters.lock:
+            _filters.inside -= 1
+            if not _filters.inside:
+                _filters.before.__exit__(None, None, None)
+
+
+class _filters:
+    """How many are in `quiet`, and the filters that were there before."""
+
+    lock, inside = threading.Lock(), 0
+    before: warnings.catch_warnings
 
 
 def at_work(steps: np.ndarray) -> np.ndarray:
