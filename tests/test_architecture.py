@@ -64,7 +64,8 @@ MAY = {
     | {"crypto", "trees", "settings", "contract", "channel", "messages", "nn", "data", "run", "network"},
     "results": BASE | {"metrics", "contract"},
     "report": BASE | {"settings", "results", "metrics", "config", "run", "contract", "trees"},
-    "comparison": BASE | {"settings", "methods", "report", "results", "metrics", "config", "run", "nn", "data"},
+    "comparison": BASE
+    | {"settings", "methods", "report", "results", "metrics", "config", "run", "engines", "nn", "data"},
     "reproduce": BASE
     | {"settings", "report", "results", "metrics", "config", "run", "engines", "contract", "nn", "data"},
     "testing": {"run", "methods", "models", "contract", "training", "data"},

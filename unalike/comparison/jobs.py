@@ -1,21 +1,23 @@
 """The runs of a comparison: settings completed from the data, tried before anything is written, then run or continued.
 
 Every run is an ordinary run folder. A finished one is read, a half-finished one continues from its checkpoint; since a
-resumed run is bit-identical, a comparison that was killed and started again ends with the same numbers.
+resumed run is bit-identical, a comparison that was killed and started again ends with the same numbers (to rounding
+where runs share a stack, and others stand beside them then).
 """
 
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unalike import config, report
-from unalike.comparison import tune
+from unalike.comparison import stacks, tune
 from unalike.config import defaults
 from unalike.data import Columns, Federation
 from unalike.errors import Diverged, UnalikeError
@@ -314,16 +316,31 @@ def _written(folder: Path) -> dict[str, Any] | None:
 def make(jobs: Sequence[Job], watch: Watch, guess: bool = True) -> dict[tuple[str, int], Outcome]:
     """Run every job and return its outcome, by the arm's name and the seed; with `guess` also the constant guess's, by
     `guess_of` its case."""
-    out = {}
-    for job, fed in _with_data(jobs):
-        done = finished(job, fed)
-        outcome = done or _run(job, fed, watch)
-        out[job.arm.name, job.seed] = outcome
-        key = guess_of(job.arm.case), job.seed
-        if guess and key not in out and (found := _guess(job, fed, outcome.metrics)):
-            out[key] = found
-        watch.done(job, outcome, fresh=done is None)
+    out: dict[tuple[str, int], Outcome] = {}
+    left, data = [*jobs], stacks.Kept()
+    while left:
+        job = left.pop(0)
+        done = finished(job, data.of(job.tables))
+        group = [job] if done else [job, *_beside(job, left, data)]
+        outcomes = (
+            [done] if done else stacks.together([functools.partial(_run, j, data, watch) for j in group], job.tables)
+        )
+        for one, outcome in zip(group, outcomes, strict=True):
+            out[one.arm.name, one.seed] = outcome
+            key = guess_of(one.arm.case), one.seed
+            if guess and key not in out and (found := _guess(one, data.of(one.tables), outcome.metrics)):
+                out[key] = found
+            watch.done(one, outcome, fresh=done is None)
+        left = [other for other in left if other not in group]
     return out
+
+
+def _beside(job: Job, others: Sequence[Job], data: stacks.Kept) -> list[Job]:
+    """Return the unfinished runs among these that go into one stack with this one."""
+    alike = [other for other in others if stacks.kind(other.tables) == stacks.kind(job.tables)]
+    if not alike or not stacks.fits(job.tables, data.of(job.tables)):
+        return []
+    return [other for other in alike[: data.most - 1] if not finished(other, data.of(other.tables))]
 
 
 def guess_of(case: str) -> str:
@@ -344,15 +361,6 @@ def _guess(job: Job, fed: Federation, metrics: dict[str, bool]) -> Outcome | Non
     except UnalikeError:
         return None
     return Outcome(job.seed, [{"round": 0, **line}], metrics=metrics)
-
-
-def _with_data(jobs: Sequence[Job]) -> Iterator[tuple[Job, Federation]]:
-    """Yield each job with its data; consecutive jobs with the same data share them."""
-    table, fed = None, None
-    for job in jobs:
-        if job.tables["data"] != table or fed is None:
-            table, fed = job.tables["data"], config.make_data(job.tables["data"])
-        yield job, fed
 
 
 def finished(job: Job, fed: Federation) -> Outcome | None:
@@ -377,12 +385,13 @@ def _checkpoint(folder: Path) -> int | None:
     return None if manifest is None else int(manifest["round"])
 
 
-def _run(job: Job, fed: Federation, watch: Watch) -> Outcome:
+def _run(job: Job, data: stacks.Kept, watch: Watch, member: Any = None) -> Outcome:
+    fed, options = data.of(job.tables), {"member": member} if member else {}
     callbacks = [report.Record(), *watch.callback(job)]
     try:
         # the same numbers on every machine, and the pooled reference is much faster on a busy one
         with one_thread():
-            run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed)
+            run = config.run(job.tables, callbacks=callbacks, resume=True, federation=fed, **options)
     except Diverged as error:
         there = _written(job.folder)
         known = {} if there is None else from_facts(there[config.FACTS])

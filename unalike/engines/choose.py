@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +22,7 @@ from unalike.errors import EngineRefused, unknown
 from unalike.settings.knobs import check
 from unalike.settings.typed import words
 
+SKEWED = 4  # times the mean size of clients: with a client above it, several runs in a stack gain nothing
 ENGINES: dict[str, type[Engine]] = {e.name: e for e in (Sequential, Workers, Batched, Loopback, Ray, Flower)}
 OPTIONS = {option: setting for engine in ENGINES.values() for option, setting in engine.options().items()}
 
@@ -32,7 +34,8 @@ def choose_engine(
     used. With the option `member` the run shares its stacks with others (batched/lockstep.py)."""
     options = dict(options)
     member = options.pop("member", None)
-    engine, reason = _choose(name, job, cohort, options, rounds, taken)
+    runs = 1 if member is None else member.runs
+    engine, reason = _choose(name, job, cohort * runs, options, rounds, taken)
     engine.planned = rounds
     return (engine if member is None else member.wrap(engine)), reason
 
@@ -75,6 +78,13 @@ def heavy(module: nn.Module) -> tuple[bool, bool]:
     kinds = (nn.RNNBase, nn.modules.conv._ConvNd)
     recurrent, convolution = (any(isinstance(layer, kind) for layer in module.modules()) for kind in kinds)
     return recurrent, convolution
+
+
+def stacks_pay(model: nn.Module, sizes: np.ndarray) -> bool:
+    """Return whether several runs in one stack pay off: the model is tiny, of a kind that is fast in stacks, and no
+    client is far larger than the others, so that it would be alone for most of the steps."""
+    tiny = sum(p.numel() for p in model.parameters()) <= TINY
+    return tiny and not any(heavy(model)) and bool(sizes.max() <= SKEWED * sizes.mean())
 
 
 def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, Any]]:

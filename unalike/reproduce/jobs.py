@@ -24,7 +24,7 @@ import torch
 from unalike import config
 from unalike.data.federation import Federation
 from unalike.engines.batched.lockstep import Member, together
-from unalike.engines.choose import TINY, heavy
+from unalike.engines.choose import stacks_pay
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.files import Company
 from unalike.metrics.names import score_in
@@ -44,8 +44,6 @@ BESIDE = "beside.jsonl"
 # settings in which runs of one stack may differ
 LOOSE = {"data": "seed", "run": "seed", "local": "lr", "model": "sigma"}
 STACK_BYTES = 1 << 30  # most bytes of all data in a stack
-# if the largest client exceeds the mean by this factor, stacking several runs gains nothing
-SKEWED = 4
 
 
 class OutOfTime(Exception):
@@ -235,13 +233,10 @@ class Queue:
 
     def _stacks(self, job: Job, fed: Federation) -> bool:
         """Return whether stacking several runs pays off: the model is tiny, and of a kind that is fast in stacks."""
-        tables, sizes = self.placed(job), fed.train.sizes
-        # for most of the steps only the largest clients are at work
-        skewed = sizes.max() > SKEWED * sizes.mean()
-        if skewed or config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
+        tables = self.placed(job)
+        if config.MODELS_TABLE in tables or tables["run"].get("engine", "auto") not in ("auto", "batched"):
             return False
-        model = config.make_model(config.check(tables)["model"], fed, 0)
-        return not any(heavy(model)) and sum(p.numel() for p in model.parameters()) <= TINY
+        return stacks_pay(config.make_model(config.check(tables)["model"], fed, 0), fed.train.sizes)
 
     def data(self, job: Job) -> Federation:
         """Return the job's data; cached for the next job."""

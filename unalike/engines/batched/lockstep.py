@@ -75,6 +75,11 @@ class Member(Engine):
         # its own share of the last answer, in seconds
         self.share = 0.0
 
+    @property
+    def runs(self) -> int:
+        """Return how many runs were started together."""
+        return len(self.lockstep.members)
+
     def wrap(self, engine: Engine) -> Engine:
         """Return this member in front of a run's engine, or the engine itself if it makes no stacks."""
         if not isinstance(engine, Batched):
