@@ -112,6 +112,46 @@ def test_with_too_few_left_the_round_is_void(stage, who, people):
         served(settings_of(rounds=1), Direct(people, at(stage, who, None)))
 
 
+def first_time(stage, who, exchange=0):
+    """Lose some clients' answers in one stage, the first time only."""
+    seen = set()
+
+    def meddle(client, header, answer):
+        here = header.get("stage", header["kind"]) == stage and header.get("exchange", 0) == exchange
+        if here and client in who and client not in seen:
+            seen.add(client)
+            return None
+        return answer
+
+    return meddle
+
+
+@pytest.mark.parametrize("stage", ["key", "deal", "request"])
+def test_a_sum_that_is_void_before_it_was_opened_is_asked_for_again(stage, people):
+    """With new secrets, and everybody's state as before."""
+    said, link = [], Direct(people, first_time(stage, [1, 2]))
+    done = served(settings_of("scaffold", rounds=2), link, said)
+    assert torch.equal(done.server.w, simulated(settings_of("scaffold", rounds=2)).server.w)
+    assert len([line for line in said if "void" in line and line.endswith("It is asked for again.")]) == 1
+    attempts = [header["attempt"] for k, header in link.asked if k == 0 and header.get("stage") == "deal"]
+    assert len(attempts) == len(set(attempts)) == (2 if stage == "key" else 3)
+
+
+def test_a_later_exchange_of_a_round_is_not_asked_for_again(people):
+    """Clients have changed what they keep of this round."""
+    said = []
+    with refused("Round 1: .*void"):
+        served(settings_of("rfedavg-plus"), Direct(people, first_time("request", [1, 2], exchange=1)), said)
+    assert not any("asked for again" in line for line in said)
+
+
+def test_a_sum_that_clients_were_asked_to_open_is_not_asked_for_again(people):
+    said = []
+    with refused("Round 1: .*void"):
+        served(settings_of(rounds=1), Direct(people, first_time("open", [1, 2, 3])), said)
+    assert not any("asked for again" in line for line in said)
+
+
 @pytest.mark.parametrize("stage", ["deal", "request", "open"])
 def test_a_client_that_was_killed_and_started_again_is_back_in_the_next_round(stage, people, tmp_path, pairs):
     """Its secrets are gone with its memory: it is left out of this sum, and nothing of it can be opened."""

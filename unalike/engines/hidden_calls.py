@@ -18,7 +18,7 @@ from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
 from unalike.crypto.secure_sum import Void
 from unalike.engines.encrypted import EncryptedSums
-from unalike.engines.secure import Clients, HiddenSums, MaskedSums, Read, Requests
+from unalike.engines.secure import TRIES, Clients, HiddenSums, MaskedSums, Read, Requests
 from unalike.errors import UnalikeError
 
 
@@ -62,7 +62,10 @@ class HiddenCalls:
             common = shared_draws(job.seed, *when)
             return Summing(self.channel, job.summed_fields, job.method, common, call.told, clients)
 
-        found = self.sums.collect(when, [int(c) for c in ids], lambda n: slots(summing(n)), asked, read)
+        # a later exchange is not asked for again: the first try has changed what clients keep of this round
+        tries = TRIES if call.exchange == 0 else 1
+        clients = [int(c) for c in ids]
+        found = self.sums.collect(when, clients, lambda n: slots(summing(n)), asked, read, tries=tries)
         came = np.array(found.came)
         self._check(came, found.totals)
         return Outcome(
