@@ -57,7 +57,7 @@ function ticks(low, high, count) {
   const step = [1, 2, 2.5, 5, 10].find(m => m * power >= step0 * 0.999) * power;
   const out = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k += 1) out.push(Number((k * step).toPrecision(12)));
-  return out;
+  return out.length > 1 || count > 20 ? out : ticks(low, high, 2 * count);  // one number alone makes no axis
 }
 
 // ---------------------------------------------------------------- parts of a page
