@@ -232,6 +232,7 @@ def test_a_channel_its_bytes_and_who_sees_what(tmp_path):
     assert (through["epsilon"], through["delta"], plain["epsilon"]) == (2.5, 1e-5, None)
     assert ["the server", "topk:0.1"] in [row[:2] for row in through["sees"]] and plain["sees"][0][0] == "the server"
     assert "epsilon" in [column["key"] for column in data["summary"]["columns"]]
+    assert 2.5 in [row["cells"].get("epsilon", [None])[0] for row in data["summary"]["rows"]]  # one ε on the page
     assert "bytes_up_plain" not in [metric["key"] for metric in data["metrics"]]
 
 

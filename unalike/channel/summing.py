@@ -1,8 +1,9 @@
-"""What is summed in one exchange of a channel that hides replies: a reply as whole codes, and a sum as numbers again.
+"""The content of a sum in one exchange of a channel that hides replies: a reply as whole codes, and a sum as numbers
+again.
 
-A reply is a row of slots, one behind the other: its fields, BatchNorm's statistics, numbers of the stages' own, and
-some numbers about itself (`:loss`, `:trained`, `:samples`, `:count`, and under encryption tags). A code of b bits is
-summed over n clients modulo 2^(b + log2 n): slots with the same modulus are one vector, which is masked or encrypted.
+A reply is a row of slots, one after another: its fields, BatchNorm's statistics, the stages' own numbers, and some
+numbers about itself (`:loss`, `:trained`, `:samples`, `:count`, and under encryption tags). A code of b bits is summed
+over n clients modulo 2^(b + log2 n): slots with the same modulus are one vector, which is masked or encrypted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from unalike.contract import Field
 from unalike.crypto import ring, tags
 from unalike.errors import UnalikeError
 
-OWN = ":"  # prefix of slots that are no fields
+OWN = ":"  # prefix of slots that are not fields
 WHOLE = 62  # bits of the modulus in which fields of whole numbers are summed
 LOSS, TRAINED, SAMPLES, COUNT, EXTRA = ":loss", ":trained", ":samples", ":count", ":extra "
 TAG = ":tag "  # and its place: numbers that only clients make and look at, zero in a simulation
@@ -29,9 +30,9 @@ TAG = ":tag "  # and its place: numbers that only clients make and look at, zero
 
 @dc.dataclass(frozen=True)
 class Slot:
-    """A part of what is summed. count: of its numbers; bits: of a client's code; unit: what a code is worth; at: the
-    places of the numbers in the field, where not all travel; shape: of the field; whole: it is a field of whole
-    numbers, whose sum is read as it is."""
+    """A part of a sum. count: number of values; bits: of a client's code; unit: the value of a code of 1; at: the
+    positions of the values in the field, if not all travel; shape: of the field; whole: it is a field of whole numbers,
+    whose sum is read directly."""
 
     name: str
     count: int
@@ -43,7 +44,7 @@ class Slot:
 
 
 def grouped(slots: Sequence[Slot], clients: int) -> dict[int, list[Slot]]:
-    """Return the slots by the bits of the modulus in which they are summed over so many clients."""
+    """Return the slots by the bits of the modulus in which they are summed over `clients` clients."""
     out: dict[int, list[Slot]] = {}
     for slot in slots:
         out.setdefault(slot.bits + ring.carry_bits(clients), []).append(slot)
@@ -51,7 +52,7 @@ def grouped(slots: Sequence[Slot], clients: int) -> dict[int, list[Slot]]:
 
 
 def gathered(slots: Sequence[Slot], clients: int, codes: Mapping[str, Tensor]) -> dict[int, np.ndarray]:
-    """Return one client's codes as a vector for each modulus, int64, by its bits."""
+    """Return one client's codes as one int64 vector per modulus, by its bits."""
     return {
         bits: np.concatenate([codes[slot.name].reshape(-1).cpu().numpy() for slot in some])
         for bits, some in grouped(slots, clients).items()
@@ -59,7 +60,7 @@ def gathered(slots: Sequence[Slot], clients: int, codes: Mapping[str, Tensor]) -
 
 
 def parted(slots: Sequence[Slot], clients: int, totals: Sequence[np.ndarray]) -> dict[str, Tensor]:
-    """Return sums of residues, a vector for each modulus, as codes by slot, int64."""
+    """Return sums of residues, one vector per modulus, as codes by slot, int64."""
     out: dict[str, Tensor] = {}
     for (bits, some), total in zip(grouped(slots, clients).items(), totals, strict=True):
         codes = torch.from_numpy(ring.signed(ring.reduced(total, bits), bits))
@@ -68,12 +69,12 @@ def parted(slots: Sequence[Slot], clients: int, totals: Sequence[np.ndarray]) ->
 
 
 def tag_slots(count: int) -> list[Slot]:
-    """Return the slots of so many tags."""
+    """Return the slots of `count` tags."""
     return [Slot(f"{TAG}{place}", 1, tags.BITS) for place in range(count)]
 
 
 class Summing:
-    """One exchange. fields: of replies, as the server weighs them; common: what all draw alike; told: what the server
+    """One exchange. fields: of replies, with the server's weights; common: common draws; told: values that the server
     tells all; clients: how many take part in the sum."""
 
     def __init__(
@@ -93,7 +94,7 @@ class Summing:
     # ---- slots
 
     def slots(self, sent: Mapping[str, Tensor]) -> list[Slot]:
-        """Return the slots of replies with these fields; of the tensors only shape and kind are read."""
+        """Return the slots of replies with these fields; only shapes and dtypes of the tensors matter."""
         found = [self._slot(name, value) for name, value in sent.items()]
         own = [TRAINED, SAMPLES, COUNT, *(EXTRA + name for name in self.channel.extra)]
         loss = [] if self.channel.private else [Slot(LOSS, 1, self.stage.bits, self.unit)]
@@ -128,7 +129,7 @@ class Summing:
         return sum(self.stage.vector_bytes(sum(s.count for s in some), some[0].bits, self.clients) for some in groups)
 
     def opening_bytes(self, slots: Sequence[Slot], came: int) -> tuple[int, int]:
-        """Return the bytes, down and up, of opening the sum of so many, beside those of its replies."""
+        """Return the bytes, down and up, of opening the sum over `came` clients, beside those of its replies."""
         groups = grouped(slots, self.clients).items()
         opened = sum(ring.packed_bytes(sum(s.count for s in some), bits) for bits, some in groups)
         return self.stage.opening_bytes(self._vectors(slots), opened, came) if slots else (0, 0)
@@ -149,8 +150,8 @@ class Summing:
     def codes(
         self, slots: Sequence[Slot], up: Mapping[str, Tensor], way: Way, loss: np.ndarray, samples: np.ndarray
     ) -> dict[str, Tensor]:
-        """Return the codes of a stack of replies, int64 [c, count] by slot. up: as `weighed` gives them; way: that they
-        took through the stages."""
+        """Return the codes of a stack of replies, int64 [c, count] by slot. up: as `weighed` returns them; way: their
+        way through the stages."""
         device = next(iter(up.values())).device if up else torch.device("cpu")
         trained = ~np.isnan(loss)
         own = {
@@ -171,7 +172,7 @@ class Summing:
         return out
 
     def _coded(self, slot: Slot, values: Tensor, coded: bool = False) -> Tensor:
-        """Return values as whole numbers of the slot's unit; refuse what does not fit."""
+        """Return values as whole multiples of the slot's unit; refuse values that do not fit."""
         if not values.is_floating_point() or coded or slot.unit == 1.0:
             codes = values.to(torch.int64)
         else:

@@ -1,7 +1,7 @@
-"""A client's part in secure sums between machines: its key for a run, shares dealt and given back, an answer masked.
+"""A client's part in secure sums between machines: its key for a run, shares dealt and given back, a masked answer.
 
-Secrets live in memory only: a client that was started again takes part from the next sum on, and nobody can make it
-open what it sent before. Numbers of a message travel as tensors of bytes; nothing that a server says is believed.
+Secrets are kept in memory only: a restarted client takes part from the next sum on, and cannot be made to open what it
+sent before. Numbers of a message travel as tensors of bytes; everything a server says is checked.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from unalike.messages import wire
 
 # parts of a request: who takes part, their sealed shares, what tells one try of an exchange from another
 PRESENT, SHARES, ATTEMPT = ABOUT = "::present", "::shares", "::attempt"
-MASKED = "sum:"  # and a number: a masked or encrypted vector of a reply
-MOST = 100_000  # clients of a sum
+# prefix, before a number: a masked or encrypted vector of a reply
+MASKED = "sum:"
+MOST = 100_000  # most clients of a sum
 
 
 class Signer(Protocol):
@@ -37,24 +38,24 @@ class Signer(Protocol):
         ...
 
     def verify(self, public: str, data: bytes, signature: bytes) -> bool:
-        """Return whether the owner of a public key signed this; refuse a key that this client was not given."""
+        """Return whether the owner of a public key signed these bytes; refuse a key that this client was not given."""
         ...
 
 
 def label(run: str, round: int, exchange: int, attempt: str) -> bytes:
-    """Return what names one sum. attempt: drawn by the server, another one when it has to begin again."""
+    """Return the label of one sum. attempt: drawn by the server, anew if it has to begin again."""
     return f"{run} {round} {exchange} {attempt}".encode()
 
 
 def key_statement(run: str, client: int, key: bytes) -> bytes:
-    """Return what a client signs of its key for a run."""
+    """Return the statement that a client signs about its key for a run."""
     return f"unalike secure sum, key of client {client} in run {run}: ".encode() + key
 
 
 def bound(parts: Sequence[bytes]) -> bytes:
-    """Return what masks are bound to of a request in two parts: all that clients are told alike, and the names of what
-    each is told for itself. The model and its statistics must be among the first: a server that sends clients different
-    models could make the sum one client's."""
+    """Return the hash to which masks are bound: over the part of a request that is the same for all clients, and the
+    names of what each client gets for itself. The model and its statistics must be in the first: a server that sends
+    clients different models could isolate one client's reply in the sum."""
     if len(parts) != 2:
         raise UnalikeError(
             "A request for a secure sum has two parts: what all clients get, and what is a client's own."
@@ -71,7 +72,8 @@ Parts = Mapping[str, Tensor]
 class HidingClient:
     """One client's part in the sums of a run whose replies are hidden from the server.
 
-    stage: the run's, from which the rules of a sum follow; shares: of noise that a sum must have; say: tells the owner.
+    stage: the run's, which sets the rules of a sum; shares: of noise that a sum must have; say: called with messages
+    for the owner.
     """
 
     def __init__(
@@ -80,11 +82,11 @@ class HidingClient:
         self.run, self.client, self.say, self.least = run, client, say, max(stage.least, shares)
         self.tags = stage.tags
         self._when = (-2, -1)
-        self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # whose sums it has opened, by exchange
+        self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # the sums that it has opened, by exchange
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
-        """What the server may ask beside the reply itself."""
+        """Return the functions for requests beside the reply itself, by name."""
         raise NotImplementedError
 
     def answer(self, header: dict[str, Any], parts: Parts) -> bytes:
@@ -95,24 +97,24 @@ class HidingClient:
         return wire.encode({"kind": "reply", "run": self.run, "stage": stage}, self._stages[stage](header, parts))
 
     def clients(self, when: tuple[int, int], parts: Parts) -> int:
-        """Return how many clients take part in a sum. parts: of the request, what is about the sum."""
+        """Return how many clients take part in a sum. parts: of the request, about the sum."""
         raise NotImplementedError
 
     def hidden(
         self, when: tuple[int, int], asked: bytes, parts: Parts, slots: Sequence[Slot], codes: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return the codes of a reply as they travel. asked: stands for what all clients are told alike (`bound`);
-        parts: of the request, what is about the sum."""
+        """Return the codes of a reply in the form in which they travel. asked: a hash of what all clients are told
+        alike (`bound`); parts: of the request, about the sum."""
         raise NotImplementedError
 
     def remember(self, earlier: HidingClient) -> None:
-        """Take over which sums an earlier one has opened."""
+        """Take over the record of sums that an earlier object has opened."""
         self._sums = earlier._sums
 
     def _open_once(self, came: list[int]) -> None:
-        """Write down that the sum of these clients is opened. Refuse a second sum of one exchange over nearly the same:
-        this client's answer is the same in both, and their difference would be that of a few. A server that was killed
-        may ask once more."""
+        """Record that the sum over these clients is opened. Refuse a second sum of one exchange over nearly the same
+        clients: this client's answer is the same in both, and their difference would reveal a few. A server that was
+        killed may ask once more."""
         found, before = frozenset(came), self._sums.setdefault(self._when, set()) - {frozenset(came)}
         if len(before) > 1 or any(len(found ^ other) < self.least for other in before):
             raise UnalikeError(
@@ -123,8 +125,8 @@ class HidingClient:
 
 
 class SecureClient(HidingClient):
-    """One client's secrets for the secure sums of a run. signer: without one, keys of others are the server's word
-    (`loopback`)."""
+    """One client's secrets for the secure sums of a run. signer: without one, other clients' keys are taken on the
+    server's word (`loopback`)."""
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class SecureClient(HidingClient):
         return {"key": as_bytes(self._key.public), "signature": as_bytes(signature)}
 
     def _sign(self, statement: bytes) -> bytes:
-        """Return a signature; zeros where nobody looks at them."""
+        """Return a signature; zeros if nobody checks it."""
         return bytes(SIGNATURE) if self.signer is None else self.signer.sign(statement)
 
     def _statement(self, client: int, key: bytes) -> bytes:
@@ -170,7 +172,7 @@ class SecureClient(HidingClient):
         name = label(self.run, *when, attempt)
         group = Group(name, keys, self.stage.degree(len(clients)), self.stage.opening(len(clients)))
         if self._member is not None and self._member.group.digest == group.digest:
-            return self._dealt  # asked again: the same answer
+            return self._dealt  # asked again: same answer
         member = Member(self.client, self._key, group)
         self._check_keys(header, member, dict(zip(clients, rows(parts, "signatures", len(clients)), strict=True)))
         self._when, self._member = when, member
@@ -181,7 +183,7 @@ class SecureClient(HidingClient):
         return self._dealt
 
     def _check_keys(self, header: dict[str, Any], member: Member, signatures: Mapping[int, bytes]) -> None:
-        """Refuse a neighbour's key that is not signed with a signing key that this client accepts."""
+        """Refuse a neighbour's key unless it is signed with a signing key that this client accepts."""
         if self.signer is None:
             return
         public = header.get("public")
@@ -224,13 +226,13 @@ class SecureClient(HidingClient):
         return self._member
 
     def _agree(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
-        """Sign the list of those who came."""
+        """Sign the list of clients that came."""
         member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
         return {"signature": as_bytes(self._sign(member.statement(came)))}
 
     def _open(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
-        """Give the shares that open the sum of those who came."""
+        """Return the shares that open the sum over the clients that came."""
         member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
         if self.stage.agree and self.signer is not None:
@@ -255,7 +257,7 @@ def as_bytes(data: bytes) -> Tensor:
 
 
 def rows(parts: Parts, name: str, count: int, size: int | None = None) -> list[bytes]:
-    """Return the rows of a part as bytes; refuse another number of them, or another length."""
+    """Return the rows of a part as bytes; refuse another number or length."""
     value = parts.get(name)
     if value is None or value.dtype != torch.uint8 or value.dim() != 2 or value.shape[0] != count:
         raise UnalikeError(f"A message about a secure sum must have {count} rows of {name.strip(':')!r}.")
@@ -265,7 +267,7 @@ def rows(parts: Parts, name: str, count: int, size: int | None = None) -> list[b
 
 
 def octets(parts: Parts, name: str, size: int) -> bytes:
-    """Return a part as bytes, so many."""
+    """Return a part as `size` bytes."""
     value = parts.get(name)
     if value is None or value.dtype != torch.uint8 or value.dim() != 1 or len(value) != size:
         raise UnalikeError(f"A message about a secure sum must have {size} bytes of {name!r}.")
@@ -284,7 +286,7 @@ def numbers(parts: Parts, name: str) -> list[int]:
 
 
 def whole(header: Mapping[str, Any], name: str) -> int:
-    """Return a whole number that a message says."""
+    """Return a whole number from a message's header."""
     value = header.get(name)
     if type(value) is not int or not -1 <= value < 1 << 31:
         raise UnalikeError(f"A message about a secure sum must say its {name}.")

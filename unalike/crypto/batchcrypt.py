@@ -23,7 +23,7 @@ from unalike.errors import UnalikeError
 
 @dc.dataclass(frozen=True)
 class Packing:
-    """bits: of a code; clients: how many are summed at most; key_bits: of the Paillier key."""
+    """How codes are packed. bits: per code; clients: most that are summed; key_bits: of the Paillier key."""
 
     bits: int
     clients: int
@@ -31,12 +31,12 @@ class Packing:
 
     @property
     def slot(self) -> int:
-        """Bits of a slot."""
+        """Return the bits of a slot."""
         return self.bits + carry_bits(self.clients)
 
     @property
     def slots(self) -> int:
-        """Codes in a ciphertext."""
+        """Return the number of codes in a ciphertext."""
         return (self.key_bits - 2) // self.slot
 
     @property
@@ -44,11 +44,11 @@ class Packing:
         return (1 << (self.bits - 1)) - 1
 
     def count(self, numbers: int) -> int:
-        """Return how many ciphertexts so many codes take."""
+        """Return how many ciphertexts `numbers` codes take."""
         return math.ceil(numbers / self.slots)
 
     def packed(self, codes: np.ndarray) -> list[int]:
-        """Return codes as plain numbers, the first code lowest."""
+        """Return codes as plain numbers, the first code in the lowest bits."""
         if np.abs(codes).max(initial=0) > self.offset:
             raise UnalikeError(f"Codes of {self.bits} bits lie in [-{self.offset}, {self.offset}].")
         shifted = [int(code) + self.offset for code in codes]

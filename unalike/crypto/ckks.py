@@ -22,8 +22,9 @@ import numpy as np
 
 from unalike.errors import UnalikeError
 
-MOST_BYTES = 1 << 20  # of one ciphertext
-LENGTH = struct.Struct("<I")  # before each ciphertext where several travel together
+MOST_BYTES = 1 << 20  # most bytes of one ciphertext
+# length before each ciphertext, if several travel together
+LENGTH = struct.Struct("<I")
 
 
 @dc.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Parameters:
 
     @property
     def slots(self) -> int:
-        """How many numbers a ciphertext holds."""
+        """Return how many numbers a ciphertext holds."""
         return self.degree // 2
 
 
@@ -47,8 +48,8 @@ SLOTS = ADDING.slots
 
 
 class Keys:
-    """A secret key and its context. symmetric: one key encrypts and decrypts, four times as fast; else those without
-    the secret key can encrypt too."""
+    """A secret key and its context. symmetric: one key encrypts and decrypts, four times as fast; otherwise parties
+    without the secret key can encrypt too."""
 
     def __init__(self, symmetric: bool = False, parameters: Parameters = ADDING):
         ts = tenseal()
@@ -72,13 +73,13 @@ class Keys:
         return found
 
     def secret(self) -> bytes:
-        """Return what those get who may encrypt and open."""
+        """Return the bytes for those who may encrypt and decrypt."""
         return self.context.serialize(
             save_public_key=not self.symmetric, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
         )
 
     def public(self) -> bytes:
-        """Return what those get who may add, and with a public key encrypt, but not open."""
+        """Return the bytes for those who may add and, with a public key, encrypt, but not decrypt."""
         return self.context.serialize(save_secret_key=False)
 
     def decrypted(self, ciphers: Sequence[bytes], numbers: int) -> np.ndarray:
@@ -88,7 +89,7 @@ class Keys:
 
 
 def context_of(public: bytes) -> Any:
-    """Return the context of those who have no secret key."""
+    """Return the context for those who have no secret key."""
     try:
         return tenseal().context_from(public)
     except (ValueError, RuntimeError, TypeError):
@@ -96,18 +97,18 @@ def context_of(public: bytes) -> Any:
 
 
 def vector_of(context: Any, cipher: bytes) -> Any:
-    """Return a ciphertext that can be computed with."""
+    """Return a ciphertext as an object that can be computed with."""
     try:
         vector = tenseal().ckks_vector_from(context, cipher)
     except (ValueError, RuntimeError, TypeError):
         vector = None
-    if vector is None or not vector.size():  # no bytes at all are read as no numbers
+    if vector is None or not vector.size():  # no bytes at all would be read as no numbers
         raise UnalikeError("These bytes are no ciphertext of this CKKS key.")
     return vector
 
 
 def encrypted(context: Any, numbers: np.ndarray, slots: int = SLOTS) -> list[bytes]:
-    """Return the ciphertexts of a vector. slots: of the key's parameters."""
+    """Return the ciphertexts of a vector. slots: as in the key's parameters."""
     ts = tenseal()
     parts = [numbers[a : a + slots] for a in range(0, len(numbers), slots)]
     return [ts.ckks_vector(context, part.tolist()).serialize() for part in parts]
@@ -130,7 +131,7 @@ def joined(ciphers: Sequence[bytes]) -> bytes:
 
 
 def divided(data: bytes, count: int | None = None) -> list[bytes]:
-    """Return the ciphertexts that `joined` wrote; refuse other bytes, and another number of them than `count`."""
+    """Return the ciphertexts that `joined` wrote; refuse other bytes, and a number of them other than `count`."""
     at = 0
     parts: list[bytes] = []
     while at + LENGTH.size <= len(data) and (count is None or len(parts) < count):
@@ -154,7 +155,7 @@ def who_opens(clients: int, symmetric: bool) -> str:
 
 
 def tenseal() -> Any:
-    """Return the package."""
+    """Return the package tenseal, or raise an error that says how to install it."""
     try:
         import tenseal
     except ModuleNotFoundError:
@@ -164,7 +165,7 @@ def tenseal() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Keep the package's remark that so few moduli cannot multiply, which comes from C++, off the screen."""
+    """Suppress the package's C++ message that so few moduli cannot multiply."""
     kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, 1)

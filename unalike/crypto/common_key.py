@@ -1,7 +1,7 @@
-"""A key that all clients of a federation have in common, and the server has not: for sums under encryption.
+"""A key that all clients of a federation have in common, and the server does not: for sums under encryption.
 
-Besides the scheme's own key it holds a secret of 32 bytes, from which clients make the tags by which an opener sees
-that it opens the sum that it was told of (`tags.py`), and nothing else.
+Beside the scheme's own key it holds a secret of 32 bytes. From it clients make tags, by which a client that opens a sum
+sees that it is the announced sum and nothing else (`tags.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CommonKey:
 
     @property
     def fingerprint(self) -> bytes:
-        """Stands for the key: two clients with the same have the same key, and it tells nothing of it."""
+        """Return a hash that identifies the key and reveals nothing about it."""
         return hashlib.sha256(b"unalike common key " + self.scheme.encode() + self.secret + self.content).digest()
 
     def paillier(self) -> paillier.SecretKey:
@@ -52,14 +52,14 @@ class CommonKey:
         return ckks.Keys.of(self.content, self.scheme == SYMMETRIC)
 
     def to_bytes(self) -> bytes:
-        """Write the key as the text of a file, which is for clients alone."""
+        """Return the key as the text of a file, which is for clients alone."""
         content = base64.b64encode(self.content).decode()
         table = {"kind": KIND, "scheme": self.scheme, "secret": self.secret.hex(), "key": content}
         return json.dumps(table, indent=1).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CommonKey:
-        """Read what `to_bytes` wrote."""
+        """Return the key that `to_bytes` wrote."""
         try:
             table: dict[str, Any] = json.loads(data)
             secret, content = bytes.fromhex(table["secret"]), base64.b64decode(table["key"], validate=True)

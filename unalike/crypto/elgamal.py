@@ -82,7 +82,7 @@ def total(group: Group, ciphers: Sequence[Cipher]) -> Cipher:
 
 
 class Holder:
-    """A client with its part of a key that nobody has whole."""
+    """A client with its part of a key that nobody holds completely."""
 
     def __init__(self, group: Group, secret: int | None = None):
         self.group = group
@@ -91,7 +91,7 @@ class Holder:
         self._share = 0
 
     def part(self, cipher: Cipher) -> int:
-        """Return this client's part in opening a ciphertext, where all must open it (Zhu)."""
+        """Return this client's part in opening a ciphertext, if all must open it (Zhu)."""
         return self.group.power(self._secret, cipher[0])
 
     def deal(self, threshold: int, points: Sequence[int]) -> dict[int, int]:
@@ -99,16 +99,16 @@ class Holder:
         return shamir.deal(self._secret, threshold, points, prime=self.group.order)
 
     def receive(self, shares: Sequence[int]) -> None:
-        """Take in one share of everybody's secret: their sum is a share of the whole key."""
+        """Take one share of every client's secret: their sum is a share of the whole key."""
         self._share = sum(shares) % self.group.order
 
     def part_of(self, cipher: Cipher) -> int:
-        """Return this client's part in opening a ciphertext, where `threshold` clients open it (Truex)."""
+        """Return this client's part in opening a ciphertext, if `threshold` clients open it (Truex)."""
         return self.group.power(self._share, cipher[0])
 
 
 def opened(group: Group, cipher: Cipher, parts: Mapping[int, int], clients: int, most: int) -> int:
-    """Return the number in a ciphertext that all clients open; `Void` where one of them is lost."""
+    """Return the number in a ciphertext that all clients open; raise `Void` if one of them is lost."""
     if len(parts) < clients:
         raise Void(f"{len(parts)} of {clients} clients opened the sum, and all must: it is void, nothing was learnt.")
     return _number(group, cipher, group.product([*parts.values()]), most)
@@ -129,5 +129,5 @@ def _number(group: Group, cipher: Cipher, mask: int, most: int) -> int:
 
 
 def noise_share(sigma: float, threshold: int) -> float:
-    """Return the standard deviation of one client's noise, of which `threshold` honest clients' make up σ."""
+    """Return the standard deviation of one client's noise, such that `threshold` honest clients' noise adds up to σ."""
     return sigma / math.sqrt(threshold)

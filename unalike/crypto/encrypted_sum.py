@@ -22,14 +22,16 @@ from unalike.crypto.paillier import PublicKey, SecretKey
 from unalike.crypto.ring import carry_bits
 from unalike.errors import UnalikeError
 
-CKKS_BYTES = 65_728  # of one, with its length and zeros behind it: its own are some 65,676
+# bytes of one ciphertext with its length, padded with zeros: its own are about 65,676
+CKKS_BYTES = 65_728
 RANGE = 24  # bits of the largest number of a CKKS vector: the modulus has 60, the scale 35, and one is the sign's
-CKKS_BITS = 38  # of a sum of codes: the error of one of 1,000 clients is then below a tenth of a code
+# bits of a sum of codes: with 1,000 clients the error is then below a tenth of a code
+CKKS_BITS = 38
 
 
 @dc.dataclass(frozen=True)
 class Vector:
-    """What both ends know of a vector of codes: how many there are, the bits of one, the clients of the sum."""
+    """What both ends know about a vector of codes: their number, the bits of each, the clients of the sum."""
 
     count: int
     bits: int
@@ -37,15 +39,15 @@ class Vector:
 
     @property
     def sum_bits(self) -> int:
-        """The bits of a sum of codes."""
+        """Return the bits of a sum of codes."""
         return self.bits + carry_bits(self.clients)
 
 
 class Adder(Protocol):
-    """What a server does: it has no secret key."""
+    """The server's part: it has no secret key."""
 
     def read(self, data: bytes, vector: Vector) -> list[Any]:
-        """Return the ciphertexts of a vector; refuse bytes that are none."""
+        """Return the ciphertexts of a vector; refuse invalid bytes."""
         ...
 
     def plus(self, one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
@@ -58,14 +60,14 @@ class Adder(Protocol):
 
 
 class Opener(Adder, Protocol):
-    """What a client does, too: it has the secret key."""
+    """A client's part: it has the secret key too."""
 
     def encrypted(self, codes: np.ndarray, vector: Vector) -> bytes:
         """Return the bytes of one client's codes, encrypted."""
         ...
 
     def opened(self, ciphers: Sequence[Any], vector: Vector, summed: int) -> np.ndarray:
-        """Return the codes, summed over so many clients."""
+        """Return the codes, summed over `summed` clients."""
         ...
 
 
@@ -73,13 +75,13 @@ class Opener(Adder, Protocol):
 
 
 class PaillierAdder:
-    """Adds under a public key of Paillier."""
+    """Adds under a Paillier public key."""
 
     def __init__(self, key: PublicKey):
         self.key = key
 
     def packing(self, vector: Vector) -> Packing:
-        """Return how codes lie in ciphertexts."""
+        """Return how codes are packed into ciphertexts."""
         return Packing(vector.bits, vector.clients, self.key.bits)
 
     def read(self, data: bytes, vector: Vector) -> list[Any]:
@@ -93,7 +95,7 @@ class PaillierAdder:
 
 
 class PaillierOpener(PaillierAdder):
-    """Has the secret key, with which encrypting is faster too."""
+    """Has the secret key, which also makes encrypting faster."""
 
     def __init__(self, key: SecretKey):
         super().__init__(key)
@@ -110,7 +112,7 @@ class PaillierOpener(PaillierAdder):
 
 
 class CkksAdder:
-    """Adds ciphertexts of CKKS: for that no key is needed at all, only the parameters, which are the same for all."""
+    """Adds CKKS ciphertexts: this needs no key at all, only the parameters, which are the same for all."""
 
     def __init__(self, context: Any = None):
         self.context = ckks.Keys(symmetric=True).context if context is None else context
@@ -157,7 +159,7 @@ class CkksOpener(CkksAdder):
 
 
 def _factor(vector: Vector) -> float:
-    """Return what codes are multiplied by, so that a sum of them is as large as the modulus bears."""
+    """Return the factor for codes with which their sum is as large as the modulus allows."""
     if vector.sum_bits > CKKS_BITS:
         raise UnalikeError(
             f"A sum of codes of {vector.bits} bits over {vector.clients} clients has {vector.sum_bits} bits, and CKKS "
@@ -167,7 +169,7 @@ def _factor(vector: Vector) -> float:
 
 
 def _framed(cipher: bytes) -> bytes:
-    """Return a ciphertext with its length, always as long: how well it happens to be packed is not to be seen."""
+    """Return a ciphertext with its length, padded to a fixed size: how well it compresses must not be visible."""
     framed = ckks.joined([cipher])
     if len(framed) > CKKS_BYTES:
         raise UnalikeError(f"A ciphertext of CKKS has {len(cipher)} bytes, more than it ever should.")

@@ -25,14 +25,14 @@ PRIVACY, COMPLETION = 2.0**-40, 2.0**-30
 
 @dc.dataclass(frozen=True)
 class Choice:
-    """neighbours: of each client, k; threshold: how many of them open a secret, t."""
+    """neighbours: number of neighbours of each client, k; threshold: how many of them open a secret, t."""
 
     neighbours: int
     threshold: int
 
 
 class Lattice:
-    """The neighbours of each client on a ring. order: of the clients; degree: how many neighbours each has."""
+    """The neighbours of each client on a ring. order: of the clients; degree: number of neighbours of each."""
 
     def __init__(self, clients: Sequence[int], degree: int, seed: bytes):
         if not 1 <= degree < len(clients):
@@ -53,7 +53,8 @@ class Lattice:
 
 
 def choose(clients: int, lost: float, corrupt: float, lying: bool = True) -> Choice:
-    """Return the fewest neighbours, and the least threshold, with which all bounds hold; everybody where none does."""
+    """Return the fewest neighbours, and the lowest threshold, with which all bounds hold; all clients if there is no
+    such number."""
     if clients < 3 or not (lost >= 0 and corrupt >= 0 and lost + corrupt < 1):
         raise UnalikeError("Neighbours are chosen for 3 clients or more, of which not all are lost or corrupt.")
     bad, gone = math.floor(corrupt * clients), math.ceil(lost * clients)
@@ -65,7 +66,7 @@ def choose(clients: int, lost: float, corrupt: float, lying: bool = True) -> Cho
 
 
 def _threshold(clients: int, degree: int, bad: int, gone: int, lying: bool) -> int:
-    """Return the least threshold for so many neighbours; 0 where there is none."""
+    """Return the lowest threshold for this many neighbours; 0 if there is none."""
     corrupt, surviving = (_chances(clients - 1, marked, degree) for marked in (bad, clients - gone - 1))
     threshold = degree // 2 + 1 if lying else 1
     while threshold <= degree and clients * math.fsum(corrupt[threshold:]) >= PRIVACY:
@@ -74,14 +75,14 @@ def _threshold(clients: int, degree: int, bad: int, gone: int, lying: bool) -> i
 
 
 def _chances(population: int, marked: int, drawn: int) -> list[float]:
-    """Return the chance of each number of marked ones among the drawn, from 0 (hypergeometric)."""
+    """Return the probability of each number of marked items among the drawn, from 0 (hypergeometric)."""
     whole = _log_choose(population, drawn)
     ways = (_log_choose(marked, k) + _log_choose(population - marked, drawn - k) for k in range(drawn + 1))
     return [math.exp(way - whole) for way in ways]
 
 
 def _in_a_row(clients: int, marked: int, places: int) -> float:
-    """Return the logarithm of the chance that these places of a random order all are marked."""
+    """Return the logarithm of the probability that these places of a random order are all marked."""
     return _log_choose(clients - places, marked - places) - _log_choose(clients, marked)
 
 
@@ -92,22 +93,24 @@ def _log_choose(whole: int, part: int) -> float:
 
 
 def default_threshold(neighbours: int) -> int:
-    """Return the threshold for everybody with everybody: more than two thirds of the neighbours."""
+    """Return the threshold if every client is every other's neighbour: more than two thirds of the neighbours."""
     return max(1, 2 * neighbours // 3 + 1)
 
 
 def corrupt_borne(neighbours: int, threshold: int) -> int:
-    """Return how many neighbours may work with a lying server without its getting both secrets of a client: the others
-    give one of the two each, so it needs 2t of k + c shares. Below 0: it gets them by two lists alone."""
+    """Return how many neighbours may collude with a lying server without giving it both secrets of a client: each other
+    neighbour gives one of the two, so the server needs 2t of k + c shares. A negative result: two different lists alone
+    give it both."""
     return 2 * threshold - neighbours - 1
 
 
 def least_opened(clients: int, threshold: int, corrupt: int) -> int:
-    """Return the fewest honest clients whose sum a lying server can open, where everybody is everybody's neighbour and
-    each client is told its own list of those who came.
+    """Return the smallest number of honest clients whose sum a lying server can open, if every client is every other's
+    neighbour and each is told a different list of those who came.
 
     To leave a client out of the sum the server needs t − c honest shares of its masking key. Each of h = n − c honest
-    clients calls at most n − 1 − t others lost, for it wants t there. So at most h (n − 1 − t) / (t − c) are left out.
+    clients reports at most n − 1 − t others as lost, because it requires t present. So at most h (n − 1 − t) / (t − c)
+    are left out.
     """
     honest = clients - corrupt
     if threshold <= corrupt:

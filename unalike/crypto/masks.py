@@ -1,8 +1,8 @@
-"""Masks: the seed that two clients share, and the long vector that a seed stands for.
+"""Masks: the seed that two clients share, and the long vector generated from a seed.
 
 A pair's seed is X25519, then HKDF-SHA256 to 16 bytes. A mask is AES-128 in counter mode from a zero counter, read as
-little-endian words: 5 GB a second where the processor has AES, ten times a generator of NumPy's, and with all of its
-128 bits of secret.
+little-endian words: 5 GB a second with AES instructions, ten times NumPy's generators, and with the full 128 bits of
+secrecy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 from unalike.errors import UnalikeError
 
 SEED = 16  # bytes
-BLOCK = 1 << 18  # bytes of a mask in work at a time: they stay in the cache
-STREAMS = 1 << 11  # masks in work side by side: each is some memory of its own
+# bytes of a mask handled at a time: they stay in the cache
+BLOCK = 1 << 18
+# masks handled side by side: each takes some memory
+STREAMS = 1 << 11
 
 
 def public_of(private: bytes) -> bytes:
@@ -25,13 +27,13 @@ def public_of(private: bytes) -> bytes:
 
 
 def agreement(private: bytes, public: bytes) -> bytes:
-    """Return the secret that the owners of two X25519 keys share; never use it as a key: derive one."""
+    """Return the secret shared by the owners of two X25519 keys; derive keys from it, never use it as one."""
     return agreements(private, [public])[0]
 
 
 def agreements(private: bytes, publics: Sequence[bytes]) -> list[bytes]:
-    """Return the secrets that the owner of a private key shares with each of these; reading that key costs as much as
-    one of them."""
+    """Return the secrets that the owner of a private key shares with each of these public keys; loading the private key
+    costs as much as one of them, so it is done once."""
     (_, x25519), own = _cryptography(), _private(private)
     try:
         return [own.exchange(x25519.X25519PublicKey.from_public_bytes(public)) for public in publics]
@@ -53,18 +55,18 @@ def derived(secret: bytes, info: bytes, size: int = SEED) -> bytes:
 
 
 def pair_seed(private: bytes, public: bytes, info: bytes) -> bytes:
-    """Return the seed that two clients share for a purpose; each has it from its own private key."""
+    """Return the seed that two clients share for a purpose; each computes it from its own private key."""
     return derived(agreement(private, public), info)
 
 
 def add_mask(total: np.ndarray, seed: bytes, minus: bool = False) -> None:
-    """Add the mask of a seed to a vector of uint32 or uint64, in place, modulo its words; minus: take it off."""
+    """Add the mask of a seed to a vector of uint32 or uint64, in place, modulo its word size; minus: subtract it."""
     add_masks(total, [(seed, minus)])
 
 
 def add_masks(total: np.ndarray, seeds: Sequence[tuple[bytes, bool]]) -> None:
-    """Add the masks of several seeds, each with whether it is taken off instead: block by block, so that the sum stays
-    in the processor's cache while all masks pass."""
+    """Add the masks of several seeds; each seed comes with whether its mask is subtracted. Block by block, so that the
+    sum stays in the processor's cache while all masks pass."""
     for some in range(0, len(seeds), STREAMS):
         streams = [(_stream(seed), np.subtract if minus else np.add) for seed, minus in seeds[some : some + STREAMS]]
         _pass(total, streams)
@@ -82,7 +84,7 @@ def _pass(total: np.ndarray, streams: Sequence[tuple[Any, Any]]) -> None:
 
 
 def mask(seed: bytes, size: int, kind: Any = np.uint32) -> np.ndarray:
-    """Return the mask of a seed, so many words."""
+    """Return the mask of a seed with `size` words."""
     total = np.zeros(size, dtype=kind)
     add_mask(total, seed)
     return total

@@ -1,8 +1,8 @@
-"""Noise for encryption made beforehand, in a process of its own, while the key's owner waits for others.
+"""Make noise for encryption in advance, in a separate process, while the key's owner waits for others.
 
-Most of an encryption is its noise, which does not depend on the number. `NoiseMaker` asks a second process to make as
-many as will be needed, and hands them out; each is used once. The process reads the owner's key and then counts, and
-writes noise.
+Most of an encryption's cost is its noise, which does not depend on the number. `NoiseMaker` asks a second process for
+as much as will be needed, and hands it out; each piece is used once. The process reads the owner's key, then requested
+counts, and writes noise.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import BinaryIO
 from unalike.crypto.paillier import SecretKey
 
 CHILD = f"import sys; from {__name__} import made; made(sys.stdin.buffer, sys.stdout.buffer)"
-BLOCK = 64  # pieces of noise that are written at once
+BLOCK = 64  # pieces of noise written at once
 
 
 class NoiseMaker:
-    """Noise of one secret key. `ask(count)` has it made; iterating gives it."""
+    """Noise for one secret key. `ask(count)` requests it; iterating returns it."""
 
     def __init__(self, key: SecretKey):
         self.key, self.width, self.left = key, key.width, 0
@@ -44,7 +44,7 @@ class NoiseMaker:
         self.close = weakref.finalize(self, _end, self._process, self._reader)  # ends the process
 
     def ask(self, count: int) -> None:
-        """Have noise made until there is this much that nobody has used."""
+        """Request noise until this much is unused."""
         more = max(0, count - self.left)
         self.left += more
         self._write(more.to_bytes(8, "little"))
@@ -53,7 +53,7 @@ class NoiseMaker:
         return self
 
     def __next__(self) -> int:
-        """Return noise that is ready; where none is, make it here, while the process makes the next."""
+        """Return noise that is ready; if there is none, make it here while the process makes more."""
         with self._there:
             piece = self._ready.pop() if self._ready else None
         if piece is None:
@@ -68,7 +68,7 @@ class NoiseMaker:
 
 
 def _gather(process: subprocess.Popen, width: int, ready: list[bytes], there: threading.Lock) -> None:
-    """Take in what the process writes."""
+    """Collect what the process writes."""
     assert process.stdout is not None
     while len(piece := process.stdout.read(width)) == width:
         with there:
@@ -86,7 +86,7 @@ def _end(process: subprocess.Popen, reader: threading.Thread) -> None:
 
 
 def made(source: BinaryIO, sink: BinaryIO) -> None:
-    """Make noise as it is asked for, until the source ends."""
+    """Make noise as requested, until the source ends."""
     length = int.from_bytes(source.read(8), "little")
     randomness = source.read(8).decode().strip()
     key = SecretKey.secret_from_bytes(source.read(length), randomness)

@@ -18,12 +18,14 @@ from typing import Any
 from unalike.crypto import paillier
 from unalike.errors import UnalikeError
 
-WINDOW = 8  # bits of an exponent that a table of powers covers at once
-NUMBER_BITS = 512  # of a number that is encrypted by the table; longer ones by a plain power
+# bits of an exponent that one row of the table of powers covers
+WINDOW = 8
+# longest number encrypted with the table; longer ones by a plain power
+NUMBER_BITS = 512
 
 
 class PublicKey:
-    """What everybody may have: encrypts, adds, puts several cells into one ciphertext."""
+    """The public key: encrypts, adds, puts several cells into one ciphertext."""
 
     def __init__(self, n: int, g: int):
         gmpy2 = _gmpy2()
@@ -34,7 +36,7 @@ class PublicKey:
 
     @property
     def modulus(self) -> int:
-        """What ciphertexts are multiplied modulo."""
+        """Return the modulus of ciphertexts."""
         return self.n
 
     def encrypt(self, number: int, noise: int | None = None) -> int:
@@ -51,7 +53,7 @@ class PublicKey:
         return cipher * self.noise() % self.n
 
     def slots(self, slot: int) -> int:
-        """Return how many cells of so many bits fit into one number, which must stay below p/2."""
+        """Return how many cells of `slot` bits fit into one number, which must stay below p/2."""
         return (self.bits // 3 - 2) // slot
 
     def pack(self, ciphers: Sequence[int], slot: int) -> int:
@@ -66,7 +68,7 @@ class PublicKey:
         return paillier.joined_bytes(ciphers, self.width)
 
     def ciphers_from_bytes(self, data: bytes, count: int) -> list[int]:
-        """Read so many ciphertexts, and refuse bytes that can be none."""
+        """Read `count` ciphertexts; refuse invalid bytes."""
         found = paillier.divided_bytes(data, count, self.width)
         if any(not 0 < cipher < self.n for cipher in found):
             raise UnalikeError("A ciphertext is out of range: it was made with another key.")

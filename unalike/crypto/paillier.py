@@ -32,14 +32,16 @@ from unalike.errors import UnalikeError, one_of
 
 BITS = 2048
 MOST_BITS = 8192
-SMALL_FACTORS = 1 << 12  # a modulus with a factor below this is nobody's honest key
-SHORT = ((2048, 448), (3072, 512), (MOST_BITS, 640))  # bits of a key, bits of its short exponents
+# a modulus with a factor below this is not an honest key
+SMALL_FACTORS = 1 << 12
+SHORT = ((2048, 448), (3072, 512), (MOST_BITS, 640))  # (bits of a key, bits of its short exponents)
 
 
 class PublicKey:
-    """What everybody may have: encrypts, adds, multiplies by numbers, puts several cells into one ciphertext."""
+    """The public key: encrypts, adds, multiplies by numbers, puts several cells into one ciphertext."""
 
-    window = 8  # bits of an exponent that the table of powers covers at once
+    # bits of an exponent that one row of the table of powers covers
+    window = 8
 
     def __init__(self, n: int, randomness: str = "short"):
         self.n = gmpy2_module().mpz(n)
@@ -51,11 +53,11 @@ class PublicKey:
 
     @property
     def modulus(self) -> int:
-        """What ciphertexts are multiplied modulo."""
+        """Return the modulus of ciphertexts."""
         return self.squared
 
     def encrypt(self, number: int, noise: int | None = None) -> int:
-        """Return a ciphertext of a whole number. `noise` is one of `noise()` made beforehand, to be used once."""
+        """Return a ciphertext of a whole number. noise: made in advance by `noise()`, to be used once."""
         return (1 + number % self.n * self.n) * (self.noise() if noise is None else noise) % self.squared
 
     def noise(self) -> int:
@@ -63,11 +65,11 @@ class PublicKey:
         return self._short() if self.randomness == "short" else self._full(unit(self.n))
 
     def refreshed(self, cipher: int) -> int:
-        """Return another ciphertext of the same number, which nobody can link with the first."""
+        """Return another ciphertext of the same number, which cannot be linked with the first."""
         return cipher * self.noise() % self.squared
 
     def total(self, ciphers: Iterable[int]) -> int:
-        """Return a ciphertext of the sum. It is as random as its parts: see `refreshed`."""
+        """Return a ciphertext of the sum. It has no new noise: see `refreshed`."""
         out, squared = gmpy2_module().mpz(1), self.squared
         for cipher in ciphers:
             out = out * cipher % squared
@@ -75,7 +77,7 @@ class PublicKey:
 
     def times(self, cipher: int, number: int) -> int:
         """Return a ciphertext of the product with a whole number."""
-        return pow(cipher, number, self.squared)  # a negative power is one of the inverse
+        return pow(cipher, number, self.squared)  # a negative power is a power of the inverse
 
     def plus(self, cipher: int, number: int) -> int:
         """Return a ciphertext of the sum with a known number, without new noise."""
@@ -91,14 +93,15 @@ class PublicKey:
         return out
 
     def slots(self, slot: int) -> int:
-        """Return how many cells of so many bits fit into one number: two bits are left for its sign and n's top."""
+        """Return how many cells of `slot` bits fit into one number; two bits are reserved for its sign and n's top
+        bit."""
         return (self.bits - 2) // slot
 
     def weighted(self, ciphers: Sequence[int], columns: Sequence[Sequence[int]]) -> list[int]:
         """Return a ciphertext of Σ numberᵢ·cipherᵢ for each column of whole numbers.
 
-        Buckets (Pippenger's way): numbers are cut into digits, ciphertexts with the same digit are multiplied first.
-        That takes about a fifth of the time of one power for each number.
+        Bucket method (Pippenger): numbers are cut into digits, and ciphertexts with the same digit are multiplied
+        first. That takes about a fifth of the time of one power per number.
         """
         total = self.total(ciphers)
         return [self._weighted(ciphers, [int(v) for v in column], total) for column in columns]
@@ -108,11 +111,11 @@ class PublicKey:
         return joined_bytes(ciphers, self.width)
 
     def ciphers_from_bytes(self, data: bytes, count: int) -> list[int]:
-        """Read so many ciphertexts, and refuse bytes that can be none."""
+        """Read `count` ciphertexts; refuse invalid bytes."""
         return self.checked(divided_bytes(data, count, self.width))
 
     def checked(self, ciphers: list[int]) -> list[int]:
-        """Return the ciphertexts; raise an error if one is out of range or shares a factor with the key."""
+        """Return the ciphertexts; raise if one is out of range or shares a factor with the key."""
         product = gmpy2_module().mpz(1)
         for cipher in ciphers:
             if not 0 < cipher < self.squared:
@@ -128,7 +131,7 @@ class PublicKey:
 
     @staticmethod
     def from_bytes(data: bytes, least: int = BITS, randomness: str = "short") -> PublicKey:
-        """Read another party's public key, and refuse one that is too short or cannot be a product of two primes."""
+        """Read another party's public key; refuse one that is too short or cannot be a product of two primes."""
         gmpy2, n = gmpy2_module(), int.from_bytes(data[: MOST_BITS // 8 + 1], "little")
         if not least <= n.bit_length() <= MOST_BITS:
             raise UnalikeError(f"A Paillier key has {n.bit_length()} bits; {least} to {MOST_BITS} are accepted.")
@@ -138,7 +141,7 @@ class PublicKey:
 
     @cached_property
     def _base(self) -> int:
-        """The h of short exponents, of a y of this party's own."""
+        """Return the base h of short exponents, from this party's own random y."""
         return self._full(-(unit(self.n) ** 2) % self.n)
 
     @cached_property
@@ -172,7 +175,7 @@ class PublicKey:
 
 
 class SecretKey(PublicKey):
-    """The owner's key: decrypts, and encrypts faster than others can, modulo p² and q² apart."""
+    """The owner's key: it decrypts, and encrypts faster than the public key can, modulo p² and q² separately."""
 
     window = 11
 
@@ -189,7 +192,7 @@ class SecretKey(PublicKey):
 
     @property
     def public(self) -> PublicKey:
-        """The key that others get."""
+        """Return the key for others."""
         return PublicKey(self.n, self.randomness)
 
     def decrypt(self, cipher: int) -> int:
@@ -201,13 +204,13 @@ class SecretKey(PublicKey):
         return int(number - self.n if 2 * number > self.n else number)
 
     def secret_to_bytes(self) -> bytes:
-        """Write both primes, for a file that only the owner can read."""
+        """Return both primes as bytes, for a file that only the owner can read."""
         length = (self.bits + 7) // 8
         return b"".join(int(prime).to_bytes(length, "little") for prime in (self.p, self.q))
 
     @staticmethod
     def secret_from_bytes(data: bytes, randomness: str = "short") -> SecretKey:
-        """Read a secret key of one's own."""
+        """Read one's own secret key."""
         primes = [int.from_bytes(half, "little") for half in (data[: len(data) // 2], data[len(data) // 2 :])]
         if len(data) % 2 or not all(gmpy2_module().is_prime(prime) for prime in primes):
             raise UnalikeError("This is no secret Paillier key.")
@@ -236,7 +239,7 @@ class SecretKey(PublicKey):
 
 
 def generate(bits: int = BITS, randomness: str = "short") -> SecretKey:
-    """Make a new key: two primes of half its length, both 3 modulo 4, as the short exponents want them."""
+    """Make a new key: two primes of half its length, both 3 modulo 4, as the short exponents require."""
     if not 64 <= bits <= MOST_BITS or bits % 2:
         raise UnalikeError(f"A Paillier key has an even number of bits from 64 to {MOST_BITS}; got {bits}.")
     while True:
@@ -253,7 +256,7 @@ def fixed(value: float, bits: int) -> int:
 
 
 def unfixed(number: int, bits: int) -> float:
-    """Return the real number of which `fixed` made a whole one; exact in what a float can hold."""
+    """Undo `fixed`: return the real number; exact as far as a float can hold it."""
     return number / (1 << bits)
 
 
@@ -265,7 +268,7 @@ def joined(cells: Sequence[int], slot: int) -> int:
 
 
 def divided(number: int, slot: int, count: int) -> list[int]:
-    """Return the signed cells of a number that `joined` or `pack` made; a cell's sign borrows from the next."""
+    """Return the signed cells of a number made by `joined` or `pack`; a negative cell borrows from the next."""
     cells, half = [], 1 << slot - 1
     for _ in range(count):
         cell = (number + half) % (1 << slot) - half
@@ -280,7 +283,7 @@ def joined_bytes(ciphers: Iterable[int], width: int) -> bytes:
 
 
 def divided_bytes(data: bytes, count: int, width: int) -> list[int]:
-    """Read so many ciphertexts; whether they can be any is for the key to say."""
+    """Read `count` ciphertexts of `width` bytes; the key checks whether they are valid."""
     if len(data) != count * width:
         raise UnalikeError(f"{count} ciphertexts take {count * width} bytes; got {len(data)}.")
     mpz = gmpy2_module().mpz
@@ -288,12 +291,12 @@ def divided_bytes(data: bytes, count: int, width: int) -> list[int]:
 
 
 def exponent_bits(bits: int) -> int:
-    """Return how many bits the short exponents of a key have."""
+    """Return the bits of a key's short exponents."""
     return next(short for most, short in SHORT if bits <= most)
 
 
 def unit(n: int) -> int:
-    """Return a number drawn from those without a factor in common with n."""
+    """Return a random number that has no factor in common with n."""
     while True:
         found = secrets.randbelow(int(n))
         if math.gcd(found, int(n)) == 1:
@@ -301,7 +304,8 @@ def unit(n: int) -> int:
 
 
 def powers(base: int, modulus: int, bits: int, window: int) -> list[list[int]]:
-    """Return the table of base^(digit · 2^(window · row)) from which `raised` multiplies any power of so many bits."""
+    """Return the table of base^(digit · 2^(window · row)), from which `raised` computes any power with an exponent of
+    `bits` bits."""
     table = []
     for _ in range(-(-bits // window)):
         row = [gmpy2_module().mpz(1)]
@@ -321,7 +325,7 @@ def raised(table: list[list[int]], digits: Iterable[int], modulus: int) -> int:
 
 
 def digits_of(number: int, window: int, count: int) -> list[int]:
-    """Cut a number into so many digits of `window` bits, the lowest first."""
+    """Cut a number into `count` digits of `window` bits, the lowest first."""
     mask = (1 << window) - 1
     return [number >> shift & mask for shift in range(0, window * count, window)]
 
@@ -336,7 +340,7 @@ def _bucket_sum(buckets: list[int], modulus: int) -> int:
 
 
 def prime(bits: int) -> int:
-    """Draw a prime of so many bits that is 3 modulo 4; its top two bits are set, so that a product has full length."""
+    """Draw a prime of `bits` bits that is 3 modulo 4; its top two bits are set, so that a product has full length."""
     while True:
         candidate = secrets.randbits(bits) | 3 << bits - 2 | 3
         if gmpy2_module().is_prime(candidate, 40):
@@ -344,7 +348,7 @@ def prime(bits: int) -> int:
 
 
 def gmpy2_module(what: str = "Paillier's encryption") -> Any:
-    """Return gmpy2, or say what needs it."""
+    """Return the package gmpy2, or raise an error that names what needs it."""
     try:
         import gmpy2
     except ImportError:

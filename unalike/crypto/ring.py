@@ -9,18 +9,19 @@ import numpy as np
 from unalike.errors import UnalikeError
 
 MOST_BITS = 64
-WIDE = 57  # bits of a residue that lie within eight bytes, wherever in a byte it begins
+# a residue of up to this many bits lies within eight bytes, wherever in a byte it begins
+WIDE = 57
 
 
 def word(bits: int) -> type[np.unsignedinteger]:
-    """Return the unsigned type whose own overflow keeps residues modulo 2^bits right."""
+    """Return the unsigned type whose overflow is compatible with residues modulo 2^bits."""
     if not 1 <= bits <= MOST_BITS:
         raise UnalikeError(f"A ring has 1 to {MOST_BITS} bits; got {bits}.")
     return np.uint32 if bits <= 32 else np.uint64
 
 
 def residues(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Return int64 codes as residues, of negative ones the two's complement."""
+    """Return int64 codes as residues; negative ones in two's complement."""
     return reduced(codes.astype(np.int64).view(np.uint64).astype(word(bits)), bits)
 
 
@@ -36,17 +37,17 @@ def signed(words: np.ndarray, bits: int) -> np.ndarray:
 
 
 def carry_bits(clients: int) -> int:
-    """Return the bits by which a sum over clients is longer than one client's code."""
+    """Return the additional bits that a sum over clients needs beyond one client's code."""
     return max(clients - 1, 0).bit_length()
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Return how many bytes `pack` makes of so many residues."""
+    """Return how many bytes `pack` makes of `count` residues."""
     return math.ceil(count * bits / 8)
 
 
 def pack(words: np.ndarray, bits: int) -> np.ndarray:
-    """Return residues as bytes, one behind the other, the lowest bit first; unused bits at the end are 0."""
+    """Return residues as bytes, one after another, the lowest bit first; unused bits at the end are 0."""
     groups = np.zeros((math.ceil(len(words) / 8), 8), dtype=np.uint64)  # eight residues fill `bits` bytes
     groups.reshape(-1)[: len(words)] = words
     out = np.zeros((len(groups), bits), dtype=np.uint8)
@@ -57,7 +58,7 @@ def pack(words: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
-    """Return the residues that `pack` made these bytes of; refuse bytes that it cannot have made."""
+    """Return the residues that `pack` packed; refuse bytes that it cannot have made."""
     if data.dtype != np.uint8 or data.shape != (packed_bytes(count, bits),):
         raise UnalikeError(f"{count} numbers of {bits} bits are {packed_bytes(count, bits)} bytes; got {data.shape}.")
     if count * bits % 8 and data[-1] >> (count * bits % 8):
@@ -70,7 +71,8 @@ def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
         for place, byte, shift in _overlaps(bits):
             column = octets[byte : groups * bits : bits].astype(np.uint64)
             out[:, place] |= column << np.uint64(shift) if shift >= 0 else column >> np.uint64(-shift)
-    else:  # a residue is within the 4 or 8 bytes from its first one
+    # a residue lies within the 4 or 8 bytes from its first one
+    else:
         kind = np.dtype("<u4" if bits <= WIDE - 32 else "<u8")
         for place in range(8):
             first, shift = divmod(place * bits, 8)
@@ -79,7 +81,7 @@ def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
 
 
 def _overlaps(bits: int) -> list[tuple[int, int, int]]:
-    """Return (place of a residue among eight, byte that it reaches into, its bit that is the byte's lowest)."""
+    """Return (index of a residue among eight, a byte that it reaches into, its bit that is the byte's lowest)."""
     return [
         (place, byte, 8 * byte - place * bits)
         for place in range(8)

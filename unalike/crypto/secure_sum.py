@@ -34,18 +34,19 @@ from unalike.errors import UnalikeError
 
 KEY = 32  # bytes of a key, a seed, a digest
 NONCE, TAG = 12, 16
-CONTENT = 2 * shamir.BYTES + KEY  # of a sealed part: two shares and a public key
+# bytes of a sealed part: two shares and a public key
+CONTENT = 2 * shamir.BYTES + KEY
 SEALED = NONCE + CONTENT + TAG
 Verify = Callable[[int, bytes, bytes], bool]  # (client, statement, signature)
 
 
 class Void(UnalikeError):
-    """The sum cannot be opened; nothing of any client was learnt."""
+    """Raised when the sum cannot be opened; nothing about any client was learnt."""
 
 
 class RunKey:
-    """A client's X25519 key for sealing shares, one for a run. Losing it later opens what was recorded of this run and
-    of no other."""
+    """A client's X25519 key for sealing shares, one per run. If it leaks later, recorded messages of this run can be
+    opened, and of no other."""
 
     def __init__(self, private: bytes | None = None):
         self._private = private or os.urandom(KEY)
@@ -53,7 +54,7 @@ class RunKey:
         self._agreed: dict[bytes, bytes] = {}
 
     def sealing(self, other: bytes, info: bytes) -> Any:
-        """Return the cipher that this key and another client's share for a purpose."""
+        """Return the cipher shared by this key and another client's for a purpose."""
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         if other not in self._agreed:
@@ -63,10 +64,10 @@ class RunKey:
 
 @dc.dataclass(frozen=True)
 class Group:
-    """Those who may take part in one sum, and the rules of it: both ends must have the same.
+    """The clients that may take part in one sum, and its rules: both ends must have the same.
 
-    label: of the sum (run, round, exchange); keys: the public run keys, by client; degree: how many neighbours each
-    has; threshold: how many of them open a secret.
+    label: of the sum (run, round, exchange); keys: the public run keys, by client; degree: number of neighbours of
+    each; threshold: how many of them open a secret.
     """
 
     label: bytes
@@ -80,7 +81,7 @@ class Group:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """Stand for everything in it."""
+        """Return a hash of everything in the group."""
         rules = repr((self.label, self.degree, self.threshold)).encode()
         return hashlib.sha256(rules + b"".join(_number(c) + self.keys[c] for c in sorted(self.keys))).digest()
 
@@ -89,13 +90,14 @@ class Group:
         return Lattice([*self.keys], self.degree, self.digest)
 
     def context(self, present: Iterable[int], request: bytes) -> bytes:
-        """Stand for what all clients of the sum must have been told alike."""
+        """Return a hash of everything that all clients of the sum must have been told alike."""
         return hashlib.sha256(self.digest + _listed(present) + hashlib.sha256(request).digest()).digest()
 
 
 @dc.dataclass(frozen=True)
 class Dealt:
-    """What a client deals: its public masking key, a commitment to its own seed, and the sealed shares by neighbour."""
+    """A client's dealt shares: its public masking key, a commitment to its own seed, and the sealed shares by
+    neighbour."""
 
     public: bytes
     commitment: bytes
@@ -106,7 +108,7 @@ class Dealt:
 
 
 class Member:
-    """A client in one sum. draw: gives random bytes; but in tests, the operating system's."""
+    """A client in one sum. draw: returns random bytes; the operating system's, except in tests."""
 
     def __init__(self, client: int, key: RunKey, group: Group, draw: shamir.Draw = os.urandom):
         if group.keys.get(client) != key.public:
@@ -114,7 +116,7 @@ class Member:
         self.client, self.key, self.group, self.draw = client, key, group, draw
         self.neighbours = group.lattice.of(client)
         self._masking, self._seed = draw(KEY), draw(KEY)
-        self._theirs: dict[int, tuple[bytes, bytes, bytes]] = {}  # of each neighbour that dealt: both shares, key
+        self._theirs: dict[int, tuple[bytes, bytes, bytes]] = {}  # for each neighbour that dealt: both shares, key
         self._context = b""
         self._present: frozenset[int] = frozenset()
         self._masked = False
@@ -136,7 +138,8 @@ class Member:
         return nonce + self.key.sealing(self.group.keys[other], about).encrypt(nonce, content, about)
 
     def accept(self, sealed: Mapping[int, bytes], present: Sequence[int], request: bytes) -> None:
-        """Take in the shares that neighbours dealt. present: everybody who dealt; request: what is to be answered."""
+        """Take the shares that neighbours dealt. present: all clients that dealt; request: the request to be
+        answered."""
         self._present = frozenset(present)
         there = self._present & {*self.neighbours}
         if not self._present <= self.group.keys.keys() or self.client not in self._present or sealed.keys() != there:
@@ -163,7 +166,7 @@ class Member:
         return content[: shamir.BYTES], content[shamir.BYTES : -KEY], content[-KEY:]
 
     def mask(self, vectors: Sequence[np.ndarray]) -> None:
-        """Add this client's masks to vectors of uint32 or uint64, in place; once only."""
+        """Add this client's masks to vectors of uint32 or uint64, in place; allowed only once."""
         if self._masked or not self._context:
             raise UnalikeError("A client masks one answer in a sum, after the shares have come.")
         self._masked = True
@@ -172,11 +175,11 @@ class Member:
         _add(vectors, [(self._seed, False), *shared], self._context)
 
     def statement(self, came: Iterable[int]) -> bytes:
-        """Return what a client signs to agree on who came."""
+        """Return the statement that a client signs to agree on who came."""
         return b"unalike secure sum, came " + self._context + _listed(came)
 
     def check_agreed(self, came: Sequence[int], signatures: Mapping[int, bytes], verify: Verify) -> None:
-        """Refuse to go on where too few neighbours signed this list."""
+        """Refuse to continue if too few neighbours signed this list."""
         text = self.statement(came)
         good = [v for v in self.neighbours if v in signatures and v in came and verify(v, text, signatures[v])]
         if len(good) < self.group.threshold:
@@ -186,8 +189,8 @@ class Member:
             )
 
     def open(self, came: Sequence[int], least: int = 1) -> dict[int, bytes]:
-        """Return one share of each neighbour that dealt, by the list of those whose vectors came. least: of them all
-        that must have come."""
+        """Return one share for each neighbour that dealt, chosen by the list of clients whose vectors came. least: the
+        fewest clients that must have come."""
         found = frozenset(came)
         there = found & self._theirs.keys()
         if not self._masked or self.client not in found or not found <= self._present:
@@ -213,12 +216,13 @@ class Collector:
         self.group, self.request = group, request
         self.dealt: dict[int, Dealt] = {}
         self.came: list[int] = []
-        self.liars: set[int] = set()  # whose shares did not fit the others'
+        # clients whose shares did not fit the others'
+        self.liars: set[int] = set()
         self._totals: list[np.ndarray] = []
-        self._shares: dict[int, dict[int, bytes]] = {}  # by the client that they open, by who gave them
+        self._shares: dict[int, dict[int, bytes]] = {}  # by the client that they open, then by who gave them
 
     def take_dealt(self, client: int, dealt: Dealt) -> None:
-        """Take in what a client dealt; refuse what is not for exactly its neighbours."""
+        """Take a client's dealt shares; refuse them unless they are for exactly its neighbours."""
         whole = all(len(part) == SEALED for part in dealt.sealed.values())
         if len(dealt.public) != KEY or len(dealt.commitment) != KEY or not whole:
             raise UnalikeError("its shares are not as long as they must be.")
@@ -228,7 +232,8 @@ class Collector:
 
     @functools.cached_property
     def present(self) -> list[int]:
-        """Those who take part from here on: who dealt, and has enough neighbours that did. Read it when all have."""
+        """Return the clients that take part from here on: those that dealt, and have enough neighbours that did. Read
+        it when all have dealt."""
         there = {*self.dealt}
         while short := {c for c in there if len(there & {*self.group.lattice.of(c)}) < self.group.threshold}:
             there -= short
@@ -240,7 +245,7 @@ class Collector:
         return sorted(there)
 
     def delivery(self, client: int) -> dict[int, bytes]:
-        """Return the sealed shares that a client gets, by sender."""
+        """Return the sealed shares for a client, by sender."""
         there = {*self.present}
         return {v: self.dealt[v].sealed[client] for v in self.group.lattice.of(client) if v in there}
 
@@ -255,7 +260,7 @@ class Collector:
         self.came.append(client)
 
     def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
-        """Take in the shares that a client gave to open the sum."""
+        """Take the shares that a client gave to open the sum."""
         there = {*self.group.lattice.of(client)} & {*self.present}
         if client not in self.came or shares.keys() != there or any(len(s) != shamir.BYTES for s in shares.values()):
             raise UnalikeError("it did not give one share of each neighbour.")
@@ -263,7 +268,7 @@ class Collector:
             self._shares.setdefault(other, {})[client] = share
 
     def total(self) -> list[np.ndarray]:
-        """Return the sums of those who came, without masks; `Void` where too few shares came."""
+        """Return the sums over the clients that came, without masks; raise `Void` if too few shares came."""
         came = {*self.came}
         context = self.group.context(self.present, self.request)
         secrets = {c: self._secret(c, c in came) for c in self.present if c in came or self._touches(c, came)}
@@ -281,7 +286,7 @@ class Collector:
         return not came.isdisjoint(self.group.lattice.of(client))
 
     def _secret(self, client: int, came: bool) -> bytes:
-        """Return a client's own seed, or of a lost one the masking key."""
+        """Return a client's own seed or, for a lost client, its masking key."""
         given = {v + 1: int.from_bytes(share, "big") for v, share in self._shares.get(client, {}).items()}
         needed, what = self.group.threshold, "own seed" if came else "masking key"
         if len(given) < needed:
@@ -308,12 +313,13 @@ class Collector:
 
 
 def commitment(group: Group, client: int, seed: bytes) -> bytes:
-    """Return what a client publishes of its own seed, by which a wrong share shows."""
+    """Return the commitment that a client publishes to its own seed; it reveals a wrong share."""
     return hashlib.sha256(b"unalike secure sum, seed " + group.digest + _number(client) + seed).digest()
 
 
 def _add(vectors: Sequence[np.ndarray], secrets: Sequence[tuple[bytes, bool]], context: bytes) -> None:
-    """Add the masks of secrets, each with whether they are taken off instead, to several vectors: a mask for each."""
+    """Add the masks of secrets to several vectors, one mask per vector; each secret comes with whether its masks are
+    subtracted."""
     for number, vector in enumerate(vectors):
         info = b"unalike secure sum, mask " + context + _number(number)
         add_masks(vector, [(derived(secret, info), minus) for secret, minus in secrets])

@@ -1,8 +1,8 @@
-"""Shamir's shares of a secret: any `threshold` of them give it, fewer tell nothing (Shamir 1979).
+"""Shamir's secret sharing: any `threshold` shares give the secret, fewer reveal nothing (Shamir 1979).
 
     f(x) = secret + a1 x + ... + a(t-1) x^(t-1) mod prime; the share at x is f(x); secret = f(0) by Lagrange
 
-Python's whole numbers do not take the same time for all values: do not let an attacker time a machine that deals.
+Python's integers do not take constant time: do not let an attacker measure a machine that deals shares.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from unalike.errors import UnalikeError
 
 PRIME = (1 << 256) + 297  # above every secret of 32 bytes
-BYTES = 33  # of a share
-Draw = Callable[[int], bytes]  # so many random bytes
+BYTES = 33  # bytes of a share
+Draw = Callable[[int], bytes]  # returns this many random bytes
 
 
 def deal(
@@ -23,13 +23,14 @@ def deal(
     """Return the share of a secret at each point."""
     if not 1 <= threshold <= len(points):
         raise UnalikeError(f"Shamir: the threshold must lie in [1, {len(points)}], the number of shares.")
-    size = prime.bit_length() // 8 + 17  # so many bytes more than the prime has that no residue is likelier
+    # enough more bytes than the prime has, so that all residues are equally likely
+    size = prime.bit_length() // 8 + 17
     drawn = [int.from_bytes(draw(size), "little") % prime for _ in range(threshold - 1)]
     return shares([secret, *drawn], points, prime)
 
 
 def shares(coefficients: Sequence[int], points: Sequence[int], prime: int = PRIME) -> dict[int, int]:
-    """Return the values of a polynomial, its lowest coefficient first, at each point."""
+    """Return the values of a polynomial at each point; the lowest coefficient comes first."""
     if len({*points}) < len(points) or not all(0 < x < prime for x in points):
         raise UnalikeError("Shamir: points must be different, and lie in [1, prime).")
     if not 0 <= coefficients[0] < prime:
@@ -45,13 +46,13 @@ def _value(coefficients: Sequence[int], x: int, prime: int) -> int:
 
 
 def combine(given: Mapping[int, int], prime: int = PRIME) -> int:
-    """Return the secret of these shares, by point; with fewer than the threshold, a number that says nothing."""
+    """Return the secret from shares by point; with fewer than the threshold, a meaningless number."""
     factors = weights(tuple(given), prime)
     return sum(weight * value for weight, value in zip(factors, given.values(), strict=True)) % prime
 
 
 def weights(points: Sequence[int], prime: int = PRIME) -> list[int]:
-    """Return Lagrange's weights at 0 of shares at these points: w(i) = Π x(j) / (x(j) − x(i)), j ≠ i."""
+    """Return Lagrange's weights at 0 for shares at these points: w(i) = Π x(j) / (x(j) − x(i)), j ≠ i."""
     tops, bottoms = [], []
     for x in points:
         top = bottom = 1

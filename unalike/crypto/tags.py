@@ -17,8 +17,8 @@ import numpy as np
 from unalike.crypto.masks import derived, mask
 
 PRIME = (1 << 29) - 3
-BITS = 30  # of a tag as a code with a sign
-COUNT = 2  # of tags
+BITS = 30  # bits of a tag as a signed code
+COUNT = 2  # number of tags
 
 
 def tags(secret: bytes, label: bytes, client: int, vectors: Sequence[np.ndarray]) -> list[int]:
@@ -27,7 +27,7 @@ def tags(secret: bytes, label: bytes, client: int, vectors: Sequence[np.ndarray]
 
 
 def of_sum(secret: bytes, label: bytes, clients: Iterable[int], vectors: Sequence[np.ndarray]) -> list[int]:
-    """Return what the tags of these clients must add up to, modulo the prime; vectors: the sum of theirs."""
+    """Return the value that these clients' tags must add up to, modulo the prime; vectors: the sum of theirs."""
     own = [sum(_own(secret, label, place, client) for client in clients) for place in _places()]
     return [(_keyed(secret, label, place, vectors) + own[place]) % PRIME for place in _places()]
 
@@ -47,5 +47,5 @@ def _keyed(secret: bytes, label: bytes, place: int, vectors: Sequence[np.ndarray
 
 
 def _own(secret: bytes, label: bytes, place: int, client: int) -> int:
-    """Return r of a client."""
+    """Return a client's r."""
     return int.from_bytes(derived(secret, b"unalike sum, own %d %d " % (place, client) + label), "big") % PRIME

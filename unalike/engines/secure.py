@@ -1,7 +1,6 @@
-"""The server's part in sums under masks: three or four exchanges with clients, and the sum of those who came.
+"""The server's part in masked sums: three or four exchanges with clients, and the sum over those that came.
 
-`HiddenSums` is what these have in common with sums under encryption (`encrypted.py`). What a run makes of them is in
-`hidden_calls.py`.
+`HiddenSums` is the part shared with sums under encryption (`encrypted.py`). `hidden_calls.py` uses them in a run.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from unalike.messages.check import unreadable
 
 Requests = Mapping[int, Sequence[bytes]]
 When = tuple[int, int]  # round, exchange
-Slots = Callable[[int], list[Slot]]  # what is summed over so many clients
-Read = Callable[[int, bytes], tuple[Outcome, dict[str, Tensor]]]  # a client's reply: what it says of itself, its parts
-TRIES = 3  # of a sum that becomes void before anybody was asked to open it
+Slots = Callable[[int], list[Slot]]  # the slots of a sum over this many clients
+Read = Callable[[int, bytes], tuple[Outcome, dict[str, Tensor]]]  # a client's reply: its outcome, and its parts
+# attempts at a sum that becomes void before any client was asked to open it
+TRIES = 3
 
 
 class Clients(Protocol):
-    """The clients of a run, as sums ask them."""
+    """The clients of a run, as sums call them."""
 
     run: str
     public: list[str]  # their signing keys, by number; empty where nobody signs
@@ -41,25 +41,25 @@ class Clients(Protocol):
     def ask(self, requests: Requests) -> Iterable[tuple[int, bytes]]: ...
     def refuse(self, client: int, reason: str) -> None: ...
     def again(self, reason: str, least: int) -> None:
-        """Hear that a sum is void and will be tried again; wait a while until so many are there."""
+        """Called when a sum is void and will be tried again; waits a while until `least` clients are there."""
         ...
 
 
 @dc.dataclass(frozen=True)
 class Collected:
-    """The sum of those who came: what each said beside its numbers, and the sums of codes by slot."""
+    """The sum over the clients that came: each one's reply without its numbers, and the sums of codes by slot."""
 
     came: list[int]
     replies: list[Outcome]
     totals: dict[str, Tensor]
     slots: list[Slot]
-    clients: int  # that were asked
+    clients: int  # number of clients that were asked
 
 
 class HiddenSums:
-    """Sums of the vectors of clients whose single vectors the server does not learn.
+    """Sums of vectors of clients whose single vectors the server does not learn.
 
-    run: what clients know them by; shares: of noise that a sum must have.
+    run: the run's name, as clients know it; shares: of noise that a sum must have.
     """
 
     def __init__(self, stage: Summed, clients: Clients, run: str, shares: int = 0):
@@ -69,12 +69,14 @@ class HiddenSums:
     def collect(
         self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int = 0, tries: int = TRIES
     ) -> Collected:
-        """Return the sums over those who came. when: round and exchange; slots: what is summed over so many clients;
-        asked: the requests, whose first part is the same for all; read: reads a reply; least: how many must come.
+        """Return the sums over the clients that came. when: round and exchange; slots: returns the slots of a sum over
+        a number of clients; asked: the requests, whose first part is the same for all; read: reads a reply; least: how
+        many must come.
 
-        A sum that is void before anybody was asked to open it is asked for again, up to `tries` times in all, with new
-        secrets: nothing of the first can have been learnt. After that it is not, for two sums of nearly the same
-        clients tell too much."""
+        A sum that becomes void before any client was asked to open it is repeated with new secrets, up to `tries` times
+        in all: nothing of the first can have been learnt. Later it is not repeated, because two sums over nearly the
+        same clients reveal too much.
+        """
         least = max(self.least, least)
         for left in reversed(range(tries)):
             self._opening = False
@@ -93,15 +95,15 @@ class HiddenSums:
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """Forget what clients said of themselves: some may have been started again."""
+        """Forget what clients told about themselves: some may have been restarted."""
 
     def _check_came(self, came: int, asked: int, least: int) -> None:
-        """Refuse to open a sum of too few."""
+        """Refuse to open a sum over too few clients."""
         if came < least:
             raise Void(f"{came} of {asked} clients answered, and {least} must: the sum is void, nothing was learnt.")
 
     def _answers(self, requests: Requests, stage: str) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield the parts of the answers of use."""
+        """Yield the parts of the usable answers."""
         for client, answer in self.clients.ask(requests) if requests else ():
             with self._judging(client):
                 header, parts = wire.decode(answer)
@@ -114,7 +116,7 @@ class HiddenSums:
 
 
 def with_parts(asked: Sequence[bytes], about: Mapping[str, Tensor]) -> tuple[bytes, bytes]:
-    """Return a request with what a client is told of the sum, in its own part."""
+    """Return a request with a client's information about the sum added to its own part."""
     shared, own = asked
     header, tensors = wire.decode(own)
     header.pop("format")
@@ -150,7 +152,8 @@ class MaskedSums(HiddenSums):
         self._opening = True
         opened = self._open(collector, header)
         for silent in group.keys.keys() - opened:
-            self.keys.pop(silent, None)  # it may have been started again, with another key
+            # it may have been restarted, with another key
+            self.keys.pop(silent, None)
         totals = parted(found, len(group.keys), collector.total())
         for liar in collector.liars:
             self.clients.refuse(
@@ -164,7 +167,7 @@ class MaskedSums(HiddenSums):
     # ---- stages
 
     def _group(self, when: When, ids: list[int]) -> tuple[Group, str]:
-        """Return those who can take part in this sum: whose key is known."""
+        """Return the group of clients that can take part in this sum: those whose key is known."""
         missing = [c for c in ids if c not in self.keys]
         header = {"kind": "sum", "stage": "key", "run": self.run}
         for client, parts in self._answers({c: (wire.encode(header, {}),) for c in missing}, "key"):
@@ -220,8 +223,8 @@ class MaskedSums(HiddenSums):
         return replies
 
     def _open(self, collector: Collector, header: dict[str, Any]) -> set[int]:
-        """Let those who came give their shares, after they have agreed on who came where the run wants it; return who
-        did."""
+        """Let the clients that came give their shares, after they have agreed on who came if the run requires it;
+        return which did."""
         came, opened = sorted(collector.came), set[int]()
         parts = {"came": torch.tensor(came)}
         if self.stage.agree:
@@ -256,7 +259,7 @@ def check_hidden(parts: Mapping[str, Tensor], sizes: Mapping[int, int]) -> None:
 
 
 class _Judging:
-    """Leaves a client out whose answer is of no use."""
+    """Leaves out a client whose answer is not usable."""
 
     def __init__(self, clients: Clients, client: int):
         self.clients, self.client = clients, client

@@ -1,4 +1,4 @@
-"""What stands in a model's place for methods that have none."""
+"""A stand-in for the model of methods that have none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 
 class NoModel(nn.Module):
-    """A model without numbers: its vector has length 0, its features are the sample, and its outputs say nothing."""
+    """A model without parameters: its vector has length 0, its features are the sample, and its outputs mean
+    nothing."""
 
     def __init__(self, outputs: int):
         super().__init__()

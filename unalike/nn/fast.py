@@ -1,9 +1,9 @@
-"""Layers of a stack of clients as operations of their own, for GPUs: convolution + bias + ReLU + pooling in one kernel,
-and recurrent layers that step through time for all clients at once.
+"""Layers of a stack of clients as single operations, for GPUs: convolution + bias + ReLU + pooling in one kernel, and
+recurrent layers that step through time for all clients at once.
 
-Each operation takes a leading dimension of clients; a layer calls it with one, and `vmap` puts the others there. So
-every method, loss and engine option works as before, and a layer that does not fit a kernel stays PyTorch's. On a CPU
-the same operations run as plain PyTorch: slow, and what the tests compare the kernels with.
+Each operation takes a leading dimension of clients; a layer calls it with one, and `vmap` adds the others. So every
+method, loss and engine option works as before, and a layer that fits no kernel stays PyTorch's. On a CPU the same
+operations run as plain PyTorch: slowly, as a reference for the tests of the kernels.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from unalike.errors import EngineRefused
 from unalike.nn.recurrent import PureGRU, PureLSTM, PureRNN, Unrolled
 
-NOBODY = 4  # among the four places of a pooling window: none wins, the ReLU is off
+# among the four places of a pooling window: none wins, because the ReLU is off
+NOBODY = 4
 
 
 def kernels() -> Any:
-    """Return the module of kernels, imported where there is a GPU: it needs Triton."""
+    """Return the module of kernels; it is imported only with a GPU, because it needs Triton."""
     return importlib.import_module("unalike.nn.kernels")
 
 
 class Once(torch.autograd.Function):
-    """A gradient that cannot be differentiated again: said instead of being silently wrong."""
+    """A gradient that cannot be differentiated again: it raises instead of being silently wrong."""
 
     generate_vmap_rule = True
 
@@ -41,7 +42,8 @@ class Once(torch.autograd.Function):
 
 
 def _stacked(op, out: int):
-    """The rule of `vmap` for an operation whose tensors have the clients first: put the new dimension before them."""
+    """Return the `vmap` rule for an operation whose tensors have the clients first: the new dimension goes before
+    them."""
 
     def rule(info, dims, *args):
         flat, lead = [], 1
@@ -62,8 +64,8 @@ def _stacked(op, out: int):
 
 @torch.library.custom_op("unalike::conv_pool", mutates_args=())
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """x [C, B, H, W, I], weight [C, O, I, K, K], bias [C, O]: the pooled pictures [C, B, H', W', O], and which of the
-    four places won."""
+    """Convolve, add the bias, apply ReLU and pool. x [C, B, H, W, I], weight [C, O, I, K, K], bias [C, O]; returns the
+    pooled pictures [C, B, H', W', O], and which of the four places won."""
     if x.is_cuda:
         return kernels().conv_pool(x, weight, bias)
     c, b, h, w, i = x.shape
@@ -87,7 +89,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 def conv_pool_backward(
     g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x (an empty tensor unless `inward`), weight and bias."""
+    """Return the gradients of x (an empty tensor unless `inward`), weight and bias."""
     if x.is_cuda:
         return kernels().conv_pool_backward(g, won, x, weight, inward)
     c, b, h, w, i = x.shape
@@ -112,7 +114,7 @@ def _(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[
 
 
 def _channels(x: Tensor) -> Tensor:
-    """[C, B, H, W, I] as the input of a convolution with a group a client: [B, C I, H, W]."""
+    """Reshape [C, B, H, W, I] into the input of a convolution with one group per client: [B, C I, H, W]."""
     c, b, h, w, i = x.shape
     return x.permute(1, 0, 4, 2, 3).reshape(b, c * i, h, w)
 
@@ -144,7 +146,8 @@ class _ConvPool(torch.autograd.Function):
         return dx if inward else None, dw, db
 
 
-@torch.compiler.allow_in_graph  # dynamo's own treatment of an autograd.Function forgets its rule for vmap
+# dynamo's own treatment of an autograd.Function loses its rule for vmap
+@torch.compiler.allow_in_graph
 def _apply_conv(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return _ConvPool.apply(x, weight, bias)
 
@@ -154,7 +157,7 @@ _stacked(conv_pool_backward, 3)
 
 
 class ConvPool(nn.Conv2d):
-    """A convolution that has taken in the ReLU and the pooling which follow it."""
+    """A convolution that includes the ReLU and the pooling that follow it."""
 
     def forward(self, x: Tensor) -> Tensor:
         pad = self.padding[0]
@@ -169,7 +172,7 @@ class ConvPool(nn.Conv2d):
 
 
 def _fits(conv: nn.Module, two: list[nn.Module]) -> bool:
-    """Return whether a convolution and the two layers behind it are what the kernel computes."""
+    """Return whether a convolution and the two layers after it are what the kernel computes."""
     if type(conv) is not nn.Conv2d or {type(m) for m in two} != {nn.ReLU, nn.MaxPool2d}:
         return False
     pool = next(m for m in two if type(m) is nn.MaxPool2d)
@@ -185,8 +188,8 @@ def _fits(conv: nn.Module, two: list[nn.Module]) -> bool:
 
 @torch.library.custom_op("unalike::lstm", mutates_args=())
 def lstm(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """gates [C, T, B, 4H] (what input and biases give), weight [C, 4H, H], from a state of zeros: the hidden states
-    [C, T, B, H], the cells, and the gates after their sigmoids and tanh."""
+    """Run an LSTM from a zero state. gates [C, T, B, 4H] (from input and biases), weight [C, 4H, H]; returns the hidden
+    states [C, T, B, H], the cells, and the gates after their sigmoids and tanh."""
     c, steps, b, wide = gates.shape
     turned = weight.transpose(1, 2)
     hidden, cells = (gates.new_empty(steps, c, b, wide // 4) for _ in range(2))
@@ -215,7 +218,7 @@ def _(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("unalike::lstm_backward", mutates_args=())
 def lstm_backward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the gates and of the weight. The weight's is one product over all times at the end."""
+    """Return the gradients of the gates and of the weight; the weight's is one product over all times at the end."""
     c, steps, b, width = g.shape
     g, hidden, cells, inner = (t.transpose(0, 1).contiguous() for t in (g, hidden, cells, inner))
     out = torch.empty_like(inner)
@@ -277,7 +280,8 @@ _stacked(lstm_backward, 2)
 
 
 class FastLSTM(PureLSTM):
-    """One operation a layer instead of a graph of every time step. A given start state goes the slow way."""
+    """An LSTM with one operation per layer instead of a graph of every time step. With a given start state it is
+    unrolled."""
 
     def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         if start is not None:
@@ -292,9 +296,9 @@ class FastLSTM(PureLSTM):
 
 @torch.library.custom_op("unalike::gru", mutates_args=())
 def gru(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """gates [C, T, B, 3H] (what the input gives), weight [C, 3H, H], bias [C, 3H] of the hidden state's share, from a
-    state of zeros: the hidden states [C, T, B, H], and [C, T, B, 4H]: the reset and update gates, the new values, and
-    the hidden state's share of these."""
+    """Run a GRU from a zero state. gates [C, T, B, 3H] (from the input), weight [C, 3H, H], bias [C, 3H] of the hidden
+    state's part; returns the hidden states [C, T, B, H], and [C, T, B, 4H]: the reset and update gates, the new values,
+    and the hidden state's part of these."""
     c, steps, b, wide = gates.shape
     turned, beside = weight.transpose(1, 2), bias[:, None]
     hidden, inner = gates.new_empty(steps, c, b, wide // 3), gates.new_empty(steps, c, b, wide // 3 * 4)
@@ -322,10 +326,11 @@ def _(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("unalike::gru_backward", mutates_args=())
 def gru_backward(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the gates, the weight and the bias."""
+    """Return the gradients of the gates, the weight and the bias."""
     c, steps, b, width = g.shape
     g, hidden, inner = (t.transpose(0, 1).contiguous() for t in (g, hidden, inner))
-    out, own = (inner.new_empty(steps, c, b, 3 * width) for _ in range(2))  # of the gates, of the hidden state's share
+    # for the gates, and for the hidden state's part
+    out, own = (inner.new_empty(steps, c, b, 3 * width) for _ in range(2))
     earlier = F.pad(hidden[:-1], (0, 0, 0, 0, 0, 0, 1, 0))
     to_hidden, passed = g[-1], torch.empty_like(g[0])
     for t in reversed(range(steps)):
@@ -385,7 +390,7 @@ _stacked(gru_backward, 3)
 
 
 class FastGRU(PureGRU):
-    """One operation a layer, likewise."""
+    """A GRU with one operation per layer."""
 
     def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         if start is not None:
@@ -401,7 +406,8 @@ class FastGRU(PureGRU):
 
 @torch.library.custom_op("unalike::rnn", mutates_args=())
 def rnn(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
-    """gates [C, T, B, H] (what input and biases give), weight [C, H, H], from a state of zeros: the hidden states."""
+    """Run a plain RNN from a zero state. gates [C, T, B, H] (from input and biases), weight [C, H, H]; returns the
+    hidden states."""
     c, steps, b, width = gates.shape
     turned, hidden = weight.transpose(1, 2), gates.new_empty(steps, c, b, width)
     h = torch.zeros_like(hidden[0])
@@ -418,7 +424,7 @@ def _(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
 
 @torch.library.custom_op("unalike::rnn_backward", mutates_args=())
 def rnn_backward(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    """Gradients of the gates and of the weight."""
+    """Return the gradients of the gates and of the weight."""
     c, steps, b, width = g.shape
     g, hidden = (t.transpose(0, 1).contiguous() for t in (g, hidden))
     out = torch.empty_like(g)
@@ -472,7 +478,7 @@ _stacked(rnn_backward, 2)
 
 
 class FastRNN(PureRNN):
-    """One operation a layer, likewise."""
+    """A plain RNN with one operation per layer."""
 
     def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         if start is not None:
@@ -489,14 +495,14 @@ FAST: dict[type[Unrolled], type[Unrolled]] = {PureLSTM: FastLSTM, PureGRU: FastG
 
 
 def quicken(module: nn.Module, convolutions: bool) -> list[str]:
-    """Change the layers of a prepared module that have an operation here; gives what was changed, by name."""
+    """Replace the layers of a prepared module that have an operation here; return the names of those replaced."""
     changed = []
     for name, layer in module.named_modules():
         if type(layer) in FAST:
             layer.__class__ = FAST[type(layer)]
             changed.append(name)
         if isinstance(layer, nn.Sequential) and convolutions:
-            children = [(n, m) for n, m in layer._modules.items() if m is not None]  # a layer may be there twice
+            children = [(n, m) for n, m in layer._modules.items() if m is not None]  # a layer may occur twice
             for k, (child, conv) in enumerate(children[:-2]):
                 two = [m for _, m in children[k + 1 : k + 3]]
                 if _fits(conv, two):

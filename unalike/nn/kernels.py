@@ -16,14 +16,15 @@ from torch import Tensor
 
 
 def _tuned(configs, key):
-    """Triton tries these once a shape and keeps the fastest. (Its interpreter, without a GPU, has nothing to time.)"""
+    """Decorate a kernel so that Triton tries these configurations once per shape and keeps the fastest. (Its
+    interpreter, without a GPU, measures nothing.)"""
     configs = configs[:1] if os.environ.get("TRITON_INTERPRET") == "1" else configs
     return triton.autotune([triton.Config(c, num_warps=w, num_stages=s) for c, w, s in configs], key=key)
 
 
 @triton.jit
 def _window(m, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, CH: tl.constexpr):
-    """Where the window of pixel m begins; pixels are numbered pooling window by pooling window, four each."""
+    """Return where the window of pixel m begins; pixels are numbered by pooling window, four each."""
     p = m // 4
     r = p % (PH * PW)
     row, column = 2 * (r // PW) + (m % 4) // 2, 2 * (r % PW) + m % 2
@@ -68,7 +69,7 @@ def _forward(
 
 @triton.jit
 def _gradient_tile(g, won, at, real, place, DTYPE: tl.constexpr):
-    """The gradient of pixels before pooling: theirs where they won, else zero."""
+    """Return the gradient of pixels before pooling: the pooled gradient for pixels that won, else zero."""
     winner = tl.load(won + at, real, other=4).to(tl.int32)
     return tl.where(winner == place, tl.load(g + at, real, other=0.0), 0.0).to(DTYPE)
 
@@ -84,7 +85,7 @@ def _weight_gradient(
     SHARES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, CH: tl.constexpr,
     K: tl.constexpr, LINE: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One line of the window, one piece of it, one share of the pixels, one client."""
+    """Compute one line of the window, one piece of it, one share of the pixels, one client."""
     PIECES: tl.constexpr = (LINE + BK - 1) // BK
     line, share, c = tl.program_id(0) // PIECES, tl.program_id(1), tl.program_id(2).to(tl.int64)
     k = (tl.program_id(0) % PIECES) * BK + tl.arange(0, BK)
@@ -116,7 +117,8 @@ def _weight_gradient_5(
     SHARES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, CH: tl.constexpr,
     LINE: tl.constexpr, BK: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """The same for a 5×5 window of few channels: all five lines in one program, so that the gradient is read once."""
+    """Compute the weight gradient of a 5×5 window with few channels: all five lines in one program, so that the
+    gradient is read once."""
     share, c = tl.program_id(0), tl.program_id(1).to(tl.int64)
     k, o = tl.arange(0, BK), tl.arange(0, OUT)
     t0 = tl.zeros((OUT, BK), tl.float32)
@@ -159,7 +161,7 @@ def _input_gradient(
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, CH: tl.constexpr, CHP: tl.constexpr,
     K: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """Every input pixel gathers from the K × K output pixels that read it."""
+    """Compute the input gradient: every input pixel gathers from the K × K output pixels that read it."""
     c = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     picture, r = m // (H * W), m % (H * W)
@@ -180,7 +182,7 @@ def _input_gradient(
 
 
 def _sizes(x: Tensor, weight: Tensor):
-    """Clients, pictures, height, width, channels; filters, window; pooled height and width."""
+    """Return clients, pictures, height, width, channels; filters, window; pooled height and width."""
     c, b, h, w, i = x.shape
     o, k = weight.shape[1], weight.shape[3]
     return c, b, h, w, i, o, k, (h - k + 1) // 2, (w - k + 1) // 2
@@ -252,7 +254,7 @@ def _cell(whole, cell, hidden, cells, inner, N, WIDTH: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def _cell_backward(to_hidden, to_cell, before, cells, inner, out, N, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Leaves the gradient of the earlier cell in `to_cell`."""
+    """Compute the gradient of the gates; the gradient of the earlier cell is left in `to_cell`."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = n < N
     at = n // WIDTH * (4 * WIDTH) + n % WIDTH
@@ -272,14 +274,15 @@ def _cell_backward(to_hidden, to_cell, before, cells, inner, out, N, WIDTH: tl.c
 
 
 def lstm_cell(whole: Tensor, cell: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor) -> None:
-    """whole [C, B, 4H] and the earlier cell into hidden, cells [C, B, H] and inner [C, B, 4H]; all contiguous."""
+    """Compute one step: whole [C, B, 4H] and the earlier cell into hidden, cells [C, B, H] and inner [C, B, 4H]; all
+    contiguous."""
     _cell[(triton.cdiv(cell.numel(), 512),)](whole, cell, hidden, cells, inner, cell.numel(), cell.shape[-1], 512)
 
 
 def lstm_cell_backward(
     to_hidden: Tensor, to_cell: Tensor, before: Tensor, cells: Tensor, inner: Tensor, out: Tensor
 ) -> None:
-    """The gates' gradient into `out`; `to_cell`, float32, becomes that of the earlier cell."""
+    """Write the gates' gradient to `out`; `to_cell`, float32, becomes the gradient of the earlier cell."""
     n = to_cell.numel()
     _cell_backward[(triton.cdiv(n, 512),)](to_hidden, to_cell, before, cells, inner, out, n, to_cell.shape[-1], 512)
 
@@ -333,14 +336,15 @@ def _gru_backward(to_hidden, earlier, inner, out, own, passed, N, WIDTH: tl.cons
 
 
 def gru_cell(gates: Tensor, own: Tensor, h: Tensor, hidden: Tensor, inner: Tensor) -> None:
-    """gates and own [C, B, 3H] and the earlier state into hidden [C, B, H] and inner [C, B, 4H]; all contiguous."""
+    """Compute one step: gates and own [C, B, 3H] and the earlier state into hidden [C, B, H] and inner [C, B, 4H]; all
+    contiguous."""
     _gru[(triton.cdiv(h.numel(), 512),)](gates, own, h, hidden, inner, h.numel(), h.shape[-1], 512)
 
 
 def gru_cell_backward(
     to_hidden: Tensor, earlier: Tensor, inner: Tensor, out: Tensor, own: Tensor, passed: Tensor
 ) -> None:
-    """The gradients of the gates and of the hidden state's share into `out` and `own`; the part of the earlier state's
-    that passes by the gates into `passed`."""
+    """Write the gradients of the gates and of the hidden state's part to `out` and `own`, and the part of the earlier
+    state's gradient that bypasses the gates to `passed`."""
     n = passed.numel()
     _gru_backward[(triton.cdiv(n, 512),)](to_hidden, earlier, inner, out, own, passed, n, passed.shape[-1], 512)

@@ -1,7 +1,8 @@
-"""Draws inside a model as a function of a key, the same on every engine: in layers, and in calls of its own forward.
+"""Random draws inside a model as a function of a key, the same on every engine: in layers, and in calls of its own
+forward.
 
-Each number is drawn by its place along every dimension and not by a running number: padding behind a short batch
-changes nothing, whichever dimension the batch is.
+Each number depends on its position along every dimension, not on a running count: padding after a short batch changes
+nothing, whichever dimension the batch is.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from unalike import draws
 
-KEY = "_unalike_key"  # the buffer by which a step hands a layer its key
+# the buffer in which a step passes a layer its key
+KEY = "_unalike_key"
 
 
 def placed(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return 64 random bits (as int64) for each place of this shape."""
+    """Return 64 random bits (as int64) for each position of this shape."""
     *rest, last = [torch.arange(size, device=key.device) for size in shape or (1,)]
     for place in rest:
         key = draws.bits(key[..., None], place)
@@ -36,7 +38,7 @@ def kept(key: Tensor, shape: tuple[int, ...], p: float, dtype: torch.dtype) -> T
 
 
 def layer_mask(layer: nn.Module, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-    """Return the factors of a layer's dropout, from the layer's own key. A layer called twice draws anew."""
+    """Return the dropout factors of a layer, from the layer's own key. A layer called twice draws anew."""
     key = getattr(layer, KEY)
     setattr(layer, KEY, key + 1)
     return kept(key, shape, p, x.dtype)
@@ -57,8 +59,8 @@ def attention(
     *,
     draw: Tensor | None = None,
 ) -> Tensor:
-    """Return what F.scaled_dot_product_attention gives, by plain products: its backward pass has no rule for stacks.
-    draw: the key of its dropout."""
+    """Return the result of F.scaled_dot_product_attention, computed by plain products, because its backward pass has no
+    rule for stacks. draw: the key of its dropout."""
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     weights = attention_weights(query, key, attn_mask, is_causal, scale)
@@ -70,8 +72,8 @@ def attention(
 def attention_weights(
     query: Tensor, key: Tensor, mask: Tensor | None = None, causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """Return the softmax over the keys, [..., queries, keys]; zeros where a query may look at none.
-    mask: True where it may look, or numbers to be added."""
+    """Return the softmax over the keys, [..., queries, keys]; zeros for a query that may attend to none. mask: True
+    where it may attend, or numbers to be added."""
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -117,7 +119,7 @@ class KeyedAttention(nn.MultiheadAttention):
         return out, weights[0] if single else weights
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Return queries, keys and values; of one and the same input by one product."""
+        """Return queries, keys and values; if all have the same input, by one product."""
         if self.in_proj_weight is not None and query is key and key is value:
             return list(F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1))
         weights: tuple[Tensor, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
@@ -127,7 +129,7 @@ class KeyedAttention(nn.MultiheadAttention):
         return [F.linear(*part) for part in zip((query, key, value), weights, biases, strict=True)]
 
     def _extended(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        """Return keys and values with the learnt one and the zero one, where the layer has them."""
+        """Return keys and values extended by the learnt one and the zero one, if the layer has them."""
         if self.bias_k is not None and self.bias_v is not None:
             k, v = (torch.cat([t, b.expand(len(t), 1, -1)], 1) for t, b in ((k, self.bias_k), (v, self.bias_v)))
         if self.add_zero_attn:
@@ -138,14 +140,15 @@ class KeyedAttention(nn.MultiheadAttention):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _mask(self, attn: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-        """Return both masks as one, [batch, heads, queries, keys] or less, to be added."""
+        """Return both masks as one to be added, [batch, heads, queries, keys] or broadcastable to it."""
         given = [] if attn is None else [attn.reshape(-1, self.num_heads, *attn.shape[-2:]) if attn.dim() > 2 else attn]
         given += [] if padding is None else [padding[:, None, None]]
         parts = [self._added(part, q.dtype, k.shape[-2]) for part in given]
         return sum(parts[1:], parts[0]) if parts else None
 
     def _added(self, mask: Tensor, dtype: torch.dtype, keys: int) -> Tensor:
-        """Return a mask as numbers to be added; True means: not to be seen. A layer's own keys are seen by all."""
+        """Return a mask as numbers to be added; True means that a key is hidden. A layer's own extra keys are visible
+        to all."""
         if mask.dtype == torch.bool:
             mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -math.inf)
         return F.pad(mask, (0, keys - mask.shape[-1]))
@@ -157,8 +160,8 @@ class KeyedAttention(nn.MultiheadAttention):
 class OwnCalls(TorchFunctionMode):
     """Answers the random calls of a model's forward (F.dropout, torch.rand, dropout within attention, …) from a key.
 
-    The number of the call decides what it draws. stacked: attention is computed by plain products; seen: gets the kinds
-    of calls.
+    The number of the call decides what it draws. stacked: attention is computed by plain products; seen: collects the
+    kinds of calls.
     """
 
     def __init__(self, key: Tensor, stacked: bool = False, seen: set[str] | None = None):
@@ -175,7 +178,7 @@ class OwnCalls(TorchFunctionMode):
         return func(*args, **kwargs) if answer is None else answer
 
     def next_key(self) -> Tensor:
-        """Return the key of one more call."""
+        """Return the key for the next call."""
         if self.seen is not None:
             self.seen.add("draws")
         self.calls += 1
@@ -217,7 +220,7 @@ def _uniform_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _new(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor | None]:
-    """Return the answer to a call that makes a tensor of some size, from this law."""
+    """Return a function that answers a call that makes a tensor of some size, distributed by `law`."""
 
     def answer(mode: OwnCalls, *size: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor | None:
         if more.get("generator") is not None or "names" in more:
@@ -230,7 +233,7 @@ def _new(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor |
 
 
 def _like(law: Callable[[Tensor, torch.dtype], Tensor]) -> Callable[..., Tensor]:
-    """Return the answer to a call that makes a tensor like another."""
+    """Return a function that answers a call that makes a tensor like another, distributed by `law`."""
 
     def answer(mode: OwnCalls, x: Tensor, dtype: Any = None, **more: Any) -> Tensor:
         return law(placed(mode.next_key(), tuple(x.shape)), dtype or x.dtype)

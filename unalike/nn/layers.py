@@ -18,11 +18,12 @@ from unalike.errors import EngineRefused, UnalikeError
 from unalike.nn.keyed import KEY, KeyedAttention, layer_mask
 from unalike.nn.recurrent import PURE, Unrolled
 
-WEIGHT = "_unalike_weight"  # the buffer by which a step hands in its sample weights
+# the buffer in which a step passes its sample weights
+WEIGHT = "_unalike_weight"
 
 
 class CounterDropout(nn.Dropout):
-    """nn.Dropout whose mask is a function of (seed, round, client, step, layer)."""
+    """nn.Dropout with a mask that is a function of (seed, round, client, step, layer)."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
@@ -41,8 +42,8 @@ class CounterChannelDropout(nn.Dropout2d):
 
 
 class LoneBatchNorm(_BatchNorm):
-    """BatchNorm for which a batch with a single value a channel is no error: it has no variance, so it is normalised
-    with the running statistics, as in evaluation, and leaves them as they are."""
+    """BatchNorm that accepts a batch with a single value per channel: such a batch has no variance, so it is normalised
+    with the running statistics, as in evaluation, and leaves them unchanged."""
 
     _unalike_kind: type[_BatchNorm]
 
@@ -56,8 +57,8 @@ class LoneBatchNorm(_BatchNorm):
 
 
 class PureBatchNorm(LoneBatchNorm):
-    """The same with sample weights (padding counts for nothing); it replaces its statistics instead of writing into
-    them, which is what `vmap` and `grad` can follow."""
+    """The same with sample weights (padding does not count); it replaces its statistics instead of writing into them,
+    as `vmap` and `grad` require."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -87,7 +88,8 @@ class PureBatchNorm(LoneBatchNorm):
 
 
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
-    """Return a copy for an engine. `pure`: it will be called through `functional_call`, perhaps under `vmap`."""
+    """Return a copy of a module for an engine. pure: it will be called through `functional_call`, perhaps under
+    `vmap`."""
     module = copy.deepcopy(module)
     for index, (name, layer) in enumerate(module.named_modules()):
         kind = type(layer)
@@ -108,11 +110,13 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
         elif kind is nn.MultiheadAttention and (pure or layer.dropout):
             layer.__class__ = KeyedAttention
         elif isinstance(layer, nn.TransformerEncoderLayer) and pure:
-            layer.activation_relu_or_gelu = 0  # else evaluation takes a kernel that has no form for stacks
+            # otherwise evaluation takes a kernel that cannot be stacked
+            layer.activation_relu_or_gelu = 0
         drops = isinstance(layer, Unrolled | KeyedAttention) and layer.dropout
         if drops or isinstance(layer, CounterDropout | CounterChannelDropout):
             layer.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
-            layer._unalike_index = index  # the same in every copy: each layer draws from a key of its own
+            # the same in every copy: each layer draws from its own key
+            layer._unalike_index = index
     return module
 
 
@@ -152,7 +156,7 @@ def _prepare_batch_norm(name: str, layer: _BatchNorm, pure: bool) -> None:
 
 
 def keyed_layers(module: nn.Module) -> list[tuple[str, int]]:
-    """(buffer name, layer number) of every layer that draws."""
+    """Return (buffer name, layer number) of every layer that draws random numbers."""
     return [
         (f"{name}.{KEY}" if name else KEY, layer._unalike_index)
         for name, layer in module.named_modules()
@@ -161,12 +165,12 @@ def keyed_layers(module: nn.Module) -> list[tuple[str, int]]:
 
 
 def weighted_layers(module: nn.Module) -> list[str]:
-    """Buffer names of every layer that wants the sample weights."""
+    """Return the buffer names of every layer that needs the sample weights."""
     return [f"{n}.{WEIGHT}" if n else WEIGHT for n, m in module.named_modules() if isinstance(m, PureBatchNorm)]
 
 
 def norm_names(module: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters of layers that normalise."""
+    """Return the names of the parameters of normalisation layers."""
     kinds = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
     owners = [name for name, layer in module.named_modules() if isinstance(layer, kinds)]
     return frozenset(

@@ -12,10 +12,10 @@ from unalike.errors import UnalikeError, did_you_mean
 
 
 class Layout:
-    """Names, shapes and places of tensors in a flat vector [..., size].
+    """Names, shapes and positions of tensors in a flat vector [..., size].
 
-    `align` starts every tensor at a multiple of so many numbers (the batched engine on a GPU wants 64 bytes); the
-    vectors that methods see are never padded, so norms, noise and byte counts mean what they say.
+    `align` starts every tensor at a multiple of that many numbers (the batched engine on a GPU wants 64 bytes); the
+    vectors that methods see are never padded, so norms, noise and byte counts are exact.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Layout:
         align: int = 1,
         norms: frozenset[str] = frozenset(),
     ):
-        """norms: the names that belong to layers that normalise."""
+        """norms: names of parameters that belong to normalisation layers."""
         self.named = [(name, tuple(shape)) for name, shape in named]
         self.head_name, self.norms = head, norms
         self.places: list[tuple[str, int, int, tuple[int, ...]]] = []
@@ -36,14 +36,15 @@ class Layout:
             offset += -(-size // align) * align
         self.size = offset
         self._chosen: dict[str, list[bool]] = {}
-        self._absent: set[str] = set()  # names that no part has: every reply's shape asks for them again
+        # names that are no part, cached because every reply's shape asks for them again
+        self._absent: set[str] = set()
         self._head = [self._in_head(name) for name, *_ in self.places]
         self.head_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if h)
         self.body_size = sum(p[2] for p, h in zip(self.places, self._head, strict=True) if not h)
 
     @property
     def head_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the head's tensors."""
+        """Return the shapes of the head's tensors."""
         return [shape for (_, _, _, shape), head in zip(self.places, self._head, strict=True) if head]
 
     def _in_head(self, name: str) -> bool:
@@ -52,11 +53,11 @@ class Layout:
         return self.head_name == "" or name.startswith(self.head_name + ".")
 
     def aligned(self, align: int) -> Layout:
-        """Return the same tensors at other places."""
+        """Return a layout of the same tensors with another alignment."""
         return Layout(self.named, self.head_name, align, self.norms)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Tensors by name, as views of the vector; leading dimensions stay."""
+        """Return tensors by name, as views of the vector; leading dimensions stay."""
         lead = flat.shape[:-1]
         return {n: flat.narrow(-1, o, k).reshape(*lead, *s) for n, o, k, s in self.places}
 
@@ -71,7 +72,7 @@ class Layout:
         return out
 
     def repack(self, flat: Tensor, other: Layout) -> Tensor:
-        """Return the same numbers, laid out as `other` lays them out."""
+        """Return the same numbers in the order of the layout `other`."""
         if self.size == other.size:
             return flat
         out = flat.new_zeros(*flat.shape[:-1], other.size)
@@ -79,7 +80,7 @@ class Layout:
             out[..., o2 : o2 + k] = flat[..., o : o + k]
         return out
 
-    # ---- parts by name: methods share, send or train only some of a model
+    # ---- parts by name: a method may share, send or train only some of a model
 
     def chosen(self, part: str) -> list[bool]:
         """Return which tensors belong to a part, in the order of `places`.
@@ -124,17 +125,17 @@ class Layout:
         return part not in self._absent
 
     def part_size(self, part: str) -> int:
-        """Return how many numbers a part has."""
+        """Return the number of values in a part."""
         return sum(p[2] for p, inside in zip(self.places, self.chosen(part), strict=True) if inside)
 
     def part(self, flat: Tensor, part: str) -> Tensor:
-        """Return a part's numbers of a model vector."""
+        """Return the values of a part of a model vector."""
         inside = zip(self.places, self.chosen(part), strict=True)
         parts = [flat.narrow(-1, p[1], p[2]) for p, wanted in inside if wanted]
         return torch.cat(parts, -1) if parts else flat.narrow(-1, 0, 0)
 
     def with_part(self, flat: Tensor, part: str, numbers: Tensor) -> Tensor:
-        """Return the model vector with these numbers as its part."""
+        """Return the model vector with a part replaced by these numbers."""
         out, at = [], 0
         for (_, offset, size, _), inside in zip(self.places, self.chosen(part), strict=True):
             out.append(numbers.narrow(-1, at, size) if inside else flat.narrow(-1, offset, size))
@@ -149,11 +150,11 @@ class Layout:
         return out
 
     def head(self, flat: Tensor) -> Tensor:
-        """Return the head's numbers of a model vector."""
+        """Return the head's values of a model vector."""
         return self.part(flat, "head")
 
     def body(self, flat: Tensor) -> Tensor:
-        """Return everything before the head of a model vector."""
+        """Return the values before the head of a model vector."""
         return self.part(flat, "body")
 
     def join(self, body: Tensor, head: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class Layout:
 
 
 def find_head(module: nn.Module, head: str | None) -> str:
-    """Return the head's name: the one given (checked), else the last layer that has trainable weights."""
+    """Return the head's name: the given one (checked), else the last layer with trainable weights."""
     layers = {
         name: m for name, m in module.named_modules() if any(p.requires_grad for p in m.parameters(recurse=False))
     }

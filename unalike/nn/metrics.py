@@ -1,14 +1,15 @@
-"""Metrics of a task: the built-in ones by name, functions of one's own, and how each is computed.
+"""Metrics of a task: the built-in ones by name, a user's own functions, and how each is computed.
 
 A metric is one of three kinds.
-- One value a sample (accuracy, log_loss, brier, mae, and functions of one's own that give a tensor [n]): the metric of
-  a set is the mean.
-- Of the means of a statistic (f1, balanced_accuracy, calibration_error, rmse, r2): a statistic has a row of numbers a
-  sample; the metric of a set is a function of their means. Means of several clients' samples together need sums only.
-- Of all outputs (auc, and functions of one's own that give a single number).
+- One value per sample (accuracy, log_loss, brier, mae, and a user's own functions that return a tensor [n]): the
+  metric of a set is the mean.
+- A function of the means of a statistic (f1, balanced_accuracy, calibration_error, rmse, r2): a statistic has a row of
+  numbers per sample; the metric of a set is a function of their means. Means over several clients' samples need sums
+  only.
+- A function of all outputs (auc, and a user's own functions that return a single number).
 
-Every built-in metric has means, so that the number of all clients' samples together comes from sums. For auc these are
-shares of scores in bins: ties within a bin count half. Undefined is NaN: the AUC of samples of one class, the R2 of
+Every built-in metric has means, so that the number over all clients' samples comes from sums. For auc these are shares
+of scores in bins: ties within a bin count half. An undefined value is NaN: the AUC of samples of one class, the R2 of
 equal targets.
 
 Legend of shapes: n samples, C classes, d targets, k numbers of a statistic, g groups (clients) of samples.
@@ -41,10 +42,10 @@ AUC_BINS, AUC_UNIT, AUC_RANGE = 8192, 0.05, 13.0
 
 @dc.dataclass(frozen=True)
 class Statistic:
-    """Numbers of a set whose means over samples some metrics are functions of.
+    """Numbers per sample whose means some metrics are functions of.
 
-    rows: (outputs, y) -> [n, k]; or, where rows would be too long, of_all: (outputs, y) -> their means [k].
-    holds: whether means [k] can be those of any samples; what a client sends is checked by it.
+    rows: (outputs, y) -> [n, k]; or, if rows would be too long, of_all: (outputs, y) -> their means [k]. holds: whether
+    means [k] are possible for any samples; clients' answers are checked by it.
     """
 
     name: str
@@ -64,8 +65,8 @@ class Statistic:
 class Metric:
     """A metric of a task.
 
-    rows: one value a sample; statistic, value: a function of a statistic's means [k]; grouped: from all outputs.
-    labels: "classes" or "numbers" where it is for one of them only; low, high: the range of its values.
+    rows: one value per sample; statistic, value: a function of a statistic's means [k]; grouped: from all outputs.
+    labels: "classes" or "numbers" if it is for only one of them; low, high: the range of its values.
     """
 
     name: str
@@ -80,17 +81,17 @@ class Metric:
 
     @property
     def always(self) -> bool:
-        """Whether it is defined for any samples."""
+        """Return whether it is defined for any samples."""
         return self.rows is not None
 
     @property
     def function(self) -> Callable[..., Any] | None:
-        """The function that computes it; of one of one's own, that function."""
+        """Return the function that computes it; for a user's own metric, that function."""
         grouped = self.grouped
         return grouped.args[0] if isinstance(grouped, functools.partial) else grouped or self.rows or self.value
 
     def check(self, y: Tensor) -> None:
-        """Refuse labels that the metric is not for."""
+        """Refuse labels that the metric is not meant for."""
         if self.labels == ("numbers" if not y.is_floating_point() else "classes"):
             have = "classes" if self.labels == "numbers" else "numbers"
             others = ", ".join(name for name, metric in BUILT_IN.items() if metric.labels == have)
@@ -114,7 +115,7 @@ def log_odds(output: Tensor) -> Tensor:
 
 
 def two_sided(output: Tensor) -> Tensor:
-    """Return logits [n, C]; a single output a sample, [n] or [n, 1], is the logit of class 1 against 0."""
+    """Return logits [n, C]; a single output per sample, [n] or [n, 1], is the logit of class 1 against 0."""
     if output.dim() > 1 and output.shape[-1] > 1:
         return output
     z = output.reshape(output.shape[0])
@@ -122,18 +123,18 @@ def two_sided(output: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """1 where the largest logit is the label."""
+    """Return 1 for a sample whose largest logit is the label, else 0."""
     return (two_sided(logits).argmax(-1) == y).to(logits.dtype)
 
 
 def log_loss(output: Tensor, y: Tensor) -> Tensor:
-    """Minus the logarithm of the label's probability, one value a sample."""
+    """Return minus the logarithm of the label's probability, one value per sample."""
     return -F.log_softmax(two_sided(output), -1).gather(-1, y[:, None])[:, 0]
 
 
 def brier(output: Tensor, y: Tensor) -> Tensor:
-    """Brier score, one value a sample: the sum over classes of the squared error of the probability; of two classes
-    that of class 1 alone, half the sum."""
+    """Return the Brier score, one value per sample: the sum over classes of the squared error of the probability; for
+    two classes that of class 1 alone, half the sum."""
     p = F.softmax(two_sided(output), -1)
     square = (p - one_hot(y, p.shape[-1]).to(p.dtype)).square()
     return square[:, 1] if p.shape[-1] == 2 else square.sum(-1)
@@ -152,15 +153,15 @@ def class_rows(output: Tensor, y: Tensor) -> Tensor:
 
 
 def f1_of(means: Tensor) -> Tensor:
-    """F1 = 2 hits / (labels + predictions): of class 1 where there are two, else the mean over all classes that are
-    labels or predictions."""
+    """Return F1 = 2 hits / (labels + predictions): of class 1 if there are two classes, else the mean over all classes
+    that occur as labels or predictions."""
     label, predicted, hit = means.reshape(3, -1)
     each = 2 * hit / (label + predicted)
     return each[1] if len(each) == 2 else _mean_where(each, label + predicted > 0)
 
 
 def balanced_accuracy_of(means: Tensor) -> Tensor:
-    """The mean recall over the classes that are labels."""
+    """Return the mean recall over the classes that occur as labels."""
     label, _, hit = means.reshape(3, -1)
     return _mean_where(hit / label, label > 0)
 
@@ -170,15 +171,15 @@ def _mean_where(values: Tensor, there: Tensor) -> Tensor:
 
 
 def calibration_rows(output: Tensor, y: Tensor) -> Tensor:
-    """Return the top probability less whether it is right, in the column of that probability's bin: [n, 15]."""
+    """Return the top probability minus whether it is right, in the column of that probability's bin: [n, 15]."""
     top, predicted = F.softmax(two_sided(output).double(), -1).max(-1)
     bin = ((top * CALIBRATION_BINS).ceil().long() - 1).clamp(0, CALIBRATION_BINS - 1)
     return one_hot(bin, CALIBRATION_BINS) * (top - (predicted == y).double())[:, None]
 
 
 def calibration_error_of(means: Tensor) -> Tensor:
-    """Expected calibration error: the difference of mean top probability and accuracy, bin by bin, each bin counted by
-    its samples."""
+    """Return the expected calibration error: the difference between mean top probability and accuracy in each bin,
+    weighted by the bin's samples."""
     return means.abs().sum()
 
 
@@ -186,8 +187,8 @@ def calibration_error_of(means: Tensor) -> Tensor:
 
 
 def auc_bins(output: Tensor, y: Tensor) -> Tensor:
-    """Return the shares of samples in bins of a class's log-odds, those of the class and the others: [C, 2, bins] as
-    one vector; of class 1 alone where there are two."""
+    """Return the shares of samples in bins of a class's log-odds, separately for the class and the others: [C, 2, bins]
+    as one vector; for two classes, of class 1 alone."""
     odds = _contrasts(output).nan_to_num(0.0)
     columns = torch.arange(odds.shape[-1], device=y.device)
     even = torch.asinh(odds.double() / AUC_UNIT)
@@ -198,13 +199,14 @@ def auc_bins(output: Tensor, y: Tensor) -> Tensor:
 
 
 def _contrasts(output: Tensor) -> Tensor:
-    """Return the log-odds of each class against the others, of two classes those of class 1 only."""
+    """Return the log-odds of each class against the others; for two classes only those of class 1."""
     odds = log_odds(output)
     return odds[:, 1:] if odds.shape[-1] == 2 else odds
 
 
 def auc_of(means: Tensor) -> Tensor:
-    """The area under the ROC curve from bins; of several classes the mean over those with samples of both kinds."""
+    """Return the area under the ROC curve from bins; for several classes the mean over those with samples of both
+    kinds."""
     own, other = means.reshape(-1, 2, AUC_BINS).unbind(1)
     below = other.cumsum(-1) - other / 2
     pairs = own.sum(-1) * other.sum(-1)
@@ -212,8 +214,8 @@ def auc_of(means: Tensor) -> Tensor:
 
 
 def auc_grouped(output: Tensor, y: Tensor, sizes: np.ndarray) -> np.ndarray:
-    """The exact area under the ROC curve of each group, ties counted half; NaN where no class has samples of both
-    kinds, or an output is not finite."""
+    """Return the exact area under the ROC curve of each group, with ties counted half; NaN if no class has samples of
+    both kinds, or an output is not finite."""
     odds, label = _contrasts(output).cpu().numpy(), y.cpu().numpy()
     owner = np.repeat(np.arange(len(sizes)), sizes)
     single = odds.shape[1] == 1
@@ -227,7 +229,8 @@ def auc_grouped(output: Tensor, y: Tensor, sizes: np.ndarray) -> np.ndarray:
 
 
 def _ranked(score: np.ndarray, positive: np.ndarray, owner: np.ndarray, groups: int) -> np.ndarray:
-    """The share of pairs of a positive and a negative of one group whose positive has the higher score."""
+    """Return the share of pairs of a positive and a negative sample in one group in which the positive has the higher
+    score."""
     order = np.lexsort((score, owner))
     score, positive, owner = score[order], positive[order], owner[order]
     first = np.ones(len(score), bool)
@@ -246,25 +249,25 @@ def _ranked(score: np.ndarray, positive: np.ndarray, owner: np.ndarray, groups: 
 
 
 def absolute_error(output: Tensor, y: Tensor) -> Tensor:
-    """Absolute error, one value a sample; the mean of several targets."""
+    """Return the absolute error, one value per sample; with several targets the mean."""
     return (output.reshape(y.shape) - y).abs().reshape(y.shape[0], -1).mean(-1)
 
 
 def error_rows(output: Tensor, y: Tensor) -> Tensor:
-    """Return squared error, target and squared target of every target: [n, 3 d]."""
+    """Return squared error, target and squared target for every target: [n, 3 d]."""
     target = y.double().reshape(y.shape[0], -1)
     error = output.double().reshape(target.shape) - target
     return torch.cat([error.square(), target, target.square()], -1)
 
 
 def rmse_of(means: Tensor) -> Tensor:
-    """Root mean squared error; the mean over targets."""
+    """Return the root mean squared error; the mean over targets."""
     return means.reshape(3, -1)[0].sqrt().mean()
 
 
 def r2_of(means: Tensor) -> Tensor:
-    """R2 = 1 - squared error / variance; the mean over the targets that vary. (Less than 1e-12 of the mean square is
-    rounding, not variance.)"""
+    """Return R2 = 1 - squared error / variance; the mean over the targets that vary. (Less than 1e-12 of the mean
+    square is rounding, not variance.)"""
     error, target, square = means.reshape(3, -1)
     variance = square - target.square()
     return _mean_where(1 - error / variance, variance > 1e-12 * square)
@@ -310,7 +313,7 @@ BUILT_IN = {
         Metric("r2", statistic=ERRORS, value=r2_of, labels="numbers", high=1.0),
     )
 }
-OF_CLASSES, OF_NUMBERS = ("accuracy",), ("rmse", "mae", "r2")  # where nothing is asked for
+OF_CLASSES, OF_NUMBERS = ("accuracy",), ("rmse", "mae", "r2")  # defaults
 
 
 def named(metrics: Mapping[str, Any] | Sequence[Any] | str | None) -> dict[str, Metric] | None:
@@ -347,13 +350,13 @@ def _metric(name: str, given: Any) -> Metric:
 
 
 def whole(metric: Metric, function: Callable[..., Any]) -> Metric:
-    """Return a metric of one's own as one of all outputs: its function gives a single number."""
+    """Return a user's own metric as one of all outputs: its function returns a single number."""
     grouped = functools.partial(one_by_one, function, metric.name)
     return dc.replace(metric, rows=None, grouped=grouped)
 
 
 def one_by_one(function: Callable[..., Any], name: str, output: Tensor, y: Tensor, sizes: np.ndarray) -> np.ndarray:
-    """Call a function of one's own for each group's outputs and labels, float32 or float64 on the CPU."""
+    """Call a user's own function for each group's outputs and labels, float32 or float64 on the CPU."""
     parts = zip(output.cpu().split(sizes.tolist()), y.cpu().split(sizes.tolist()), strict=True)
     out = np.empty(len(sizes))
     for k, (some, labels) in enumerate(parts):
@@ -370,7 +373,8 @@ def one_by_one(function: Callable[..., Any], name: str, output: Tensor, y: Tenso
 
 
 def statistics(metrics: Mapping[str, Metric], of_all: bool | None = None) -> dict[str, Statistic]:
-    """Return the statistics of these metrics by name; of_all: only those computed from all outputs, or only others."""
+    """Return the statistics of these metrics by name; of_all: only those computed from all outputs, or only the
+    others."""
     found = {m.statistic.name: m.statistic for m in metrics.values() if m.statistic is not None}
     return {name: s for name, s in found.items() if of_all is None or (s.rows is None) == of_all}
 

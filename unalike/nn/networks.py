@@ -1,4 +1,4 @@
-"""Further networks of a method, a generator for example: each as one flat vector, called with any."""
+"""Further networks of a method, for example a generator: each is one flat vector, and can be called with any vector."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from unalike.nn.layout import Layout
 class Network:
     """A network that a method declares in `nets`.
 
-    Its vector holds the weights, then BatchNorm's statistics (`weights` says where these begin): they travel with the
-    vector, and no optimizer touches them.
+    Its vector holds the weights, then BatchNorm's statistics (beginning at `weights`): they travel with the vector, and
+    no optimizer changes them.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Network:
         self.start = self.layout.flat({**tensors, **floats}).to(like)
 
     def copy(self) -> Network:
-        """Return a copy with a module of its own: a module is called by one thread at a time."""
+        """Return a copy with its own module: a module may be called by only one thread at a time."""
         other = copy.copy(self)
         other.module = copy.deepcopy(self.module)
         return other
@@ -54,9 +54,9 @@ class Network:
     def __call__(
         self, vector: Tensor, inputs: tuple[Any, ...], weight: Tensor, key: Tensor | None = None, train: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return the output with this vector, and BatchNorm's statistics after it (after training mode, new ones).
+        """Return the output with this vector, and BatchNorm's statistics afterwards (new ones in training mode).
 
-        weight: of each row of the inputs, 0 for padding; key: of what dropout draws.
+        weight: of each row of the inputs, 0 for padding; key: for dropout.
         """
         if self.module.training != train:
             self.module.train(train)

@@ -1,4 +1,4 @@
-"""Device, dtype and precision of a run, and PyTorch's global switches: set for a while, then put back."""
+"""Device, dtype and precision of a run, and PyTorch's global switches, which are set for a while and then restored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRECISIONS = ("highest", "tf32", "bf16")
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of this name; "auto" is CUDA where there is any."""
+    """Return the device of this name; "auto" is CUDA if available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -33,13 +33,13 @@ def find_device(name: str) -> torch.device:
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise where the device does not have this precision."""
+    """Raise if the device does not have this precision."""
     if precision != "highest" and device.type == "cpu" and not (precision == "bf16" and _bf16_on_cpu()):
         raise UnalikeError(f"precision={precision!r} is not for this CPU: use 'highest'.")
 
 
 def _bf16_on_cpu() -> bool:
-    """Return whether this CPU multiplies bfloat16 in hardware; where it does not, it is slower than float32."""
+    """Return whether this CPU multiplies bfloat16 in hardware; otherwise it is slower than float32."""
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # a build without oneDNN
@@ -48,7 +48,7 @@ def _bf16_on_cpu() -> bool:
 
 @contextmanager
 def numerics(precision: str, deterministic: bool) -> Iterator[None]:
-    """Set PyTorch's switches for products and convolutions, and put them back."""
+    """Set PyTorch's switches for products and convolutions, and restore them at the end of the block."""
     matmul, conv = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     before, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -60,14 +60,15 @@ def numerics(precision: str, deterministic: bool) -> Iterator[None]:
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv
         torch.backends.cudnn.benchmark = search
-        if torch.are_deterministic_algorithms_enabled() != before:  # the call alone imports the compiler: 1.7 s
+        # the call alone imports the compiler, which takes 1.7 s
+        if torch.are_deterministic_algorithms_enabled() != before:
             torch.use_deterministic_algorithms(before)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold PyTorch to one thread: on small operations its threads cost more than they give, and on a busy machine they
-    wait for each other (measured: up to 60 times slower). It also makes results independent of the machine's cores."""
+    """Limit PyTorch to one thread: on small operations its threads cost more than they gain, and on a busy machine they
+    wait for each other (measured: up to 60 times slower). It also makes results independent of the number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -78,7 +79,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def keep_memory() -> None:
-    """Tell glibc to keep freed memory for the rest of this process: a step frees and asks for the same blocks again,
+    """Tell glibc to keep freed memory for the rest of this process: a step frees and requests the same blocks again,
     and fresh pages cost more than the arithmetic of a small recurrent step (measured: 14 ms to 10 on a CPU)."""
     if sys.platform != "linux":
         return

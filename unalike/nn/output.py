@@ -1,4 +1,4 @@
-"""What a module returns, as one tensor: the part of a tuple, a dict or an object that holds the outputs."""
+"""A module's result as one tensor: the part of a tuple, a dict or an object that holds the outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Output = str | int | Callable[[Any], Any] | None
 
 
 def picker(output: Output) -> Callable[[Any], Any]:
-    """Return the function that picks the outputs: by a key or attribute, by a position, or the user's own."""
+    """Return the function that picks the outputs: by a key or attribute, by a position, or by the user's own
+    function."""
     if output is None:
         return lambda returned: returned
     if callable(output):
@@ -32,7 +33,7 @@ def _part(returned: Any, key: str | int) -> Any:
 
 
 def _kind(returned: Any) -> str:
-    """Return a word for what a module returned, with the names or the number of its parts."""
+    """Return a description of a module's result, with the names or the number of its parts."""
     kind = f"a {type(returned).__name__}"
     if isinstance(returned, Mapping):
         return f"{kind} of {', '.join(repr(key) for key in list(returned)[:5])}"

@@ -34,7 +34,7 @@ class Unrolled(nn.RNNBase):
         return x.transpose(0, 1) if self.batch_first else x, last if len(last) > 1 else last[0]
 
     def scan(self, x: Tensor, suffix: str, start: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(hidden states [time, batch, hidden], the last state) of one layer in one direction."""
+        """Run one layer in one direction; return the hidden states [time, batch, hidden] and the last state."""
         weight, (gates, bias) = getattr(self, "weight_hh" + suffix), self.gates(x, suffix)
         if start is None:
             zeros = torch.zeros_like(gates[0, :, : self.hidden_size])
@@ -46,14 +46,14 @@ class Unrolled(nn.RNNBase):
         return torch.stack(out), state
 
     def gates(self, x: Tensor, suffix: str) -> tuple[Tensor, Tensor | None]:
-        """(what input and biases give to the gates, the bias that belongs to the hidden state's share)."""
+        """Return the gates' part from input and biases, and the bias that belongs to the hidden state's part."""
         gates = F.linear(x, getattr(self, "weight_ih" + suffix))
         if self.bias:
             gates = gates + (getattr(self, "bias_ih" + suffix) + getattr(self, "bias_hh" + suffix))
         return gates, None
 
     def cell(self, gates: Tensor, inner: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """Return the next state; inner: the hidden state's share of the gates."""
+        """Return the next state; inner: the hidden state's part of the gates."""
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ class PureLSTM(Unrolled, nn.LSTM):  # type: ignore[misc]
 
 
 class PureGRU(Unrolled, nn.GRU):  # type: ignore[misc]
-    """nn.GRU unrolled. The reset gate stands before a bias: that one stays with the hidden state's share."""
+    """nn.GRU unrolled. The reset gate multiplies a bias too: that bias stays with the hidden state's part."""
 
     def gates(self, x: Tensor, suffix: str) -> tuple[Tensor, Tensor | None]:
         gates = F.linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix, None))

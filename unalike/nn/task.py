@@ -29,33 +29,35 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy, one value a sample."""
+    """Return the cross-entropy, one value per sample."""
     return F.cross_entropy(logits, y, reduction="none")
 
 
 def squared_error(prediction: Tensor, y: Tensor) -> Tensor:
-    """Squared error, one value a sample."""
+    """Return the squared error, one value per sample."""
     return (prediction.reshape(y.shape) - y).square().reshape(y.shape[0], -1).mean(-1)
 
 
 def default_loss(y: Tensor) -> Loss:
-    """Squared error for one number a sample; cross-entropy for classes, and for rows of class shares."""
+    """Return squared error for one number per sample; cross-entropy for classes, and for rows of class shares."""
     return squared_error if y.is_floating_point() and y.dim() == 1 else cross_entropy
 
 
 BUFFER_POLICIES = ("average", "local", "freeze")
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "squared-error": squared_error}
-DISTANCES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)  # losses whose outputs are the targets themselves
-OWN = -1  # beside the numbers of layers: the number of a model's own draws
-SLICE = 2048  # samples at a time where a whole set is evaluated
+DISTANCES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)  # losses of outputs that are the targets themselves
+# number of a model's own draws, beside the numbers of layers
+OWN = -1
+# samples per pass when a whole set is evaluated
+SLICE = 2048
 
 
 class Task:
     """A module, its loss and metrics, its layout, and pure calls of it.
 
-    `loss(output, y)` gives one value a sample (or a tensor whose first dimension is the sample), so that a short or
+    `loss(output, y)` returns one value per sample (or a tensor whose first dimension is the sample), so that a short or
     padded batch is averaged over its real samples only. metrics: see `unalike.nn.metrics`. unit: (mean, scale) of
-    standardised targets: metrics are in the original unit, y * scale + mean; the loss is in the trained one.
+    standardised targets: metrics are in the original unit, y * scale + mean; the loss is in the standardised one.
     """
 
     def __init__(
@@ -90,11 +92,12 @@ class Task:
         self.metrics, self.unit = named(metrics), unit
         self.output, self.pick = output, picker(output)
         self.nets: dict[str, Network] = {}  # further networks of a method, by name
-        self.own_calls = frozenset(("draws", "attention"))  # that the model's forward makes; known after `check`
+        # kinds of random calls in the model's forward; known after `check`
+        self.own_calls = frozenset(("draws", "attention"))
         self._sample: tuple[Tensor, Tensor] | None = None
 
     def metrics_for(self, y: Tensor) -> dict[str, Metric]:
-        """Return the metrics given, else accuracy where the labels are classes; rmse, mae and r2 where they are numbers
+        """Return the given metrics; by default accuracy if the labels are classes; rmse, mae and r2 if they are numbers
         and the loss is a distance from them."""
         if self.metrics is not None:
             return self.metrics
@@ -103,7 +106,7 @@ class Task:
         return {name: BUILT_IN[name] for name in default}
 
     def original(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs and targets in the unit that metrics are in."""
+        """Return outputs and targets in the unit of the metrics."""
         if self.unit is None or not y.is_floating_point():
             return output, y
         mean, scale = (torch.as_tensor(v, dtype=torch.float64, device=y.device) for v in self.unit)
@@ -111,7 +114,7 @@ class Task:
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes that shapes of declared fields are named after; known after `check`."""
+        """Return the named sizes that shapes of declared fields use; known after `check`."""
         return Sizes(
             self.layout,
             model=self.layout.size,
@@ -127,21 +130,22 @@ class Task:
         )
 
     def take_nets(self, builders: Mapping[str, Callable[[dict[str, int]], nn.Module]], seed: int) -> None:
-        """Build a method's further networks; their first weights are a function of the seed."""
+        """Build a method's further networks; their start weights are a function of the seed."""
         sizes = dict(self.sizes)
         self.nets = {name: Network(name, build, sizes, seed, self.start) for name, build in builders.items()}
         self.__dict__.pop("sizes", None)
 
     @property
     def averages_buffers(self) -> bool:
-        """Whether the server averages BatchNorm's statistics."""
+        """Return whether the server averages BatchNorm's statistics."""
         return bool(self.buffer_layout.size) and self.buffer_policy == "average"
 
     def fresh(self, seed: int, number: int) -> Tensor:
         """Return a vector of newly initialised weights, a function of (seed, number); number 0 is the given module."""
         if number == 0:
             return self.start
-        module = copy.deepcopy(self.module).cpu()  # the same draws whatever the device
+        # on the CPU, so that draws do not depend on the device
+        module = copy.deepcopy(self.module).cpu()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draws.key(seed, "init", number) & 0xFFFFFFFF)
             for layer in module.modules():
@@ -150,7 +154,7 @@ class Task:
         return self.layout.flat(dict(module.named_parameters())).to(self.device)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """One loss a sample, [batch]."""
+        """Return one loss per sample, [batch]."""
         value = self.loss(output.to(self.dtype), y)
         if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != y.shape[0]:
             got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -164,7 +168,7 @@ class Task:
         return torch.cat([output for output, _ in self.forward(bound, x, y)])
 
     def forward(self, bound: BoundModule, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the outputs and labels of a whole set, some samples at a time."""
+        """Yield the outputs and labels of a whole set, in slices."""
         for a in range(0, len(y), SLICE):
             xs, ys = x[a : a + SLICE].to(self.device), y[a : a + SLICE].to(self.device)
             with torch.no_grad():
@@ -172,7 +176,7 @@ class Task:
             yield output, ys
 
     def measured(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Return the metrics of all outputs of a set, and the means of their statistics, float64."""
+        """Return the metrics that need all outputs of a set, and the means of their statistics, float64."""
         metrics = {name: m for name, m in self.metrics_for(y).items() if m.grouped is not None}
         outputs, y = self.original(outputs, y.to(self.device))
         sizes = np.array([len(y)])
@@ -181,19 +185,20 @@ class Task:
         return {name: value.to(self.device) for name, value in out.items()}
 
     def live(self) -> BoundModule:
-        """Return a copy whose parameters are views of one vector: what a single client trains."""
+        """Return a copy whose parameters are views of one vector, for training a single client."""
         return BoundModule(self)
 
     def pure(self, align: int | None = None, fast: bool = False) -> FunctionalModule:
-        """Return a copy to be called with any vector: what second-order steps and `vmap` need. With `align` it is for
-        stacks of clients, and is tried on one; `fast` gives it the layers that have a kernel of their own."""
+        """Return a copy that can be called with any vector, as second-order steps and `vmap` require. With `align` it
+        is for stacks of clients, and is tried on one; `fast` gives it layers with their own kernels."""
         pure = FunctionalModule(self, align or 1, fast)
         if align is not None and self._sample is not None:
             self._try_stack(pure, *self._sample)
         return pure
 
     def _try_stack(self, pure: FunctionalModule, x: Tensor, y: Tensor) -> None:
-        """Two clients in a stack, a padded batch each, must have the gradient and the buffers of one client alone."""
+        """Check that two clients in a stack, each with a padded batch, have the same gradient and buffers as one client
+        alone."""
 
         def objective(vector: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor) -> Any:
             out, _, new = pure(vector, buffers, x, key, weight)
@@ -212,7 +217,7 @@ class Task:
                 raise EngineRefused(
                     f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
                 ) from error
-        slack = 0.02 if self.precision == "highest" else 0.1  # only a wrong gradient is to be found
+        slack = 0.02 if self.precision == "highest" else 0.1  # wide tolerance: only a wrong gradient must be found
         for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
             if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
                 raise EngineRefused(
@@ -220,8 +225,8 @@ class Task:
                 )
 
     def check(self, x: Tensor, y: Tensor, **known: int) -> int:
-        """Try two samples; returns the width of the features. Finds the usual mistakes before any training. known:
-        sizes of the data that shapes of fields may name: "samples", "public"."""
+        """Try the model on two samples and return the width of the features. This finds the usual mistakes before any
+        training. known: sizes of the data that shapes of fields may name: "samples", "public"."""
         self._sample = x, y = x[:2], y[:2]
         self._known = {"input": x[0].numel(), **known}
         self.own_calls = frozenset(("draws", "attention"))
@@ -266,7 +271,7 @@ class Task:
         return self.features
 
     def _check_metrics(self, out: Tensor, y: Tensor) -> None:
-        """Try every metric. One of the user's own that gives a single number is one of a whole set."""
+        """Try every metric; a user's own that returns a single number is one of a whole set."""
         original = self.original(out, y)
         for name, metric in self.metrics_for(y).items():
             metric.check(y)
@@ -280,7 +285,8 @@ class Task:
         self.statistics = {name: len(s.means(*original)) for name, s in statistics(self.metrics_for(y)).items()}
 
     def _check_rows(self, what: str, fn: Loss, out: Tensor, y: Tensor) -> None:
-        """One value a sample from a loss or metric, and from this sample's output and label alone."""
+        """Check that a loss or metric returns one value per sample, which depends on that sample's output and label
+        alone."""
         try:
             rows = fn(out, y)
             alone = [fn(out[k : k + 1], y[k : k + 1]) for k in range(len(y))]
@@ -306,7 +312,7 @@ Model = Task  # its name in `ua.model`
 
 
 class Sizes(dict[str, int]):
-    """Sizes by name; a part of the model's vector is among them ("all but norm")."""
+    """Sizes by name; parts of the model's vector are among them ("all but norm")."""
 
     def __init__(self, layout: Layout, **sizes: int):
         super().__init__(sizes)
@@ -329,7 +335,7 @@ def _gives_one_number(metric: Loss, out: Tensor, y: Tensor) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # two samples may be too few for it
             value = metric(out.cpu(), y.cpu())
-    except Exception:  # `_check_rows` says what is wrong
+    except Exception:  # `_check_rows` reports what is wrong
         return False
     return isinstance(value, float | int) or getattr(value, "shape", None) == ()
 
@@ -356,7 +362,7 @@ def _per_sample(loss: Loss | nn.Module | str | None, dtype: torch.dtype, device:
 
 
 class _Copy:
-    """What both kinds of copy share: features caught on the way into the head."""
+    """Base of both kinds of copy: it catches the features on their way into the head."""
 
     def __init__(self, task: Task, pure: bool):
         self.task = task
@@ -371,7 +377,7 @@ class _Copy:
 
     @property
     def keyed(self) -> bool:
-        """Whether a call in training draws: it needs a key."""
+        """Return whether a call in training draws random numbers, so that it needs a key."""
         return bool(self._keyed) or "draws" in self.task.own_calls
 
     def _catch(self, _: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -379,8 +385,8 @@ class _Copy:
             self._caught.append(args[0])
 
     def set_training(self, train: bool) -> None:
-        """Training or evaluation mode; frozen BatchNorm stays in evaluation, and recurrent layers (without dropout of
-        their own the modes are one) in training, because cuDNN has no backward for the other."""
+        """Set training or evaluation mode; frozen BatchNorm stays in evaluation, and recurrent layers (whose modes are
+        the same without dropout) in training, because cuDNN has no backward pass for the other."""
         if self._training == train:
             return
         self._training = train
@@ -400,14 +406,14 @@ class _Copy:
         return OwnCalls(own, stacked, seen)
 
     def _listen(self, want: bool) -> list[Tensor]:
-        """Return a list of its own for each call, so that nothing of a call outlives it (a compiler would have to keep
+        """Return a new list for each call, so that no tensor of a call outlives it (a compiler would have to keep
         it)."""
         box: list[Tensor] = []
         self._caught = box if want else None
         return box
 
     def _features(self, box: list[Tensor]) -> Tensor | None:
-        """Return the head's input in this call, one row a sample."""
+        """Return the head's input in this call, one row per sample."""
         self._caught = None
         return box[-1].flatten(1) if box else None
 
@@ -459,8 +465,8 @@ class FunctionalModule(_Copy):
         return out, features, buffers
 
     def head(self, vector: Tensor, features: Tensor) -> Tensor:
-        """Return the head's output for these features, with a model vector or with the head's numbers alone, both laid
-        out as methods see them."""
+        """Return the head's output for these features, with a model vector or with the head's numbers alone, both in
+        the layout that methods see."""
         layout = self.task.layout
         if vector.shape[-1] == layout.size:
             vector = layout.head(vector)
@@ -499,7 +505,7 @@ class BoundModule(_Copy):
 
     @property
     def buffers(self) -> Tensor:
-        """All float buffers, one vector to read and to write. A layer may have put new tensors in their place."""
+        """Return all float buffers as one vector; it can also be set. A layer may have replaced its tensors."""
         for owner, leaf, view in self._views:
             new = owner._buffers[leaf]
             if new is not view and new is not None:
@@ -511,7 +517,8 @@ class BoundModule(_Copy):
     def features(self, x: Tensor) -> Tensor:
         """Return the head's input for these samples, [batch, features]."""
         features = self(x, train=False, want_features=True)[1]
-        assert features is not None  # `Task.check` has seen that the head is called
+        # `Task.check` has checked that the head is called
+        assert features is not None
         return features
 
     def __call__(
@@ -522,7 +529,7 @@ class BoundModule(_Copy):
         want_features: bool = False,
         seen: set[str] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(output, features); seen: gets the kinds of calls that the model's forward makes by itself."""
+        """Return (output, features); seen: collects the kinds of random calls in the model's own forward."""
         self.set_training(train)
         if train and key is not None:
             for layer, index in self._keyed_layers:

@@ -1,7 +1,7 @@
 """A client's part in growing trees, as functions of tensors that run for one client or, under `vmap`, for a stack.
 
-Rows are padded to the largest client's number; those that are not real have derivatives of zero and count nowhere.
-Trees come as arrays by place (`unalike.trees.tree`), with a dimension for rounds and one for outputs before it.
+Rows are padded to the largest client's number; padding rows have derivatives of zero and do not count. Trees come as
+arrays by place (`unalike.trees.tree`), with a dimension for rounds and one for outputs before it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from unalike.trees.tree import LEAF
 
 
 def row(batch: Any) -> Tensor:
-    """Return of each sample of a batch its numbers, and its label behind them."""
+    """Return each sample of a batch as a row: its numbers, then its label."""
     x = batch.x.flatten(1)
     return torch.cat([x, batch.y[:, None].to(x.dtype)], 1)
 
 
 def real_rows(rows: Tensor, count: Tensor) -> Tensor:
-    """Return which rows are samples, and no padding."""
+    """Return which rows are samples and not padding."""
     return torch.arange(len(rows), device=rows.device) < count
 
 
@@ -58,7 +58,7 @@ def walked(codes: Tensor, tree: Forest, steps: int, bins: int) -> Tensor:
 
 
 def moved(codes: Tensor, place: Tensor, tree: Forest, bins: int) -> Tensor:
-    """Return the places of rows one split further; those at a leaf stay."""
+    """Return the places of rows one split further; rows at a leaf stay."""
     column = tree.column[place].to(torch.int64)
     code = codes.gather(1, column.clamp(min=0)[:, None])[:, 0]
     left = goes_left(code, tree.bin[place], tree.missing_left[place], torch.zeros_like(column, dtype=torch.bool), bins)
@@ -66,8 +66,8 @@ def moved(codes: Tensor, place: Tensor, tree: Forest, bins: int) -> Tensor:
 
 
 def histograms(codes: Tensor, pair: Tensor, slot: Tensor, slots: int, bins: int) -> Tensor:
-    """Return sums of derivatives, whole numbers [slots, columns, bins + 1, 2]; pair: [rows, 2]; slot: of each row the
-    histogram it is counted in, or -1."""
+    """Return sums of derivatives, whole numbers [slots, columns, bins + 1, 2]; pair: [rows, 2]; slot: for each row the
+    histogram that counts it, or -1."""
     columns, cells = codes.shape[1], bins + 1
     where = torch.where(slot >= 0, slot, slots)[:, None] * columns + torch.arange(columns, device=codes.device)
     where = (where * cells + codes.to(torch.int64)).flatten()
@@ -79,8 +79,8 @@ def histograms(codes: Tensor, pair: Tensor, slot: Tensor, slots: int, bins: int)
 
 
 def own_tree(codes: Tensor, pair: Tensor, settings: Boosting) -> Forest:
-    """Return the tree that one client grows on its own rows, [places] each; pair: [rows, 2]. (`leaves`, `columns` are
-    of trees that a server grows.)"""
+    """Return the tree that one client grows on its own rows, [places] each; pair: [rows, 2]. (`leaves` and `columns`
+    apply only to trees that a server grows.)"""
     size, device = 2 << settings.depth, codes.device
     every = torch.ones(codes.shape[1], dtype=torch.bool, device=device)
     place = torch.ones(len(codes), dtype=torch.int64, device=device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 SCALE = 1 << 30
-LARGEST = 2.0**62  # that a sum of whole numbers may reach
+LARGEST = 2.0**62  # limit for a sum of whole numbers
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _TERMS = [1 / math.factorial(k) for k in range(13, -1, -1)]
 _LOWEST = -1022
@@ -21,7 +21,7 @@ _POWERS = torch.tensor([2.0**k for k in range(_LOWEST, 1024)], dtype=torch.float
 
 
 def exponential(x: Tensor) -> Tensor:
-    """Return e^x of float64 numbers, to a unit in the last place or two."""
+    """Return e^x of float64 numbers, accurate to one or two units in the last place."""
     x = x.clamp(-700.0, 700.0)
     k = torch.floor(x * _LOG2E + 0.5)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
@@ -37,7 +37,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Return the probabilities of classes, the last dimension, added up from the first to the last."""
+    """Return the probabilities of classes (last dimension), with the sum taken from first to last."""
     powers = exponential(x - x.max(-1, keepdim=True).values)
     total = powers[..., 0]
     for k in range(1, x.shape[-1]):
@@ -70,7 +70,7 @@ def derivatives(margin: Tensor, y: Tensor, classes: int | None) -> Tensor:
 
 
 def losses(margin: Tensor, y: Tensor, classes: int | None) -> Tensor:
-    """Return one loss a row, a whole multiple of 2^-30: log loss, or half the squared error."""
+    """Return one loss per row, a whole multiple of 2^-30: log loss, or half the squared error."""
     if classes is None:
         return fixed((margin[:, 0] - y.to(margin.dtype)).square() / 2)
     if classes <= 2:
@@ -81,5 +81,5 @@ def losses(margin: Tensor, y: Tensor, classes: int | None) -> Tensor:
 
 
 def outputs(classes: int | None) -> int:
-    """Return how many trees a round grows: one, or one for each of more than two classes."""
+    """Return how many trees a round grows: one, or one per class if there are more than two."""
     return 1 if classes is None or classes <= 2 else classes

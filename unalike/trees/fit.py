@@ -1,7 +1,7 @@
-"""Grow trees on a federation whose rows are all here, or on one table: sums of whole numbers are the same either way.
+"""Grow trees on a federation or a table that is in this process: sums of whole numbers are the same either way.
 
 This is the quick path of a simulation. `ua.simulate(None, fed, ua.HistBoost(...))` sends messages and gives the same
-bits, through any channel; so do real clients. `fit(..., channel=...)` goes that way.
+bits, through any channel; so do real clients. `fit(..., channel=...)` uses messages too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def boost(
     validation: Any = None,
     sizes: np.ndarray | None = None,
 ) -> Boosted:
-    """Add trees to a model whose cuts are known; sizes: how many of the rows each client has, where clients draw."""
+    """Add trees to a model whose cuts are known; sizes: the number of rows of each client, if clients draw rows."""
     rows = Rows(codes, model.bins, model.categories)
     margin, watch = model.start(len(y)), Watch(settings, model, validation)
     for number in range(settings.trees):
@@ -82,7 +82,7 @@ def boost(
 
 
 def grow(settings: Boosting, rows: Rows, derivatives: Tensor, allowed: Tensor, categories: Tensor) -> Tree:
-    """Return a tree grown on these rows; each of them then stands at its leaf."""
+    """Return a tree grown on these rows; each row then stands at its leaf."""
     rows.begin(derivatives)
     growth = Growth(settings, allowed, categories)
     while len(growth.asked):
@@ -92,7 +92,8 @@ def grow(settings: Boosting, rows: Rows, derivatives: Tensor, allowed: Tensor, c
 
 
 class Watch:
-    """The loss on validation rows: says when no tree has helped for `patience` rounds, and takes those trees away."""
+    """Watches the loss on validation rows: tells when no tree has helped for `patience` rounds, and removes those
+    trees."""
 
     def __init__(self, settings: Boosting, model: Boosted, validation: tuple[Tensor, Tensor] | None):
         self.patience, self.model = settings.patience, model
@@ -104,7 +105,7 @@ class Watch:
             self.margin = model.start(len(self.y))
 
     def ends(self) -> bool:
-        """Take in the last round's trees; return whether boosting is over."""
+        """Evaluate the last round's trees; return whether boosting is over."""
         if self.patience is None:
             return False
         newest = Boosted(self.model.cuts, self.model.categories, self.model.classes, 0.0, self.model.trees[-1:])
@@ -119,21 +120,21 @@ class Watch:
 
 
 def drawn_columns(settings: Boosting, seed: int, number: int, columns: int) -> Tensor:
-    """Return which columns tree `number` may split by: what a server draws in that round."""
+    """Return which columns tree `number` may split by, as a server would draw them in that round."""
     order = draws.generator(seed, number, "server columns").permutation(columns)
     return allowed_columns(settings, order)
 
 
 def allowed_columns(settings: Boosting, order: np.ndarray) -> Tensor:
-    """Return the columns that come first in this order, as many as the share says."""
+    """Return a mask of the first columns in this order, as many as the setting's share allows."""
     out = torch.zeros(len(order), dtype=torch.bool)
     out[order[: int(np.ceil(settings.columns * len(order)))]] = True
     return out
 
 
 def drawn_rows(settings: Boosting, seed: int, number: int, rows: int, sizes: np.ndarray | None = None) -> Tensor | None:
-    """Return 1 for rows that tree `number` learns from and 0 for others; None where it learns from all. sizes: of
-    clients, which draw among their own rows (`Growing.derived`)."""
+    """Return 1 for rows that tree `number` learns from and 0 for others; None if it learns from all. sizes: of clients,
+    which draw among their own rows (`Growing.derived`)."""
     if settings.rows == 1:
         return None
     if sizes is None:
@@ -145,7 +146,7 @@ def drawn_rows(settings: Boosting, seed: int, number: int, rows: int, sizes: np.
 
 
 def start_margin(settings: Boosting, classes: int | None, label: int, size: int) -> float:
-    """Return where margins begin; label: the sum of all labels, a whole multiple of 2^-30; size: how many there are."""
+    """Return the start of the margins; label: the sum of all labels, a whole multiple of 2^-30; size: their number."""
     if settings.base is not None or classes is not None:
         return settings.base or 0.0
     return label / exact.SCALE / max(1, size)
@@ -158,7 +159,7 @@ _growers: list[Grower] = []
 
 
 def by_messages(grower: Grower) -> Grower:
-    """Take `grower` for trees that grow by messages: runs stand above this folder, which cannot import them."""
+    """Register `grower` for trees that grow by messages: runs are above this folder, which cannot import them."""
     _growers[:] = [grower]
     return grower
 
@@ -175,7 +176,7 @@ def _through(settings: Boosting, data: Any, seed: int, channel: Any, more: tuple
     return model
 
 
-# ---------------------------------------------------------------- what is given
+# ---------------------------------------------------------------- arguments
 
 
 def _rows(data: Any) -> tuple[Tensor, Tensor, int | None, tuple[Tensor, Tensor] | None]:
@@ -199,12 +200,12 @@ def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def _sizes(data: Any) -> np.ndarray | None:
-    """Return how many rows each client has; None for one table."""
+    """Return the number of rows of each client; None for one table."""
     return None if isinstance(data, tuple | list) else data.train.sizes
 
 
 def column_names(data: Any, columns: int) -> list[str] | None:
-    """Return what the columns of a federation are called, where it says so."""
+    """Return the names of a federation's columns, if it has them."""
     preparation, schema = getattr(data, "preparation", None), getattr(data, "schema", None)
     found = preparation.features if preparation is not None else schema.features if schema is not None else None
     return list(found) if found is not None and len(found) == columns else None

@@ -1,4 +1,4 @@
-"""The forest between server, clients and model: arrays by place, as messages, and as the model's vector."""
+"""The forest in its three forms: arrays by place, messages between server and clients, and the model's vector."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from unalike.trees.grow import Growth
 from unalike.trees.model import ARRAYS, Boosted
 from unalike.trees.tree import LEAF, Tree
 
-PARTS = ("column", "bin", "missing_left", "value")  # of a forest: [rounds, outputs, places] each
-ABOUT = ("gain", "weight")  # what a server that grows trees knows of them besides
+PARTS = ("column", "bin", "missing_left", "value")  # arrays of a forest: [rounds, outputs, places] each
+# what only a server that grows trees knows about them
+ABOUT = ("gain", "weight")
 KINDS = dict(zip((*PARTS, *ABOUT), (torch.int32, torch.int32, torch.bool, *[torch.float64] * 3), strict=True))
 
 
@@ -25,13 +26,14 @@ def no_trees(outputs: int, depth: int, parts: Sequence[str] = PARTS) -> dict[str
 
 
 def classes_of(layout: Layout) -> int | None:
-    """Return how many classes a forest tells apart, None where it predicts a number."""
+    """Return the number of classes that a forest predicts, None if it predicts a number."""
     base = next(shape for name, shape in layout.named if name.endswith("base"))
     return None if base[0] == 1 else base[0]
 
 
 def instruction(growth: Growth, level: int) -> dict[str, Tensor]:
-    """Return what clients are told about a tree after a level: its splits, and of each parent the child wanted."""
+    """Return the message to clients after a level of a tree: its splits, and for each parent the child whose sums are
+    wanted."""
     first, last = 1 << level, 2 << level
     asked = torch.full((first,), -1, dtype=torch.int64)
     wanted = torch.from_numpy(growth.asked) if growth.level == level + 1 else torch.empty(0, dtype=torch.int64)
@@ -43,13 +45,14 @@ def instruction(growth: Growth, level: int) -> dict[str, Tensor]:
 
 
 def as_tensors(tree: Tree) -> dict[str, Tensor]:
-    """Return a tree as a forest has it."""
+    """Return a tree as tensors in a forest's form."""
     return {name: torch.from_numpy(getattr(tree, name)).to(kind) for name, kind in KINDS.items()}
 
 
 def boosted(values: Mapping[str, Any], classes: int | None, names: Sequence[str] | None = None) -> Boosted:
-    """Return the trees that a server has as a model; values: the server's, by name."""
-    none = torch.zeros_like(values["value"])  # (of trees that clients grew the server knows no gain)
+    """Return the server's trees as a model; values: the server's, by name."""
+    # (for trees that clients grew, the server knows no gain)
+    none = torch.zeros_like(values["value"])
     arrays = {name: values.get(name, none).cpu().numpy().astype(kind) for name, kind in ARRAYS.items()}
     rounds, outputs, _ = none.shape
     tree = lambda *at: Tree(**{name: part[at].copy() for name, part in arrays.items()})  # noqa: E731
@@ -60,13 +63,13 @@ def boosted(values: Mapping[str, Any], classes: int | None, names: Sequence[str]
 
 
 def stacked(parts: list[dict[str, Tensor]], rounds: bool = False) -> dict[str, Tensor]:
-    """Return tensors of several trees as one each."""
+    """Stack the tensors of several trees."""
     out = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
     return {name: value[None] for name, value in out.items()} if rounds else out
 
 
 def written(w: Tensor, layout: Layout, forest: dict[str, Tensor], cuts: Tensor, base: float) -> Tensor:
-    """Return the model's vector with these trees in it."""
+    """Return the model's vector with these trees written into it."""
     views = {name.rpartition(".")[2]: (name, value.clone()) for name, value in layout.views(w).items()}
     parts = {name: value for name, (_, value) in views.items()}
     whole = complete(forest, cuts)
@@ -81,11 +84,12 @@ def written(w: Tensor, layout: Layout, forest: dict[str, Tensor], cuts: Tensor, 
 
 
 def complete(forest: dict[str, Tensor], cuts: Tensor) -> dict[str, Tensor]:
-    """Return trees as the model has them: values of columns in the place of bins, and leaves all at the bottom."""
+    """Return trees in the model's form: thresholds in place of bins, and all leaves at the bottom level."""
     column, bin, missing_left, value = (forest[name].flatten(0, 1).clone() for name in PARTS)
     inner = column.shape[1] // 2
     value = value.clone()
-    for place in range(1, inner):  # what ends here, ends in all leaves below
+    # a node that ends here gives its value to all leaves below
+    for place in range(1, inner):
         leaf = column[:, place] == LEAF
         for child in (2 * place, 2 * place + 1):
             value[:, child] = torch.where(leaf, value[:, place], value[:, child])

@@ -1,4 +1,4 @@
-"""Grow a tree level by level, from histograms that somebody else adds up.
+"""Grow a tree level by level, from histograms that the caller sums.
 
     growth = Growth(settings, allowed, categories)
     while len(growth.asked):
@@ -6,8 +6,8 @@
         rows move on as `growth.tree` and `growth.divided` say
     growth.tree
 
-Who adds is the caller's affair: one table, many clients, or parties that hold columns each. Of two children only the
-lighter one is asked for; the other is what its parent has left.
+The sums may come from one table, many clients, or parties that hold different columns. Of two children only the lighter
+one is asked for; the other's histogram is its parent's minus that.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from unalike.trees.tree import Tree
 
 
 class Growth:
-    """One tree on its way. `asked`: the places whose histograms are wanted next; `divided`: the places of the last
-    level that were split."""
+    """One tree being grown. asked: the places whose histograms are wanted next; divided: the places of the last level
+    that were split."""
 
     def __init__(self, settings: Boosting, allowed: Tensor, categories: Tensor):
         self.settings, self.allowed, self.categories = settings, allowed, categories
         self.tree = Tree.empty(settings.depth)
         self.asked, self.divided = np.array([1]), np.empty(0, np.int64)
         self.level = 0
-        self._sums: dict[int, Tensor] = {}  # of places that may be split
+        self._sums: dict[int, Tensor] = {}  # histograms of places that may be split
         self._parents: dict[int, Tensor] = {}
 
     def take(self, sums: Tensor) -> None:
-        """Take in the histograms of the places asked for, and split this level."""
+        """Take the histograms of the places asked for, and split this level."""
         here = self._histograms(sums)
         places = np.array(sorted(here))
         stacked = torch.stack([here[place] for place in places.tolist()])
@@ -63,7 +63,7 @@ class Growth:
         return places[chosen]
 
     def _affordable(self, gaining: np.ndarray, gain: np.ndarray) -> np.ndarray:
-        """Return the splits for which there are leaves left: the best of the level."""
+        """Return the best splits of the level for which there are leaves left."""
         if self.settings.leaves is None:
             return gaining
         left = self.settings.leaves - len(self.tree.leaves)
@@ -81,7 +81,7 @@ class Growth:
         return 2 * place if left <= right else 2 * place + 1
 
     def _histograms(self, sums: Tensor) -> dict[int, Tensor]:
-        """Return the histogram of every place of this level, from those that were asked for and their parents'."""
+        """Return the histogram of every place of this level, from those asked for and their parents'."""
         if len(sums) != len(self.asked):
             raise UnalikeError(f"{len(self.asked)} histograms were asked for, and {len(sums)} came.")
         here = dict(zip(self.asked.tolist(), sums, strict=True))

@@ -1,6 +1,6 @@
-"""What methods that grow trees share: common cuts of columns by counting, the forest, and its look at validation rows.
+"""The common part of methods that grow trees: common cuts of columns by counting, the forest, and its validation loss.
 
-No method by itself: see hist_boost.py and tree_bagging.py.
+Not a method by itself: see hist_boost.py and tree_bagging.py.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from unalike.trees.fit import start_margin
 from unalike.trees.forest import PARTS, classes_of, no_trees, written
 from unalike.trees.settings import Boosting
 
-LARGEST_LOSS = 1 << 62  # beyond any sum of losses
-COUNTS = ("present", "counts", "size")  # sums that are no derivatives, losses or labels
+LARGEST_LOSS = 1 << 62  # larger than any sum of losses
+COUNTS = ("present", "counts", "size")  # sums that are not derivatives, losses or labels
 
 
 @dc.dataclass(frozen=True)
 class Growing(Boosting, Method):
-    """Trees on bins that all clients have in common; `grown` gives those of a round."""
+    """Trees on bins that all clients have in common; a subclass's `grown` returns a round's trees."""
 
     whole: bool = knob(True, "sums are whole numbers, bit for bit the pooled ones; off: real numbers, for noise")
 
     needs_model = False
     network = "forest"
     one_network = "grows one forest for all"
-    parts: ClassVar[tuple[str, ...]] = PARTS  # of the forest, that the server keeps
+    parts: ClassVar[tuple[str, ...]] = PARTS  # the arrays of the forest that the server keeps
 
     def network_options(self) -> dict[str, int]:
         return {"trees": self.trees, "depth": self.depth}
@@ -46,7 +46,7 @@ class Growing(Boosting, Method):
         }
 
     def trees_a_round(self, layout: Layout) -> int:
-        """How many trees a round grows: told by the model's shape."""
+        """Return how many trees a round grows, from the model's shape."""
         return exact.outputs(classes_of(layout))
 
     # ---- a client: cuts by counting
@@ -69,7 +69,7 @@ class Growing(Boosting, Method):
     # ---- a client: rows, and where they stand
 
     def derived(self, me: Me, m: Fields, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the codes of rows, and the derivatives at the forest so far, zero for rows that are not drawn."""
+        """Return the codes of rows, and the derivatives at the current forest, zero for rows that are not drawn."""
         counts = client.real_rows(rows, me.n)
         if self.rows < 1:
             counts = counts & (me.uniform("rows", (len(rows),)) < self.rows)
@@ -78,7 +78,7 @@ class Growing(Boosting, Method):
         return codes, pair
 
     def standing(self, m: Fields, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the codes of rows and their margins at the forest so far."""
+        """Return the codes of rows and their margins at the current forest."""
         none = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
         codes = bins.codes(x, m.cuts, none).to(torch.int64)
         return codes, client.margins(codes, client.Forest(*(m[name] for name in PARTS)), m.base, self.bins)
@@ -126,15 +126,14 @@ class Growing(Boosting, Method):
         return {name: server.values[name] for name in (*PARTS, "cuts", "base")}
 
     def write(self, server: Server, forest: dict[str, Tensor]) -> None:
-        """Let these be the server's trees, and write them into the model."""
+        """Set the server's trees, and write them into the model."""
         for name in self.parts:
             setattr(server, name, forest[name])
         server.count = len(server.value)
         server.w = written(server.w, server.layout, forest, server.cuts, float(server.base))
 
     def watch(self, server: Server, cohort: Cohort) -> None:
-        """Look at the validation loss; when it has not fallen for `patience` trees, end with the best number of
-        them."""
+        """Compute the validation loss; if it has not fallen for `patience` trees, end with the best number of trees."""
         loss = int(self.total(cohort.everyone.call(self.judge, **self.forest(server)), "loss"))
         if loss < server.best:
             server.best, server.best_count = loss, server.count
@@ -142,10 +141,10 @@ class Growing(Boosting, Method):
             server.stopped = True
             self.write(server, {name: server.values[name][: server.best_count] for name in self.parts})
 
-    # ---- whole numbers on their way
+    # ---- whole numbers in messages
 
     def out(self, me: Me, values: Tensor, unit: int = exact.SCALE) -> Tensor:
-        """Return whole numbers as they are sent."""
+        """Return whole numbers in the form in which they are sent."""
         return values if self.whole else (values.double() / unit).to(me.n.dtype)
 
     def total(self, replies: Replies, name: str) -> Tensor:

@@ -25,8 +25,9 @@ ARRAYS = {"column": np.int64, "bin": np.int64, "missing_left": bool, "gain": flo
 
 @dc.dataclass
 class Boosted:
-    """Trees of every round, one or one a class; the cuts of the columns, which of them are categories, and where
-    margins begin. classes: None for a number to predict; run: the run that grew them by messages, if one did."""
+    """Boosted trees: those of every round, one or one per class; the cuts of the columns, which of them are categories,
+    and the start of margins. classes: None for a number to predict; run: the run that grew them by messages, if one
+    did."""
 
     cuts: Tensor
     categories: Tensor
@@ -42,7 +43,7 @@ class Boosted:
 
     @property
     def outputs(self) -> int:
-        """How many margins a row has."""
+        """Return the number of margins per row."""
         return exact.outputs(self.classes)
 
     def codes(self, x: Any) -> Tensor:
@@ -57,7 +58,7 @@ class Boosted:
         return torch.full((rows, self.outputs), self.base, dtype=torch.float64)
 
     def margins(self, x: Any, rounds: int | None = None) -> Tensor:
-        """Return the margins of rows after so many rounds (all), float64 [rows, outputs]."""
+        """Return the margins of rows after this many rounds (default all), float64 [rows, outputs]."""
         return self.margins_of(self.codes(x), rounds)
 
     def margins_of(self, codes: Tensor, rounds: int | None = None) -> Tensor:
@@ -69,7 +70,7 @@ class Boosted:
         return torch.from_numpy(out)
 
     def predict(self, x: Any) -> Tensor:
-        """Return the number, or the class, of each row."""
+        """Return the predicted number, or class, of each row."""
         margins = self.margins(x)
         if self.classes is None:
             return margins[:, 0]
@@ -86,7 +87,7 @@ class Boosted:
         return torch.cat([1 - one, one], 1)
 
     def importance(self) -> dict[str, float]:
-        """Return of each column that is split by the share of all gain, largest first."""
+        """Return each column's share of the total gain, largest first, for columns that are split by."""
         total = np.zeros(len(self.cuts))
         for tree in self.all_trees:
             np.add.at(total, tree.column[tree.splits], tree.gain[tree.splits])
@@ -98,7 +99,7 @@ class Boosted:
         return [tree for grown in self.trees for tree in grown]
 
     def name(self, column: int) -> str:
-        """Return what a column is called."""
+        """Return a column's name."""
         return self.names[column] if self.names else f"column {column}"
 
     def same(self, other: Boosted) -> bool:
@@ -129,7 +130,7 @@ class Boosted:
     # ---- files
 
     def plain(self) -> dict[str, Any]:
-        """Return the model as JSON holds it, every number exactly."""
+        """Return the model as plain values for JSON; every number is exact."""
         trees = [[{name: getattr(t, name).tolist() for name in ARRAYS} for t in grown] for grown in self.trees]
         facts = {"classes": self.classes, "base": self.base, "names": self.names}
         return {
@@ -142,7 +143,7 @@ class Boosted:
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """Return the model that `plain` gave."""
+        """Return the model that `plain` wrote."""
         try:
             if plain["format"] != FORMAT:
                 raise ValueError(f"the format {plain['format']!r}")

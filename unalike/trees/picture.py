@@ -1,10 +1,10 @@
-"""Trees as a page shows them: the first few node by node, and how much each column brought.
+"""Trees as data for a report page: the first few node by node, and each column's contribution.
 
 A view is what one reader may see:
 
-    who      the reader, where not everybody sees the same
-    trees    how many there are
-    shares   lists of (name, share), each with words that say of what
+    who      the reader, if not all see the same
+    trees    the number of trees
+    shares   lists of (name, share), each with words for what it is a share of
     drawn    the first trees: a title, and nodes (place, words, gain or None, whether rows without a value go on above),
              leaves (place, what they add); the root is 1, the children of k are 2k (the words are true) and 2k + 1
 """
@@ -23,7 +23,7 @@ from unalike.trees.tree import LEAF, Tree
 FILE = "forest.json"  # a party's view, in its folder
 MOST_TREES = 3
 MOST_NAMES = 20
-Unit = Callable[[int, float], float]  # a column and a value of it, as its owner would say it
+Unit = Callable[[int, float], float]  # turns a column's value into its owner's unit
 
 
 def view(model: Boosted, unit: Unit = lambda column, value: value) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def view(model: Boosted, unit: Unit = lambda column, value: value) -> dict[str, 
 
 
 def splits(model: Boosted) -> dict[str, float]:
-    """Return of each column that is split by its share of all splits, largest first."""
+    """Return each column's share of all splits, largest first, for columns that are split by."""
     columns = np.concatenate([tree.column[tree.splits] for tree in model.all_trees] or [np.empty(0, int)])
     named, counts = np.unique(columns, return_counts=True)
     order = np.argsort(-counts, kind="stable")
@@ -47,7 +47,7 @@ def splits(model: Boosted) -> dict[str, float]:
 
 
 def shared(of: str, shares: Mapping[str, float]) -> dict[str, Any]:
-    """Return shares by name as a view has them: the largest, and the rest as one."""
+    """Return shares by name in the form of a view: the largest, and the rest as one."""
     rows = sorted(shares.items(), key=lambda item: -item[1])
     rest = rows[MOST_NAMES:]
     more = [(f"{len(rest)} more", sum(share for _, share in rest))] if rest else []
@@ -55,12 +55,12 @@ def shared(of: str, shares: Mapping[str, float]) -> dict[str, Any]:
 
 
 def title(outputs: int, number: int, output: int) -> str:
-    """Return what a tree is called."""
+    """Return the title of a tree."""
     return f"Tree {number + 1}" + (f", class {output}" if outputs > 1 else "")
 
 
 def words(model: Boosted, tree: Tree, unit: Unit, place: int) -> str:
-    """Return what is asked at a split."""
+    """Return the condition of a split in words."""
     column, bin = int(tree.column[place]), int(tree.bin[place])
     if model.categories[column]:
         return f"{model.name(column)} is not {bin}"
@@ -68,7 +68,7 @@ def words(model: Boosted, tree: Tree, unit: Unit, place: int) -> str:
 
 
 def pictured(name: str, tree: Tree, ask: Callable[[int], str]) -> dict[str, Any]:
-    """Return a tree as a view has it; ask: gives the words of a split."""
+    """Return a tree in the form of a view; ask: returns the words of a split."""
     nodes: list[list[Any]] = []
     for place in np.sort(np.concatenate([tree.splits, tree.leaves])).tolist():
         if tree.column[place] == LEAF:

@@ -1,4 +1,4 @@
-"""What boosting can be told, described once: horizontal and vertical training take the same settings."""
+"""The settings of boosting, described once: horizontal and vertical training take the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses as dc
 
 from unalike.settings.knobs import knob
 
-MOST_BINS = 255  # a code and the mark of a missing value fit a byte
+# so that a code, or the mark of a missing value, fits into a byte
+MOST_BINS = 255
 MOST_DEPTH = 10
 
 

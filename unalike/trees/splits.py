@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unalike.trees.exact import SCALE
 
-SMALLEST = 1e-6  # gain of a split
+SMALLEST = 1e-6  # least gain of a split
 
 
 class Best(NamedTuple):
@@ -31,16 +31,17 @@ class Best(NamedTuple):
 
 
 def scores(sums: Tensor, lam: float) -> Tensor:
-    """Return S = G² / (H + λ) of sums [..., 2]; 0 where nothing is there."""
+    """Return S = G² / (H + λ) for sums [..., 2]; 0 if there are no rows."""
     g, h = sums[..., 0].double() / SCALE, sums[..., 1].double() / SCALE + lam
     return torch.where(h > 0, g * g / torch.where(h > 0, h, 1.0), 0.0)
 
 
 def gains(left: Tensor, total: Tensor, lam: float, least: float) -> Tensor:
-    """Return what divisions gain, minus infinity where a child is too light; left, total: sums [..., 2]."""
+    """Return the gains of divisions, minus infinity if a child is too light; left, total: sums [..., 2]."""
     right = total - left
     found = scores(left, lam) + scores(right, lam) - scores(total, lam)
-    floor = math.ceil(least * SCALE)  # whole: beside a float, whole numbers would become float32
+    # whole, because mixed with floats, whole numbers would become float32
+    floor = math.ceil(least * SCALE)
     heavy = (left[..., 1] >= floor) & (right[..., 1] >= floor)
     return torch.where(heavy, found, -torch.inf)
 
@@ -56,7 +57,7 @@ def candidates(histogram: Tensor, categories: Tensor) -> Tensor:
 
 
 def best_splits(histogram: Tensor, allowed: Tensor, categories: Tensor, lam: float, least: float) -> Best:
-    """Return the best split of each node; allowed: of each column, whether this tree may split by it."""
+    """Return the best split of each node; allowed: for each column, whether this tree may split by it."""
     total = histogram[..., 0, :, :].sum(-2)
     left = candidates(histogram, categories)
     gain = gains(left, total[..., None, None, None, :], lam, least)
@@ -73,17 +74,17 @@ def best_splits(histogram: Tensor, allowed: Tensor, categories: Tensor, lam: flo
 
 
 def sums_at(left: Tensor, place: Tensor) -> Tensor:
-    """Return the sums of the candidate that stands at this place of each node, [nodes, 2]."""
+    """Return the sums of each node's candidate at this place, [nodes, 2]."""
     return left.flatten(-4, -2).gather(-2, place[..., None].expand(*place.shape, 2))[..., 0, :]
 
 
 def cells_of(histogram: Tensor) -> int:
-    """Return how many bins a histogram has, without that of missing values."""
+    """Return the number of bins of a histogram, without the one for missing values."""
     return histogram.shape[-2] - 1
 
 
 def leaf_value(sums: Tensor, lam: float, rate: float) -> Tensor:
-    """Return what a leaf adds to margins, -η G / (H + λ); 0 where nothing is there."""
+    """Return what a leaf adds to margins, -η G / (H + λ); 0 if it has no rows."""
     g, h = sums[..., 0].double() / SCALE, sums[..., 1].double() / SCALE + lam
     return torch.where(h > 0, -rate * g / torch.where(h > 0, h, 1.0), 0.0)
 

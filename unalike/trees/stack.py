@@ -26,14 +26,14 @@ from unalike.trees.tree import LEAF
 
 
 class Real(NamedTuple):
-    """The real rows of a stack: of each its client's number, and its place among all rows."""
+    """The real rows of a stack: for each, its client's number and its position among all rows."""
 
     client: Tensor
     place: Tensor
 
     @classmethod
     def of(cls, count: Tensor, rows: int) -> Real:
-        """Return the first `count` rows of each client; on a GPU, which should not wait for a number, all of them."""
+        """Return the first `count` rows of each client; on a GPU, which should not wait for a number, all rows."""
         if count.is_cuda:
             place = torch.arange(len(count) * rows, device=count.device)
         else:
@@ -45,17 +45,17 @@ class Real(NamedTuple):
         return values.flatten(0, 1)[self.place]
 
     def put(self, values: Tensor, clients: int, rows: int) -> Tensor:
-        """Return a stack [clients, rows, ...] that has these values in these rows, and zeros elsewhere."""
+        """Return a stack [clients, rows, ...] with these values in these rows, and zeros elsewhere."""
         out = values.new_zeros(clients * rows, *values.shape[1:])
         out[self.place] = values
         return out.unflatten(0, (clients, rows))
 
 
 def in_one_pass(fn: Callable[..., tuple[Tensor, ...]], own: int) -> Callable[..., tuple[Tensor, ...]]:
-    """Return `fn`, a function of stacks, as a function of one client that takes stacks under `vmap`.
+    """Return `fn`, a function of stacks, as a function of one client that receives whole stacks under `vmap`.
 
-    own: how many of its arguments are a client's; the others are the same for all. (Runs that share a stack tell their
-    clients different things: then clients go one after another.)
+    own: how many of its arguments belong to a client; the others are the same for all. (Runs that share a stack send
+    their clients different messages: then clients are handled one after another.)
     """
 
     class Pass(torch.autograd.Function):
@@ -65,7 +65,7 @@ def in_one_pass(fn: Callable[..., tuple[Tensor, ...]], own: int) -> Callable[...
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            """Nothing is differentiated."""
+            """Do nothing: the function is not differentiated."""
 
         @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[tuple[Tensor, ...], Any]:
@@ -151,8 +151,8 @@ def _next_level(
 
 
 def _summed(codes: Tensor, pair: Tensor, client: Tensor, slot: Tensor, clients: int, slots: int, bins: int) -> Tensor:
-    """Return sums of derivatives, whole numbers [clients, slots, columns, bins + 1, 2]; pair: [rows, 2]; slot: of each
-    row the histogram of its client that it is counted in, or -1."""
+    """Return sums of derivatives, whole numbers [clients, slots, columns, bins + 1, 2]; pair: [rows, 2]; slot: for each
+    row the histogram of its client that counts it, or -1."""
     columns, cells, device = codes.shape[1], bins + 1, codes.device
     if slot.is_cuda:  # (a GPU should not wait for the number of rows: those that do not count add zeros)
         pair, slot = torch.where(slot[:, None] >= 0, pair, 0), slot.clamp(min=0)
@@ -174,8 +174,8 @@ _level = in_one_pass(_next_level, own=4)
 
 
 def counted(x: Tensor, count: Tensor, low: Tensor, step: Tensor) -> Tensor:
-    """Return of each column how many of the first `count` rows have a key of at most each threshold that a search at
-    `low` and `step` asks for, int32 [columns, bins - 1, 15]."""
+    """Return for each column how many of the first `count` rows have a key of at most each threshold of a search at
+    `low` and `step`, int32 [columns, bins - 1, 15]."""
     return _counted_in_one_pass(x, count, low, step)[0]
 
 
@@ -187,10 +187,10 @@ def root_sums(codes: Tensor, pair: Tensor, count: Tensor, bins: int) -> Tensor:
 def next_level(
     codes: Tensor, pair: Tensor, place: Tensor, count: Tensor, splits: Forest, asked: Tensor, bins: int
 ) -> tuple[Tensor, ...]:
-    """Move rows to the next level and sum the children that are asked for: (places [rows, outputs], histograms
-    [outputs, parents, columns, bins + 1, 2]).
+    """Move rows to the next level and sum the wanted children; return places [rows, outputs] and histograms [outputs,
+    parents, columns, bins + 1, 2].
 
-    splits: those of the last level, [outputs, parents], with LEAF where there is none; asked: of each parent the child
-    that is wanted, 0 or 1, or -1.
+    splits: those of the last level, [outputs, parents], with LEAF where there is none; asked: for each parent the
+    wanted child, 0 or 1, or -1.
     """
     return _level(codes, pair, place, count, splits.column, splits.bin, splits.missing_left, asked, bins)

@@ -1,4 +1,5 @@
-"""Rows that are all here, as trees are grown on them: codes by column, derivatives, and where each row stands."""
+"""Rows in this process, in the form in which trees are grown on them: codes by column, derivatives, and each row's
+place."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ EXACT = 2.0**53  # below it a float64 holds every whole number
 
 
 class Rows:
-    """The codes of rows, column by column, and the place of each row in the tree that grows."""
+    """The codes of rows, column by column, and the place of each row in the growing tree."""
 
     def __init__(self, codes: Tensor, bins: int, categories: Tensor):
         self.codes = np.ascontiguousarray(codes.numpy().T)
@@ -20,7 +21,7 @@ class Rows:
         self.place = np.ones(self.codes.shape[1], np.int64)
 
     def begin(self, derivatives: Tensor) -> None:
-        """Stand at the root with these derivatives, [rows, 2]."""
+        """Put all rows at the root, with these derivatives, [rows, 2]."""
         self.place[:] = 1
         self.pair = [np.ascontiguousarray(part) for part in derivatives.numpy().T]
         most = max(float(np.abs(part).astype(np.float64).sum()) for part in self.pair)
@@ -59,7 +60,7 @@ class Rows:
 
 
 def added_as_floats(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """Return sums of whole numbers by place, added as floats: exact, as they stay below 2^53."""
+    """Return sums of whole numbers by place, added as floats; exact, because they stay below 2^53."""
     return np.bincount(where, weights=values, minlength=size)
 
 
@@ -71,11 +72,12 @@ def added_as_whole(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarr
 
 
 def places(codes: np.ndarray, tree: Tree, bins: int, categories: np.ndarray) -> np.ndarray:
-    """Return the leaf in which each row ends, by place; codes: [rows, columns]."""
+    """Return the place of the leaf in which each row ends; codes: [rows, columns]."""
     place, rows = np.ones(len(codes), np.int64), np.arange(len(codes))
     for _ in range(tree.depth):
         column = tree.column[place]
-        code, bin = codes[rows, column], tree.bin[place]  # at a leaf: of the last column, which does not count
+        # for rows at a leaf it reads the last column, which does not count
+        code, bin = codes[rows, column], tree.bin[place]
         left = np.where(categories[column], code != bin, code <= bin)
         left = np.where(code == bins, tree.missing_left[place], left)
         place = np.where(column == LEAF, place, 2 * place + ~left)

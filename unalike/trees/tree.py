@@ -13,7 +13,7 @@ LEAF = -1  # in the place of a column
 @dc.dataclass
 class Tree:
     """One tree. At place k: the column it splits by (or LEAF), the bin, whether rows without a value go left, the gain,
-    the sum of second derivatives, and what a row that ends there gets."""
+    the sum of second derivatives, and the value for a row that ends there."""
 
     column: np.ndarray
     bin: np.ndarray
@@ -24,7 +24,7 @@ class Tree:
 
     @classmethod
     def empty(cls, depth: int) -> Self:
-        """Return a tree that is a single leaf worth nothing."""
+        """Return a tree that is a single leaf with value 0."""
         size = 2 << depth
         whole, real = np.zeros(size, np.int64), np.zeros(size)
         return cls(np.full(size, LEAF), whole, np.zeros(size, bool), real, real.copy(), real.copy())
@@ -35,18 +35,18 @@ class Tree:
 
     @property
     def splits(self) -> np.ndarray:
-        """The places of its splits."""
+        """Return the places of its splits."""
         return np.flatnonzero(self.column != LEAF)
 
     @property
     def leaves(self) -> np.ndarray:
-        """The places of its leaves."""
+        """Return the places of its leaves."""
         inner = self.splits
         children = np.sort(np.concatenate([[1], 2 * inner, 2 * inner + 1]))
         return children[self.column[children] == LEAF]
 
     def plain(self, place: int = 1) -> dict[str, Any]:
-        """Return the tree as nested dicts, as the golden files have it."""
+        """Return the tree as nested dicts, as in the golden files."""
         if self.column[place] == LEAF:
             return {"leaf": float(self.value[place])}
         left, right = self.plain(2 * place), self.plain(2 * place + 1)
@@ -54,5 +54,5 @@ class Tree:
         return {**split, "missing_left": bool(self.missing_left[place]), "left": left, "right": right}
 
     def same(self, other: Tree) -> bool:
-        """Return whether another tree is this one, bit for bit."""
+        """Return whether another tree equals this one, bit for bit."""
         return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in dc.fields(self))

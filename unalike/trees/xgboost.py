@@ -1,7 +1,7 @@
-"""Trees as XGBoost's JSON, so that they can be served by whatever serves XGBoost.
+"""Trees as XGBoost's JSON, so that any server of XGBoost models can serve them.
 
-XGBoost sends a value left where it is *below* a threshold, ours where it is at most the cut: the threshold is the next
-float32 number. Leaves are float32 there, so margins agree to 1e-6 or so. A category is "in the set" on the right side.
+XGBoost sends a value left if it is *below* a threshold, ours if it is at most the cut: the threshold is the next
+float32 number. Leaves are float32 there, so margins agree to about 1e-6. A category is "in the set" on the right side.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def save(model: Boosted, path: str | os.PathLike) -> Path:
 
 
 def exported(model: Boosted) -> dict[str, Any]:
-    """Return the model as XGBoost's JSON holds it."""
+    """Return the model as XGBoost's JSON."""
     kind = "number" if model.classes is None else "two" if model.outputs == 1 else "several"
     trees = [_tree(model, tree, number) for number, tree in enumerate(model.all_trees)]
     per_round = model.outputs

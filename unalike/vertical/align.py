@@ -1,4 +1,4 @@
-"""Finding the rows that parties have in common, by private set intersection, and telling what came of it."""
+"""Find the rows that parties have in common, by private set intersection, and report the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVERLAP = ("refuse", "guest", "host", "both")
 
 @dc.dataclass(frozen=True)
 class Greeting:
-    """What a party says of itself before anything else."""
+    """What a party tells about itself at first."""
 
     name: str
     role: str
@@ -32,20 +32,21 @@ class Greeting:
 
 @dc.dataclass
 class Report:
-    """What alignment found, and what each side learned by it."""
+    """The result of alignment, and what each side learned by it."""
 
     guest: str
     rows: dict[str, int]
     matched: dict[str, int] = dc.field(default_factory=dict)  # of each host
     aligned: int = 0
     unmatched: str = "drop"
-    shared: dict[str, list[str]] = dc.field(default_factory=dict)  # of each host, columns that the guest has too
-    identified: dict[str, float] = dc.field(default_factory=dict)  # of each host, the share that these tell apart
+    shared: dict[str, list[str]] = dc.field(default_factory=dict)  # for each host, columns that the guest has too
+    # for each host, the share of its rows that these columns identify
+    identified: dict[str, float] = dc.field(default_factory=dict)
     twice: dict[str, dict[str, list[str]]] = dc.field(default_factory=dict)
 
     @property
     def before(self) -> list[str]:
-        """What is worth knowing before ids are compared."""
+        """Return remarks to read before ids are compared."""
         lines = []
         for host, columns in self.shared.items():
             share = self.identified.get(host, 0.0)
@@ -59,7 +60,7 @@ class Report:
 
     @property
     def lines(self) -> list[str]:
-        """The report in plain words."""
+        """Return the report in plain words."""
         out = [*self.before]
         for host, matched in self.matched.items():
             out.append(
@@ -84,7 +85,7 @@ class Report:
 
 
 def greet(link: Link) -> Greeting:
-    """Ask a party who it is."""
+    """Ask a party for its greeting."""
     header, _ = ask(link, "hello", version=unalike.__version__)
     columns, rows, role = header.get("columns"), header.get("rows"), header.get("role")
     right = isinstance(columns, list) and len(columns) <= MOST_COLUMNS and all(isinstance(c, str) for c in columns)
@@ -102,9 +103,9 @@ def greet(link: Link) -> Greeting:
 def overlapping(
     guest: Sequence[str], hosts: Mapping[str, Sequence[str]], overlap: str
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the columns that the guest and each host use, of those that several have.
+    """Return the columns that the guest and each host use, where several parties have the same column.
 
-    "guest" keeps the guest's copy (of hosts', the first's), "host" the first host's, "both" every one.
+    "guest" keeps the guest's copy (among hosts, the first's), "host" the first host's, "both" every copy.
     """
     if overlap not in OVERLAP:
         raise unknown("overlap", overlap, OVERLAP)
@@ -127,7 +128,7 @@ def overlapping(
 def align(
     guest: Node, links: Sequence[Link], unmatched: str = "drop", psi_key: bytes | None = None, alignment: str = ""
 ) -> dict[str, int]:
-    """Compare ids with every host; tell each which of its rows are learned from, in an order that is nobody's own.
+    """Compare ids with every host, and tell each which of its rows are used, in an order that reveals nothing.
 
     Return how many rows each host shares with the guest.
     """
@@ -135,9 +136,8 @@ def align(
         raise unknown("way with rows that do not match", unmatched, UNMATCHED)
     assert guest.table is not None
     for link in links:
-        link.send(
-            {"kind": "points", "columns": guest.table.columns}, {}
-        )  # hosts mask ids while the guest masks its own
+        # sent to all at once, so that hosts mask ids while the guest masks its own
+        link.send({"kind": "points", "columns": guest.table.columns}, {})
     side = psi.Side(guest.table.ids, psi_key)
     pairs = [_pairs(side, link) for link in links]
     found = [dict(pair) for pair in pairs]
@@ -159,7 +159,7 @@ def align(
 
 
 def _pairs(side: psi.Side, link: Link) -> list[tuple[int, int]]:
-    """Return places (guest's, host's) of common ids; both multiply the other's points at the same time."""
+    """Return positions (guest's, host's) of common ids; both sides multiply the other's points at the same time."""
     _, tensors = answered(link)
     theirs = _points(tensors, link.name)
     link.send({"kind": "mask"}, {"points": side.once})

@@ -1,12 +1,12 @@
-"""A host's part in growing a tree: the ways in which its columns could divide rows, and their sums under encryption.
+"""A host's part in growing a tree: the possible splits by its columns, and their sums under encryption.
 
-A candidate is (column, bin, way), as in `unalike.trees.splits`; it goes by a number that is shuffled for every tree, so
-that the guest learns neither columns nor the order of bins. Of its two sides the host sums the one without the column's
-commonest code: rows of that code are never added. The guest does not know which side that is; a gain is the same for
-both.
+A candidate is (column, bin, way), as in `unalike.trees.splits`; the guest knows it by a number that is shuffled for
+every tree, so that it learns neither columns nor the order of bins. Of a candidate's two sides the host sums the one
+without the column's commonest code: rows of that code are never added. The guest does not know which side that is; the
+gain is the same for both.
 
-Rows are added by joint cells of several columns first, and cells by column then: with two columns of 32 bins that is
-one addition a row in the place of two.
+Rows are first added by joint cells of several columns, then cells by column: with two columns of 32 bins that is one
+addition per row instead of two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Candidate(NamedTuple):
-    """One way to divide rows."""
+    """One possible split of rows."""
 
     column: int
     bin: int
@@ -42,11 +42,12 @@ class Candidates:
         order = list(range(len(self.lists)))
         if shuffled:
             secrets.SystemRandom().shuffle(order)
-        self.order = order  # the number under which the guest knows candidate k is where k stands here
+        # the guest knows candidate k by its position here
+        self.order = order
         self.number = {candidate: n for n, candidate in enumerate(order)}
 
     def _of(self, column: int, counts: np.ndarray) -> list[Candidate]:
-        """Return a column's candidates; one that leaves a side empty for sure is none."""
+        """Return a column's candidates, without those that would certainly leave a side empty."""
         present = np.flatnonzero(counts[: self.bins])
         last = int(present[-1]) if len(present) else 0
         found = [Candidate(column, bin, way) for bin in range(last) for way in range(1 + self.lacking[column])]
@@ -56,7 +57,7 @@ class Candidates:
         return len(self.lists)
 
     def at(self, number: int) -> tuple[int, Candidate]:
-        """Return the candidate that the guest knows by this number, and its place in the order of columns."""
+        """Return the candidate that the guest knows by this number, and its index in the order of columns."""
         return self.order[number], self.lists[self.order[number]]
 
     def left(self, candidate: Candidate) -> np.ndarray:
@@ -66,13 +67,13 @@ class Candidates:
         return out
 
     def sends_left(self, candidate: Candidate) -> bool:
-        """Whether the left side is the one that is summed: the commonest code is not on it."""
+        """Return whether the left side is summed: the commonest code is not on it."""
         return not self.left(candidate)[self.common[candidate.column]]
 
     def sums(self, rows: np.ndarray, values: Any, one: Any, add: Any) -> list[Any]:
-        """Return the sum over these rows of each candidate's side, in the guess-proof order.
+        """Return the sum over these rows of each candidate's side, in the shuffled order.
 
-        values: of each row of the tree; one: what an empty sum is; add: adds two.
+        values: of each row of the tree; one: the value of an empty sum; add: adds two values.
         """
         cells = self.cells(rows, values, one, add)
         sides = {c: self._sides(cells[c], one, add) for c in {candidate.column for candidate in self.lists}}
@@ -85,7 +86,7 @@ class Candidates:
         return out
 
     def _sides(self, cells: list[Any], one: Any, add: Any) -> tuple[list[Any], list[Any]]:
-        """Return the sums of all codes up to each bin, and of those above it; missing values are on no side."""
+        """Return the sums of all codes up to each bin, and of those above it; missing values are on neither side."""
         below, above = [cells[0]], [one] * self.bins
         for cell in cells[1 : self.bins]:
             below.append(add(below[-1], cell))
@@ -94,7 +95,7 @@ class Candidates:
         return below, above
 
     def cells(self, rows: np.ndarray, values: Any, one: Any, add: Any) -> list[list[Any]]:
-        """Return the sums of rows by column and code, `one` for the commonest code of each column."""
+        """Return the sums of rows by column and code, with `one` for the commonest code of each column."""
         out = [[one] * (self.bins + 1) for _ in range(self.codes.shape[1])]
         for group in self.groups(rows):
             joint, skipped = self._joint(rows, group)
@@ -109,7 +110,8 @@ class Candidates:
         return out
 
     def _joint(self, rows: np.ndarray, group: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return a number for the codes of several columns together, and which rows have the commonest in all."""
+        """Return one number for the codes of several columns together, and which rows have the commonest code in
+        all."""
         key, skipped = np.zeros(len(rows), np.int64), np.ones(len(rows), bool)
         for column in group:
             code = self.codes[rows, column]
@@ -117,14 +119,15 @@ class Candidates:
         return key, skipped
 
     def groups(self, rows: np.ndarray) -> list[list[int]]:
-        """Return columns that are added together: as long as their joint cells are few beside the rows."""
+        """Return groups of columns that are added together, as long as their joint cells are few compared with the
+        rows."""
         columns = {candidate.column for candidate in self.lists}
         sizes = {c: len(np.unique(self.codes[rows, c])) for c in columns}
         out: list[list[int]] = []
         cells = 0
         for column in sorted(columns, key=lambda c: sizes[c]):
             few = out and cells * sizes[column] * (len(out[-1]) + 1) <= len(rows) // 3
-            if few and (self.bins + 1) ** (len(out[-1]) + 1) < 1 << 63:  # their joint number is an int64
+            if few and (self.bins + 1) ** (len(out[-1]) + 1) < 1 << 63:  # the joint number must fit into an int64
                 out[-1].append(column)
                 cells *= sizes[column]
             else:

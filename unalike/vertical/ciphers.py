@@ -1,6 +1,6 @@
-"""Numbers under encryption, as vertical methods use them: seal residues, multiply them by columns, mask, open.
+"""Encrypted numbers for vertical methods: encrypt residues, multiply them by columns, mask, decrypt.
 
-A scheme reads and writes rows of bytes. `made` gives the owner's, `taken` everybody else's.
+A scheme reads and writes rows of bytes. `made` returns the key owner's end, `taken` the other parties'.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from torch import Tensor
 from unalike.crypto import ckks, paillier
 from unalike.errors import UnalikeError
 
-COLUMN_BITS, RESIDUE_BITS = 20, 40  # binary places of columns and of residues
+# binary digits after the point of columns and of residues
+COLUMN_BITS, RESIDUE_BITS = 20, 40
 SLOTS = ckks.MULTIPLYING.slots
-FEWEST_BITS = 512  # of a key: shorter ones are refused even in tests
+# shortest key; shorter ones are refused even in tests
+FEWEST_BITS = 512
 
 
 class Scheme(Protocol):
@@ -31,7 +33,8 @@ class Scheme(Protocol):
 
 
 class Paillier:
-    """Exact sums of fixed-point numbers; masks are uniform modulo n, so what is opened tells nothing at all."""
+    """Exact sums of fixed-point numbers; masks are uniform modulo n, so that an opened number reveals nothing at
+    all."""
 
     def __init__(self, key: paillier.PublicKey):
         self.key = key
@@ -46,12 +49,12 @@ class Paillier:
         return _bytes(self.key.ciphers_to_bytes(map(self.key.encrypt, numbers)))
 
     def added(self, sealed: Sequence[Tensor], count: int, whose: Sequence[str]) -> Tensor:
-        """Add several parties' sealed numbers, place by place; the last are this party's own."""
+        """Add several parties' encrypted numbers, element by element; the last are this party's own."""
         parts = [self._read(part, count, who) for part, who in zip(sealed, [*whose, "this party"], strict=True)]
         return _bytes(self.key.ciphers_to_bytes(map(self.key.total, zip(*parts, strict=True))))
 
     def products(self, sealed: Tensor, x: Tensor, outputs: int) -> tuple[Tensor, list[int]]:
-        """Return Xᵀ times the sealed numbers, each sum with a fresh mask, and the masks."""
+        """Return Xᵀ times the encrypted numbers, each sum with a fresh mask, and the masks."""
         ciphers = self._read(sealed, len(x) * outputs, "the guest")
         columns = torch.round(x * 2.0**COLUMN_BITS).to(torch.int64).T.tolist()
         sums = [self.key.weighted(ciphers[k::outputs], columns) for k in range(outputs)]
@@ -61,7 +64,7 @@ class Paillier:
         return _bytes(self.key.ciphers_to_bytes(masked)), masks
 
     def opened(self, sealed: Tensor, count: int | None, who: str) -> Tensor:
-        """Decrypt; the numbers modulo n, as bytes."""
+        """Decrypt; return the numbers modulo n, as bytes."""
         key = self.key
         assert isinstance(key, paillier.SecretKey)
         number = len(sealed) // key.width if count is None else count
@@ -69,13 +72,13 @@ class Paillier:
         return _bytes(b"".join(one.to_bytes(self.plain_width, "little") for one in plain))
 
     def parts(self, opened: Tensor, counts: Sequence[int], who: str) -> list[Tensor]:
-        """Divide opened numbers among the parties that they are for."""
+        """Divide opened numbers among the parties that they belong to."""
         if len(opened) != sum(counts) * self.plain_width:
             raise UnalikeError(f"{who} opened another number of sums than was asked for.")
         return list(opened.split([count * self.plain_width for count in counts]))
 
     def unmasked(self, opened: Tensor, mask: list[int]) -> Tensor:
-        """Take this party's masks off, and return the sums as they are without fixed point."""
+        """Remove this party's masks, and return the sums as real numbers."""
         width, n, data = self.plain_width, int(self.key.n), opened.numpy().tobytes()
         if len(data) != len(mask) * width:
             raise UnalikeError("the guest opened another number of sums than it was sent.")
@@ -91,10 +94,10 @@ class Paillier:
 
 
 class Ckks:
-    """Approximate numbers, thousands in one ciphertext (CKKS, by tenseal): quicker than Paillier by an order.
+    """Approximate numbers, thousands in one ciphertext (CKKS, by tenseal): ten times quicker than Paillier.
 
-    What the owner opens is rounded before it is handed back: exact decryptions of approximate ciphertexts tell of the
-    key (Li and Micciancio 2021). That makes the attack harder; it is no proof against it.
+    Opened numbers are rounded before they are returned: exact decryptions of approximate ciphertexts reveal the key (Li
+    and Micciancio 2021). Rounding makes the attack harder; it is not a proof against it.
     """
 
     mask_bits = 10
@@ -111,7 +114,7 @@ class Ckks:
         return _bytes(ckks.joined([cipher for column in columns for cipher in column]))
 
     def products(self, sealed: Tensor, x: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-        """Return Xᵀ times the sealed numbers with a mask on every sum, and the masks."""
+        """Return Xᵀ times the encrypted numbers with a mask on every sum, and the masks."""
         per = -(-len(x) // SLOTS)
         vectors = self._read(sealed, per * outputs, "the guest")
         bound = float(x.abs().sum(0).max()) + 1.0

@@ -22,12 +22,13 @@ from unalike.vertical.parties import Parties
 from unalike.vertical.run import Session, Settings, fit, scored
 from unalike.vertical.tables import Table
 
-DRAWS = 2000  # of the test rows, for the interval of a difference
+# resamples of the test rows, for the interval of a difference
+DRAWS = 2000
 
 
 @dc.dataclass(frozen=True)
 class Line:
-    """One model: who has it, its scores on the test rows, and the share of rows that it gets right (or its errors)."""
+    """One model: who has it, its scores on the test rows, and for each row whether it is right (or its error)."""
 
     name: str
     scores: dict[str, float]
@@ -41,11 +42,13 @@ class Comparison:
 
     lines: list[Line]
     guest: str
-    unit: str  # what `right` counts: "accuracy", or "squared error"
+    # what `right` holds: "accuracy", or "squared error"
+    unit: str
 
     @property
     def gain(self) -> tuple[float, float, float]:
-        """What the joint model adds to the guest's own, and its 95 % interval over draws of the test rows."""
+        """Return the gain of the joint model over the guest's own, and its 95 % interval over resamples of the test
+        rows."""
         joint, own = (next(line for line in self.lines if line.name == name).right for name in ("joint", self.guest))
         better = joint - own if self.unit == "accuracy" else own - joint
         draws = generator(0, "vertical compare").integers(0, len(better), (DRAWS, len(better)))
@@ -54,7 +57,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The answer in plain words."""
+        """Return the answer in plain words."""
         mean, low, high = self.gain
         size = f"{100 * mean:+.1f} points" if self.unit == "accuracy" else f"{mean:+.4g} less squared error"
         between = f"{100 * low:+.1f} to {100 * high:+.1f}" if self.unit == "accuracy" else f"{low:+.4g} to {high:+.4g}"
@@ -69,14 +72,14 @@ class Comparison:
         return len(self.lines[0].right)
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table: names of columns, and a row of text for every model."""
+        """Return the table: column names, and one row of text per model."""
         names = list(self.lines[0].scores)
         cells = [[line.name, *(f"{line.scores[n]:.4f}" for n in names), line.needs] for line in self.lines]
         return ["model", *names, "needs"], cells
 
 
 def compare(method: Vertical, parties: Parties, protection: str = "none", **settings: Any) -> Comparison:
-    """Train the joint model, every party's alone and the pooled one, and say what the cooperation brought."""
+    """Train the joint model, every party's alone and the pooled one, and compare them."""
     if not len(parties.test):
         raise UnalikeError("A comparison needs test rows: give test=0.2 (--test 0.2).")
     run = fit(method, parties, protection, **settings)

@@ -27,21 +27,22 @@ class PerParty:
 
 
 class Traffic:
-    """What has crossed in this run: bytes up (to the guest) and down, exchanges, and how often a row's numbers did."""
+    """Everything that has crossed in this run: bytes up (to the guest) and down, exchanges, and how often a row's
+    numbers did."""
 
     def __init__(self) -> None:
         self.up = self.down = self.exchanges = 0
-        self.releases: Counter[str] = Counter()  # of each field, how often a batch's rows crossed
+        self.releases: Counter[str] = Counter()  # for each field, how often a batch's rows crossed
 
 
 class Replies:
-    """What the hosts answered. hidden: fields of which only the sum can be read."""
+    """The hosts' answers. hidden: fields of which only the sum can be read."""
 
     def __init__(self, method: Vertical, replies: list[dict[str, Tensor]], hidden: Sequence[str] = ()):
         self._method, self._replies, self._hidden = method, replies, hidden
 
     def each(self, name: str) -> list[Tensor]:
-        """Return every host's value, in their order; only of fields that declare it."""
+        """Return every host's value, in their order; only for fields that declare it."""
         if self._method.sends[name].read == "sum":
             raise UnalikeError(f"{type(self._method).__name__} declares {name!r} to be read as a sum.")
         return [reply[name] for reply in self._replies]
@@ -53,10 +54,10 @@ class Replies:
 
 
 class Hosts:
-    """Some parties that can be asked together.
+    """Some parties that can be called together.
 
-    away: hosts that do not take part now: their numbers count as zero. hidden: fields of which the guest can read the
-    sum alone. own: the guest, where it answers too.
+    away: hosts that do not take part now: their numbers count as zero. hidden: fields of which the guest can read only
+    the sum. own: the guest, if it answers too.
     """
 
     def __init__(
@@ -84,19 +85,19 @@ class Hosts:
 
     @property
     def names(self) -> list[str]:
-        """The hosts' names."""
+        """Return the hosts' names."""
         return [link.name for link in self.links]
 
     @property
     def coordinator(self) -> Hosts:
-        """The third party that holds the key."""
+        """Return the third party that holds the key."""
         if self._coordinator is None:
             raise UnalikeError(f"{type(self.method).__name__} needs a coordinator.")
         self._coordinator.epoch, self._coordinator.step = self.epoch, self.step
         return self._coordinator
 
     def also(self, guest: Me) -> Hosts:
-        """Return these hosts and the guest, which runs the same function on its own columns."""
+        """Return these hosts together with the guest, which runs the same function on its own columns."""
         both = self._some(self.links)
         both._own = guest
         return both

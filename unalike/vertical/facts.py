@@ -40,8 +40,8 @@ def write_facts(folder: Path, session: Session, report: Report, nodes: Sequence[
 
 
 def coefficients(node: Node) -> dict[str, Any] | None:
-    """Return a party's own coefficients by the names of its columns, one for each output; None where its model has no
-    such numbers. They are of prepared columns: per standard deviation, where columns are standardised."""
+    """Return a party's own coefficients by the names of its columns, one per output; None if its model has no
+    coefficients. They are of prepared columns: per standard deviation, if columns are standardised."""
     if node.me is None or not isinstance(getattr(node.me, "theta", None), torch.Tensor):
         return None
     names = [*_columns(node), *(f"no row at {host}" for host in node.about.get("flags") or ())]

@@ -1,4 +1,5 @@
-"""What crosses between parties, declared: from this come the checks of every message and the table "who sees what"."""
+"""Declarations of what crosses between parties; from them come the checks of every message and the table "who sees
+what"."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from unalike import contract
 from unalike.errors import UnalikeError, did_you_mean
 
 DTYPES = {"float": torch.float64, "index": torch.int64, "bytes": torch.uint8}
-MOST_BYTES = 1 << 30  # of one field
+MOST_BYTES = 1 << 30  # most bytes of one field
 ROLES = ("guest", "hosts", "coordinator")
 
 
@@ -45,12 +46,12 @@ class Field(contract.Field):
 
     @property
     def per_row(self) -> bool:
-        """Whether it holds numbers of single people, in clear."""
+        """Return whether it holds numbers of single people in the clear."""
         return "rows" in self.names and self.kind == "float" and not self.sealed
 
     @property
     def form(self) -> str:
-        """How it travels, in a word or two."""
+        """Return in a word or two how it travels."""
         hidden = {(True, True): "sealed and masked", (True, False): "sealed", (False, True): "masked"}
         return hidden.get((self.sealed, self.masked), "clear")
 
@@ -59,7 +60,8 @@ ROWS = Field(("rows",), to="hosts", kind="index", tells="which people are in the
 
 
 def answer(takes: str = "rows", gives: str = "") -> Callable[[Callable], Callable]:
-    """Mark a method's function as one that another party runs: the fields that it takes and gives, and no others."""
+    """Mark a method's function as one that another party may be asked to run, with the fields that it takes and
+    returns."""
 
     def mark(function: Callable) -> Callable:
         function.takes, function.gives = tuple(takes.split()), tuple(gives.split())  # type: ignore[attr-defined]
@@ -82,8 +84,8 @@ def check(
     who: str,
     hidden: Collection[str] = (),
 ) -> None:
-    """Check one party's message: these fields and no others, of their kind and shape, every number finite. hidden: of
-    those that come as masked whole numbers."""
+    """Check one party's message: exactly these fields, of their dtype and shape, every number finite. hidden: fields
+    that come as masked whole numbers."""
     declared = {"rows": ROWS, **method.sends}
     declared |= {name: dc.replace(declared[name], kind="index") for name in hidden}
     if set(tensors) != set(names):
@@ -109,7 +111,7 @@ def _check_field(name: str, value: Tensor, field: Field, method: Any, sizes: Map
 
 
 def check_rows(rows: Tensor, count: int, who: str) -> None:
-    """Check that rows are different places among the aligned ones."""
+    """Check that rows are distinct positions among the aligned ones."""
     if rows.dtype != torch.int64 or rows.dim() != 1 or not len(rows):
         raise UnalikeError(f"{who} asked for rows that are no list of places.")
     if int(rows.min()) < 0 or int(rows.max()) >= count:
@@ -124,7 +126,7 @@ def numbers_in(field: Field, method: Any, sizes: Mapping[str, int]) -> int:
 
 
 def function_of(method: Any, name: Any, who: str) -> Callable:
-    """Return the function that a request names; what is not marked by `answer` cannot be asked for."""
+    """Return the function that a request names; only functions marked by `answer` can be asked for."""
     known = answers(method)
     if not isinstance(name, str) or name not in known:
         said = str(name)[:60]

@@ -1,4 +1,4 @@
-"""A tree whose splits lie with several parties, as the guest grows it: its own histograms, and hosts' sums of
+"""A tree with splits at several parties, as the guest grows it: from its own histograms, and hosts' sums of
 candidates."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ GUEST = 0
 
 
 class JointTree(Growth):
-    """One tree on its way. `take` gives what hosts must be asked; `divided_by` takes their answers in; `close` ends a
-    level. `forest`: of each place the party, its column or record, the bin, and whether missing values go left."""
+    """One tree being grown. `take` returns what hosts must be asked; `divided_by` takes their answers; `close` ends a
+    level. forest: for each place the party, its column or record, the bin, and whether missing values go left."""
 
     width: Width
     candidates: list[int]
@@ -28,24 +28,25 @@ class JointTree(Growth):
         super().__init__(settings, allowed, torch.zeros(len(allowed), dtype=torch.bool))
         self.rows, self.pair = rows, pair
         self.forest = torch.full((4, 2 << settings.depth), LEAF)
-        self.counts: dict[int, int] = {}  # of each host, its records so far
+        # for each host, its number of records so far
+        self.counts: dict[int, int] = {}
         self._theirs: list[dict[int, Tensor]] = []
 
     def records(self, which: int, guest: object) -> int:
-        """Return how many records of a host the guest knows of."""
+        """Return how many records of a host the guest knows."""
         forest = getattr(guest, "forest")  # noqa: B009
         self.counts[which] = int((forest[0] == which).sum())
         return self.counts[which]
 
     def members(self, places: np.ndarray) -> bytes:
-        """Return of each row the number of its place among these, -1 where it is in none."""
+        """Return for each row the index of its place among these, -1 if it is in none."""
         number = np.full(len(self.tree.column), -1, np.int16)
         number[places] = np.arange(len(places))
         return number[self.rows.place].tobytes()
 
     def take(self, sums: list[Tensor]) -> dict[int, dict[int, Tensor]]:  # type: ignore[override]
-        """Take in the hosts' sums of the places asked for, and split what the guest splits itself; return of each
-        host, by place, the candidates that are best there."""
+        """Take the hosts' sums of the places asked for, and make the guest's own splits; return for each host, by
+        place, the candidates that are best there."""
         own = self.rows.sums(self.asked)
         if self.level == 0:
             self._leaf(1, self.pair.sum(0))
@@ -60,7 +61,7 @@ class JointTree(Growth):
             side = torch.stack([part[place] for place in places.tolist()])
             rate = gains(side, total[:, None], self.settings.lam, self.settings.least)
             top = rate.max(1).values if side.shape[1] else torch.full_like(gain, -torch.inf)
-            better = top > gain  # the first party wins where gains are equal
+            better = top > gain  # with equal gains the first party wins
             winner[better.numpy()], gain = which, torch.where(better, top, gain)
             rated[which] = side, rate
         return self._decide(places, found, gain, winner, rated, total, here, theirs)
@@ -93,7 +94,7 @@ class JointTree(Growth):
         self._move(place, left)
 
     def divided_by(self, which: int, places: np.ndarray, answer: np.ndarray) -> None:
-        """Take in which rows go left at a host's splits, and where missing values go there."""
+        """Take which rows go left at a host's splits, and where missing values go."""
         left, lacking = answer[: len(self.rows.place)], answer[len(self.rows.place) :]
         before = self.rows.place.copy()
         for place, missing_left in zip(places.tolist(), lacking.tolist(), strict=True):
@@ -102,7 +103,7 @@ class JointTree(Growth):
             self._move(place, left == 1, before)
 
     def _move(self, place: int, left: np.ndarray, before: np.ndarray | None = None) -> None:
-        """Send the rows of a place to its children, and make these leaves."""
+        """Move the rows of a place to its children, which become leaves."""
         inside = (self.rows.place if before is None else before) == place
         self.tree.column[place], self.tree.value[place] = GUEST, 0.0
         sums = self.pair[torch.from_numpy(inside & left)].sum(0)
@@ -111,13 +112,14 @@ class JointTree(Growth):
         self.rows.place[inside] = np.where(left[inside], 2 * place, 2 * place + 1)
 
     def close(self) -> None:
-        """End a level: find the children that are asked for next."""
+        """End a level: find the children whose sums are asked for next."""
         self.level += 1
         done = self.level == self.settings.depth
         self.asked = np.array([] if done else [self._lighter(p) for p in self.divided.tolist()], np.int64)
 
     def _completed(self, k: int, sums: Tensor) -> dict[int, Tensor]:
-        """Return a host's sums of every place of this level: those that came, and what their parents have left."""
+        """Return a host's sums of every place of this level: those that came, and for the others their parent's minus
+        their sibling's."""
         here = dict(zip(self.asked.tolist(), sums, strict=True))
         if self.level:
             here |= {place ^ 1: self._theirs[k][place // 2] - own for place, own in [*here.items()]}
@@ -125,7 +127,8 @@ class JointTree(Growth):
 
 
 def tied(number: int, side: Tensor, rate: Tensor, total: Tensor) -> Tensor:
-    """Return the candidates of the largest gain as a host is told them: [n, 5], see `secure_boost.first_of`."""
+    """Return the candidates with the largest gain in the form in which a host is told them: [n, 5], see
+    `secure_boost.first_of`."""
     best = torch.nonzero(rate == rate.max()).flatten()
     groups: dict[tuple[int, ...], int] = {}
     rows = []

@@ -31,10 +31,13 @@ from unalike.vertical.links import Gone, ask
 from unalike.vertical.node import Node, Parts
 
 LABEL = b"unalike vertical 1"
-GREETING_SECONDS = 10.0  # that a stranger may take to say who it is
-FIRST_BYTES = 4096  # of a message from somebody who has not proved anything yet
-STRANGERS = 32  # that may be greeted at the same time
-AGAIN_SECONDS = 0.2  # between a host's attempts to connect
+# seconds for a stranger to identify itself
+GREETING_SECONDS = 10.0
+# most bytes of a message from a party that has not proved its identity
+FIRST_BYTES = 4096
+STRANGERS = 32  # most strangers greeted at the same time
+# seconds between a host's attempts to connect
+AGAIN_SECONDS = 0.2
 
 
 class Line:
@@ -68,11 +71,11 @@ class Line:
 
 
 class Unlogged(UnalikeError):
-    """The audit log could not be written: this party says nothing more."""
+    """Raised when the audit log cannot be written: this party sends nothing more."""
 
 
 class SocketLink:
-    """A party at another machine, as the guest reaches it."""
+    """A party on another machine, as the guest reaches it."""
 
     def __init__(self, name: str, line: Line, seconds: float):
         self.name, self.line = name, line
@@ -98,7 +101,7 @@ class SocketLink:
 
 
 class Listener:
-    """The guest's door: lets in whoever proves to be one of the registered parties.
+    """The guest's listening port: admits parties that prove to be registered.
 
     folder: of `unalike keys server`. seconds: how long an answer may take.
     """
@@ -121,11 +124,11 @@ class Listener:
 
     @property
     def names(self) -> list[str]:
-        """The registered parties."""
+        """Return the names of the registered parties."""
         return list(self._roster)
 
     def links(self, names: Iterable[str], patience: float) -> list[SocketLink]:
-        """Wait until all these parties are there."""
+        """Wait until all these parties are connected and return their links."""
         wanted, until = list(names), time.monotonic() + patience
         for name in wanted:
             if name not in self._roster:
@@ -137,21 +140,21 @@ class Listener:
             return [SocketLink(name, self._lines[name], self._seconds) for name in wanted]
 
     def forget(self, name: str) -> None:
-        """Close a party's line, so that it is waited for again."""
+        """Close a party's connection, so that it is waited for again."""
         with self._came:
             line = self._lines.pop(name, None)
         if line is not None:
             line.close()
 
     def done(self) -> None:
-        """Tell every party that is there that the run is over, and close the door."""
+        """Tell every connected party that the run is over, and close the port."""
         for name in list(self._lines):
             with contextlib.suppress(UnalikeError):
                 ask(SocketLink(name, self._lines[name], GREETING_SECONDS), "done")
         self.close()
 
     def close(self) -> None:
-        """Close the door and all lines."""
+        """Close the port and all connections."""
         with contextlib.suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
         self._door.close()
@@ -211,12 +214,12 @@ def _shut(stream: socket.socket) -> None:
 
 
 def challenge(nonce: bytes, certificate: bytes, name: str) -> bytes:
-    """Return what a host signs: this challenge, of this guest, as this party."""
+    """Return the bytes that a host signs: this challenge, from this guest, as this party."""
     return LABEL + nonce + hashlib.sha256(certificate).digest() + name.encode()
 
 
 def connect(address: tuple[str, int], ca: Path, key: Path, name: str) -> Line:
-    """Connect to the guest and prove who one is."""
+    """Connect to the guest and prove one's identity."""
     context = ssl.create_default_context(cafile=str(ca))
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     stream = context.wrap_socket(socket.create_connection(address, GREETING_SECONDS), server_hostname=address[0])
@@ -246,8 +249,8 @@ def attend(
     say: Callable[[str], None] = print,
     audit: Audit | None = None,
 ) -> None:
-    """Answer the guest until it says that the run is over; connect again whenever the line breaks. audit: the log of
-    all that leaves."""
+    """Answer the guest until it says that the run is over; reconnect whenever the connection breaks. audit: the log of
+    everything that leaves."""
     while True:
         line = _connected(node.name, address, ca, key, patience)
         say(f"{node.name} is with the guest")
@@ -264,7 +267,7 @@ def attend(
 
 
 def _answers(node: Node, line: Line, audit: Audit | None) -> bool:
-    """Answer requests on a line; true when the run is over."""
+    """Answer requests on a connection; return whether the run is over."""
     while True:
         data = line.read()
         answer, request = node.answer(data), _header(data)
@@ -283,7 +286,7 @@ def _header(data: bytes) -> dict[str, Any]:
 
 
 def _note(audit: Audit, answer: bytes, request: dict[str, Any], alignment: str) -> None:
-    """Note what leaves, in the words of federations: an epoch is a round, a batch an exchange."""
+    """Log what leaves, in the terms of federations: an epoch is a round, a batch an exchange."""
     epoch = request.get("epoch")
     about = {"run": alignment, "round": epoch - 1 if type(epoch) is int and epoch > 0 else None}
     try:

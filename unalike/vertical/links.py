@@ -13,7 +13,7 @@ from unalike.vertical.node import Node, Parts
 
 
 class Gone(UnalikeError):
-    """A party's link broke: it may come again."""
+    """Raised when a party's connection broke: it may come back."""
 
     def __init__(self, name: str, why: str):
         super().__init__(f"{name} is gone: {why}.")
@@ -30,7 +30,7 @@ class Link(Protocol):
 
 
 class Direct:
-    """A party in this process; messages are handed over as they are."""
+    """A party in this process; messages are passed directly."""
 
     def __init__(self, node: Node):
         self.node, self.name = node, node.name
@@ -62,20 +62,20 @@ ENGINES: dict[str, Any] = {"direct": Direct, "loopback": Loopback}
 
 
 def ask(link: Link, kind: str, tensors: dict[str, Tensor] | None = None, **more: Any) -> Parts:
-    """Send one request and return its answer; what the party refuses is one line with its name."""
+    """Send one request and return its answer; a refusal becomes an error of one line with the party's name."""
     link.send({"kind": kind, **more}, tensors or {})
     return answered(link)
 
 
 def introduced(links: Sequence[Link], headers: Sequence[Mapping[str, Any]]) -> None:
-    """Tell all hosts of a secure sum each other's keys, which their answers to `setup` or `adopt` brought."""
+    """Send all hosts of a secure sum each other's keys, which came with their answers to `setup` or `adopt`."""
     introductions = [header.get("introduction") for header in headers]
     for link in links:
         ask(link, "introductions", introductions=introductions)
 
 
 def answered(link: Link) -> Parts:
-    """Return a party's answer to the request sent last."""
+    """Return a party's answer to the last request sent."""
     try:
         header, tensors = link.receive()
     except Gone:

@@ -1,4 +1,5 @@
-"""What is predicted: one of two classes, one of several, or a number. Labels are the guest's; so is all of this."""
+"""Losses: one of two classes, one of several, or a number. Labels are the guest's, so all of this happens at the
+guest."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from torch import Tensor
 
 
 class Loss:
-    """The mean loss of outputs, and its gradient by the output for each row (`residue`, not divided by the rows)."""
+    """The mean loss of outputs, and its gradient with respect to the output for each row (`residue`, not divided by the
+    number of rows)."""
 
     task = ""
     linear = False  # whether the residue is linear in the output

@@ -30,9 +30,9 @@ METHODS: dict[str, type[Vertical]] = {}
 class Me:
     """One party while it takes part: its rows, its part of the model, and what a method keeps there.
 
-    x: float64 [aligned rows, columns]; present: which of these rows it has; y: labels, of the guest alone; outputs:
-    of the model, one number or one per class; index: 0 of the guest, 1, 2, … of hosts; parties: how many there are,
-    with the guest. A method adds its own: `me.theta = …`.
+    x: float64 [aligned rows, columns]; present: which of these rows it has; y: labels, only at the guest; outputs: of
+    the model, one number or one per class; index: 0 for the guest, 1, 2, … for hosts; parties: their number, including
+    the guest. A method adds its own attributes: `me.theta = …`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Me:
         self.name, self.role, self.x, self.outputs, self.seed = name, role, x, outputs, seed
         self.index, self.parties = index, parties
         self.present = torch.ones(len(x), dtype=torch.bool) if present is None else present
-        self.training = torch.zeros(len(x), dtype=torch.bool)  # of a host: which rows are learned from
+        self.training = torch.zeros(len(x), dtype=torch.bool)  # at a host: which rows are used for training
         self.y: Tensor = torch.zeros(0)
         self.loss: Loss = Loss()
 
@@ -60,12 +60,12 @@ class Me:
 
     @property
     def is_guest(self) -> bool:
-        """Whether this party holds the labels."""
+        """Return whether this party holds the labels."""
         return self.role == "guest"
 
     @property
     def columns(self) -> int:
-        """How many numbers a row has."""
+        """Return the number of values per row."""
         return self.x.shape[1]
 
     def descend(self, parameters: Any, gradients: Any, lr: float) -> None:
@@ -76,15 +76,16 @@ class Me:
 
 
 class Vertical:
-    """The base of all methods; hyper-parameters are fields of a frozen dataclass, each with its `knob`."""
+    """The base class of all methods; hyper-parameters are fields of a frozen dataclass, each with its `knob`."""
 
     name: ClassVar[str] = ""
     sends: ClassVar[dict[str, Field]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes of `me`: tensors or networks, saved at their party
     tasks: ClassVar[tuple[str, ...]] = ("binary", "classes", "number")
     protected: ClassVar[bool] = False  # hosts must not learn labels: small batches are refused
-    coordinated: ClassVar[bool] = False  # needs a third party that holds the key
-    forms: ClassVar[dict[str, str]] = {}  # the same model under other protections: protection, method
+    coordinated: ClassVar[bool] = False  # it needs a third party that holds the key
+    # the same model with other protections: protection -> method
+    forms: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("name"):
@@ -101,7 +102,7 @@ class Vertical:
         return task_of(y, classes)
 
     def sizes(self, index: int) -> dict[str, int]:
-        """Return sizes by name that shapes of fields use, of the party with this index."""
+        """Return the named sizes that shapes of fields use, for the party with this index."""
         return {}
 
     def start(self, me: Me) -> None:
@@ -109,23 +110,23 @@ class Vertical:
         raise NotImplementedError
 
     def view(self, me: Me, names: Sequence[str], features: Sequence[str], unit: Unit) -> dict[str, Any] | None:
-        """Return what a party may see of trees; None of a model that has none. names: of all parties, where it knows
-        them; features: of its columns; unit: a prepared value of one in its own unit."""
+        """Return what a party may see of trees; None if the model has no trees. names: of all parties, if it knows
+        them; features: of its columns; unit: converts a prepared value into its own unit."""
         return None
 
     def begin(self, guest: Me, hosts: Hosts) -> None:
-        """Do what comes before the first batch, also of a continued run: hand out keys."""
+        """Prepare for the first batch, also in a resumed run: distribute keys."""
 
     def step(self, guest: Me, hosts: Hosts, rows: Tensor) -> float | None:
-        """Learn from one batch; return its loss where the guest knows it."""
+        """Learn from one batch; return its loss if the guest knows it."""
         raise NotImplementedError
 
     def scores(self, guest: Me, hosts: Hosts, rows: Tensor) -> Tensor:
-        """Return the joint model's outputs [rows, outputs]; a host that is away counts as zeros."""
+        """Return the joint model's outputs [rows, outputs]; an absent host counts as zeros."""
         raise NotImplementedError
 
     def under(self, protection: str, **more: Any) -> Vertical:
-        """Return the method that learns the same under this protection; more: settings of that method alone."""
+        """Return the method that learns the same model with this protection; more: settings of that method alone."""
         options = {"none": self.name, **self.forms}
         if protection not in options:
             raise UnalikeError(f"{type(self).__name__} has protection {either([*options])}; got {protection!r}.")
@@ -137,7 +138,7 @@ class Vertical:
 
     @property
     def bare(self) -> Vertical:
-        """The method that learns the same without protection."""
+        """Return the method that learns the same model without protection."""
         kind = METHODS[next((n for n, k in METHODS.items() if self.name in k.forms.values()), self.name)]
         return kind(**{name: getattr(self, name) for name in settings_names(kind)})  # type: ignore[call-arg]
 
@@ -153,7 +154,7 @@ def settings_of(method: Any) -> dict[str, Any]:
 
 
 def built(name: str, settings: dict[str, Any]) -> Vertical:
-    """Return the method that a request or a file names; what it cannot be is one line."""
+    """Return the method that a request or a file names; raise an error of one line if it is invalid."""
     if name not in METHODS:
         raise unknown("vertical method", name, METHODS)
     strange = [key for key in settings if key not in settings_names(METHODS[name])]
@@ -163,7 +164,7 @@ def built(name: str, settings: dict[str, Any]) -> Vertical:
 
 
 def kept(method: Vertical, me: Me) -> dict[str, Tensor]:
-    """Return what a party keeps of the model, as tensors by name."""
+    """Return a party's kept part of the model, as tensors by name."""
     out: dict[str, Tensor] = {}
     for name in method.keeps:
         value = getattr(me, name, None)
@@ -175,7 +176,7 @@ def kept(method: Vertical, me: Me) -> dict[str, Tensor]:
 
 
 def put_back(method: Vertical, me: Me, tensors: dict[str, Tensor], where: str) -> None:
-    """Set a party's part of the model to what was kept."""
+    """Set a party's part of the model to the kept tensors."""
     now = kept(method, me)
     if {n: t.shape for n, t in now.items()} != {n: t.shape for n, t in tensors.items()}:
         raise UnalikeError(f"{where} has another model: other columns, or another method.")

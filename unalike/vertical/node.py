@@ -46,18 +46,21 @@ ABOUT = (
     "target",
     "task",
     "secure_sum",
-)  # of a run, kept with a share
-MATCHED = "matched."  # before the name of a host, in the file of an alignment
-KEPT = 2  # checkpoints: the guest may have stopped before it wrote its own
+)  # facts of a run, kept with a share
+# prefix of a host's name, in the file of an alignment
+MATCHED = "matched."
+# checkpoints kept: the guest may have stopped before it wrote its own
+KEPT = 2
 Parts = tuple[dict[str, Any], dict[str, Tensor]]
 
 
 class Node:
-    """One party. table: its rows, None for a coordinator. folder: where it keeps its part of the model. psi_key: of a
-    simulation, so that it repeats. methods: what it is willing to take part in; least_bits: with keys of this length.
-    secret: noise comes from the operating system, as it must between machines. reader: reads the table again, by
-    another schema. tell: says to this party's owner what the guest asks for. sums_only: it takes part only where the
-    guest reads sums over hosts and no single host's numbers; signer: its key, by which other hosts know it."""
+    """One party. table: its rows, None for a coordinator. folder: where it keeps its part of the model. psi_key:
+    fixed in a simulation, so that it repeats. methods: those it is willing to take part in; least_bits: shortest key
+    it accepts. secret: noise comes from the operating system, as it must between machines. reader: reads the table
+    again, with another schema. tell: called with what the guest asks for, for this party's owner. sums_only: it
+    takes part only if the guest reads sums over hosts and no single host's numbers; signer: its key, by which other
+    hosts know it."""
 
     def __init__(
         self,
@@ -78,11 +81,14 @@ class Node:
         self.methods, self.secret, self._psi_key = methods, secret, psi_key
         self._least_bits, self._reader, self._tell = least_bits, reader, tell
         self._sums_only, self._signer = sums_only, signer
-        self._masks: sums.Masks | None = None  # where the guest reads sums over hosts alone
+        self._masks: sums.Masks | None = None  # set if the guest reads only sums over hosts
         self._side: psi.Side | None = None
-        self.positions: Tensor | None = None  # of each aligned row, its place in the table; -1 where there is none
-        self.alignment = ""  # the name of the alignment, which all parties of a run have in common
-        self.matched: dict[str, Tensor] = {}  # at the guest: of each host, which aligned rows it has
+        # for each aligned row, its position in the table; -1 if it has none
+        self.positions: Tensor | None = None
+        # the name of the alignment, common to all parties of a run
+        self.alignment = ""
+        # at the guest: for each host, which aligned rows it has
+        self.matched: dict[str, Tensor] = {}
         self.me: Me | None = None
         self.method: Vertical | None = None
         self.preparation: Preparation | None = None
@@ -93,12 +99,13 @@ class Node:
     # ---- requests
 
     def answer(self, data: bytes) -> bytes:
-        """Answer a request as bytes; what cannot be answered is one line that the guest is told."""
+        """Answer a request as bytes; a request that cannot be answered becomes one line for the guest."""
         try:
             return wire.encode(*self.handle(*wire.decode(data)))
         except UnalikeError as error:
             return wire.encode({"kind": "error", "reason": str(error)}, {})
-        except Exception as error:  # a fault of ours must not end the party; for its own eyes: it may quote data
+        # a fault of ours must not end the party; shown to its owner only, because it may quote data
+        except Exception as error:
             self._tell(traceback.format_exc())
             reason = f"a fault inside {self.name}, {type(error).__name__}: its own log has more."
             return wire.encode({"kind": "error", "reason": reason}, {})
@@ -133,7 +140,7 @@ class Node:
         return {"kind": "points"}, {"points": self._side.once}
 
     def _warn(self, columns: Any) -> None:
-        """Say, before ids are compared, how far columns that the guest has too tell this party's people apart."""
+        """Warn, before ids are compared, how far columns that the guest has too identify this party's people."""
         assert self.table is not None
         shared = [c for c in self.table.columns if isinstance(columns, list) and c in columns]
         share = identifying(self.table, shared) if shared else 0.0
@@ -163,7 +170,7 @@ class Node:
         return {"kind": "aligned", "matched": len(there)}, {}
 
     def _setup(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
-        """Get ready for a run: the method, and this party's rows prepared by its own training rows."""
+        """Prepare for a run: the method, and this party's rows, prepared by its own training rows."""
         self.method = self._agreed(header)
         limits = (("outputs", 10_000), ("seed", 1 << 63), ("index", 10_000), ("parties", 10_000))
         outputs, seed, index, parties = (_whole(header, name, most) for name, most in limits)
@@ -180,7 +187,7 @@ class Node:
         return {"kind": "ready", "columns": self.me.columns, **self.ready_for_sums()}, {}
 
     def _sent(self) -> list[str]:
-        """Say what this party sends, how, and what it tells."""
+        """Return what this party sends, in which form, and what it reveals."""
         assert self.method is not None
         secure, own = self.about.get("secure_sum"), [(n, f) for n, f in self.method.sends.items() if f.to == "guest"]
         forms = {
@@ -189,7 +196,7 @@ class Node:
         return [f"{name} ({form}; tells {tells})" for name, (form, tells) in forms.items()]
 
     def ready_for_sums(self) -> dict[str, Any]:
-        """Make fresh masks where the guest reads sums alone; refuse a run where it does not and this party wants it."""
+        """Make fresh masks if the guest reads only sums; refuse the run if it does not and this party requires it."""
         assert self.method is not None
         secure, self._masks = self.about.get("secure_sum") is True and self.role == "host", None
         if self._sums_only and not (secure and sums.summed(self.method)):
@@ -250,7 +257,7 @@ class Node:
     def _hidden(
         self, reply: dict[str, Tensor], header: dict[str, Any], tensors: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return a reply with masks over the fields that are read as sums, where this run's sums are secure."""
+        """Return a reply with masks over the fields that are read as sums, if this run's sums are secure."""
         assert self.method is not None and self.me is not None
         names = sums.summed(self.method)
         if self._masks is None or not any(name in reply for name in names):
@@ -264,16 +271,16 @@ class Node:
             return SecretDraws(None, dtype=torch.float64)
         return KeyedDraws(torch.tensor(key(self.me.seed, "vertical noise", self.name, *at)), torch.float64)
 
-    # ---- what it keeps
+    # ---- state on disk
 
     @property
     def ids_digest(self) -> str:
-        """A hash of the table's ids in their order: an alignment is of one table."""
+        """Return a hash of the table's ids in order: an alignment belongs to one table."""
         ids = self.table.ids if self.table else []
         return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:32]
 
     def keep_alignment(self) -> None:
-        """Keep which rows are learned from, for a later start. An alignment without a name is for a prediction."""
+        """Keep which rows are used, for a later start. An alignment without a name is for a prediction only."""
         if self.folder is None or self.positions is None or not self.alignment:
             return
         tensors = {"positions": self.positions, **{f"{MATCHED}{n}": rows for n, rows in self.matched.items()}}
@@ -282,7 +289,7 @@ class Node:
         replace(self.folder / "alignment", wire.encode(header, tensors))
 
     def load_alignment(self) -> bool:
-        """Take up the alignment that was kept; false where there is none."""
+        """Load the kept alignment; return False if there is none."""
         file = (self.folder or Path()) / "alignment"
         if self.folder is None or not file.exists():
             return False
@@ -309,7 +316,7 @@ class Node:
         return wire.encode(about, kept(self.method, self.me))
 
     def view(self) -> dict[str, Any] | None:
-        """Return what this party may see of trees, for its report; None of a model that has none."""
+        """Return what this party may see of trees, for its report; None if the model has no trees."""
         assert self.method is not None and self.me is not None
         schema, ready = self.table.schema if self.table else None, self.preparation
         known = list((ready.features if ready else schema.features if schema else None) or [])
@@ -320,7 +327,7 @@ class Node:
         return self.method.view(self.me, [self.name, *self.others], known, unit)
 
     def save(self, epoch: int) -> None:
-        """Keep this party's part of the model of an epoch, and forget older ones."""
+        """Keep this party's part of the model after an epoch, and remove older ones."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -332,7 +339,7 @@ class Node:
                 file.unlink(missing_ok=True)
 
     def restore(self, epoch: int) -> None:
-        """Go back to an epoch: 0 is the start."""
+        """Return to the state after an epoch; 0 is the start."""
         assert self.method is not None and self.me is not None
         if epoch == 0:
             self.method.start(self.me)
@@ -347,7 +354,7 @@ class Node:
         put_back(self.method, self.me, tensors, str(file))
 
     def adopt(self, share: bytes) -> None:
-        """Take a trained part of the model, to predict this table's aligned rows with it."""
+        """Take a trained part of the model, to predict this table's aligned rows."""
         header, tensors = read_share(share)
         if header["party"] != self.name:
             raise UnalikeError(f"That is the share of {header['party']}, not of {self.name}.")
@@ -365,7 +372,7 @@ class Node:
             self.me.training = torch.zeros(len(self.me.x), dtype=torch.bool)
 
     def _recode(self, plain: Any) -> None:
-        """Read the table again by the schema that the model learned from, if it is not read so already."""
+        """Read the table again by the schema from which the model learned, unless it was read so already."""
         assert self.table is not None
         if plain is None or (
             self.table.schema is not None and same_features(self.table.schema, Schema.from_plain(plain))
@@ -376,14 +383,15 @@ class Node:
         ids = self.table.ids
         try:
             self.table = self._reader(Schema.from_plain(plain))
-        except UnalikeError as error:  # for its owner's eyes: it may quote cells
+        # shown to its owner only, because it may quote cells
+        except UnalikeError as error:
             self._tell(str(error))
             raise UnalikeError(f"the table of {self.name} is not as its model learned: its own log has more.") from None
         if self.table.ids != ids:
             raise UnalikeError(f"the table of {self.name} has changed since its ids were compared.")
 
     def rows_as_learned(self) -> Tensor:
-        """Return the aligned rows, prepared as those were that the model learned from; zeros where there is none."""
+        """Return the aligned rows, prepared like those from which the model learned; zeros for missing rows."""
         assert self.table is not None and self.positions is not None
         x = (
             torch.nan_to_num(self.table.x)
@@ -417,12 +425,12 @@ class Node:
 
 
 def same_features(one: Schema, other: Schema) -> bool:
-    """Whether two schemas code the same columns in the same way."""
+    """Return whether two schemas code the same columns in the same way."""
     return one.columns == other.columns
 
 
 def read_share(data: bytes) -> Parts:
-    """Read a party's part of a model; anything else is one line."""
+    """Read a party's part of a model; raise an error of one line for anything else."""
     header, tensors = wire.decode(data)
     kinds = {"party": str, "role": str, "method": str, "settings": dict, "epoch": int}
     kinds |= dict.fromkeys(("outputs", "columns", "index", "parties"), int)
@@ -432,7 +440,7 @@ def read_share(data: bytes) -> Parts:
 
 
 def epoch_of(file: Path) -> int | None:
-    """Return the epoch of a kept share by its name."""
+    """Return the epoch of a kept share, from its file name."""
     found = re.fullmatch(r"epoch-(\d+)\.share", file.name)
     return int(found[1]) if found else None
 

@@ -1,9 +1,9 @@
 """Noise on what crosses: numbers of single people are clipped and noised by their owner before they leave.
 
-A row's numbers are scaled down to length `clip` where they are longer, then get Gaussian noise of deviation `noise ·
-clip`. Of any one row that bounds what all its releases together tell: ε at a δ, by the accountant of channels, under
-the relation "replace": one person's numbers could have been any others. Rows are told apart by nobody else than the
-parties, which know who is in a batch; so nothing is gained by sampling.
+A row's numbers are scaled down to length `clip` if they are longer, then get Gaussian noise of deviation `noise ·
+clip`. This bounds what all releases of any one row reveal together: ε at a δ, by the accountant of channels, under the
+relation "replace": one person's numbers could have been any others. The parties know who is in a batch, so sampling
+does not help.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unalike.errors import UnalikeError
 
 @dc.dataclass(frozen=True)
 class Noise:
-    """How much: the deviation in clips, and the clip. No noise by default."""
+    """The amount of noise: its deviation in multiples of the clip, and the clip. No noise by default."""
 
     noise: float = 0.0
     clip: float = 0.0
@@ -32,14 +32,14 @@ class Noise:
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Noise:
-        """Return what a request says of it."""
+        """Return the noise that a request names."""
         values = [header.get(name, 0.0) for name in ("noise", "clip")]
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             raise UnalikeError("the guest's `noise` and `clip` must be numbers.")
         return cls(float(values[0]), float(values[1]))
 
     def over(self, fields: Mapping[str, Tensor], method: Any, draws: Any) -> dict[str, Tensor]:
-        """Return fields with the numbers of single people clipped and noised; sealed ones as they are."""
+        """Return fields with the numbers of single people clipped and noised; encrypted ones unchanged."""
         if not self.noise:
             return dict(fields)
         return {
@@ -53,7 +53,7 @@ class Noise:
         return clipped + self.noise * self.clip * draws.normal(name, tuple(value.shape))
 
     def spent(self, releases: int, delta: float) -> Guarantee:
-        """Return ε of one person's row after so many releases of one field."""
+        """Return ε for one person's row after `releases` releases of one field."""
         account = Accountant(unit="row")
         account.add(LocalGaussian(self.noise), releases)
         return account.tight(delta)

@@ -1,7 +1,7 @@
-"""First and second derivatives of rows on their way to hosts and back: in clear, or under the guest's key.
+"""First and second derivatives of rows on their way to hosts and back: in the clear, or under the guest's key.
 
-A pair becomes one number, g · 2^b + h, so that one addition adds both. Sums of a node's candidates are put side by side
-into ciphertexts, as many as fit, and each gets fresh noise before it leaves the host: else the guest, which knows what
+A pair becomes one number, g · 2^b + h, so that one addition adds both. Sums of a node's candidates are packed into
+ciphertexts, as many as fit, and each gets fresh noise before it leaves the host: otherwise the guest, which knows what
 it sent, could test guesses of which rows were added.
 """
 
@@ -21,25 +21,27 @@ from unalike.crypto import paillier
 from unalike.crypto.noise_maker import NoiseMaker
 from unalike.errors import UnalikeError
 
-MANY = 4_000  # rows from which a second process is worth its start
+# from so many rows on, a second process is worth starting
+MANY = 4_000
 
 
 @dc.dataclass(frozen=True)
 class Width:
-    """How many bits the sums of a tree need: of second derivatives, and of a whole cell."""
+    """The bits that the sums of a tree need: for second derivatives, and for a whole cell."""
 
     low: int
     slot: int
 
     @classmethod
     def of(cls, rows: int, largest: int) -> Width:
-        """Return the widths for so many rows with derivatives of at most `largest`; it tells no more than these."""
+        """Return the widths for `rows` rows with derivatives of at most `largest`; they reveal no more than these two
+        numbers."""
         low = (rows * largest).bit_length() + 1
         return cls(low, 2 * low + 1)
 
 
 class Pairs(Protocol):
-    """One party's end."""
+    """One party's end of the exchange of pairs."""
 
     def seal(self, pair: Tensor, width: Width) -> bytes: ...
     def read(self, data: bytes, rows: int) -> Sequence[Any]: ...
@@ -48,7 +50,7 @@ class Pairs(Protocol):
 
 
 class Clear:
-    """No encryption: the same numbers in clear."""
+    """Pairs without encryption."""
 
     one = 0
 
@@ -77,7 +79,7 @@ class Clear:
 
 
 class Encrypted:
-    """Under a key with which sums can be made."""
+    """Pairs encrypted under a key that allows sums."""
 
     def __init__(self, key: Any):
         self.key, self.one = key, paillier.gmpy2_module().mpz(1)
@@ -90,11 +92,11 @@ class Encrypted:
         return self.key.ciphers_to_bytes(map(self.key.encrypt, numbers, self.noises(len(pair))))
 
     def noises(self, count: int) -> Iterable[int]:
-        """Return so many pieces of noise."""
+        """Return `count` pieces of noise."""
         return (self.key.noise() for _ in range(count))
 
     def prepare(self, count: int) -> None:
-        """Have noise made for so many rows, where somebody can; of none: no more will be needed."""
+        """Have noise made for `count` rows in advance, if possible; 0 means that no more is needed."""
 
     def read(self, data: bytes, rows: int) -> list[int]:
         return self.key.ciphers_from_bytes(data, rows)
@@ -117,7 +119,7 @@ class Encrypted:
 
 
 class Owned(Encrypted):
-    """The end of a Paillier key's owner: where rows are many, a second process makes the next tree's noise while hosts
+    """The key owner's end (Paillier): with many rows, a second process makes the next tree's noise while hosts
     compute."""
 
     maker: NoiseMaker | None = None
@@ -136,6 +138,6 @@ class Owned(Encrypted):
 
 
 def split(cell: int, low: int) -> tuple[int, int]:
-    """Return the sums of first and second derivatives of a cell: the second are the low bits, and never negative."""
+    """Return the sums of first and second derivatives in a cell: the second are the low bits, and never negative."""
     second = cell % (1 << low)
     return (cell - second) >> low, second

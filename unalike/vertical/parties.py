@@ -1,4 +1,4 @@
-"""The parties of a simulation: tables of one's own, aligned as they would be between machines."""
+"""The parties of a simulation: a user's tables, aligned as they would be between machines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ COORDINATOR = "coordinator"
 class Parties:
     """A guest, which holds the labels, and hosts with other columns of the same people; `report` tells how they match.
 
-    train, test: places among the aligned rows. scale: how each party prepares its columns by itself. ids_by: the
-    column of each table that says whose row it is.
+    train, test: positions among the aligned rows. scale: how each party prepares its columns by itself. ids_by: the
+    column of each table that identifies the person.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Parties:
     ) -> Parties:
         """Read every party's table (a file, a data frame, a dict of columns) and match their rows by `id`.
 
-        label: (party, column): that party is the guest. unmatched: rows that not all have are left out ("drop"),
-        their cells are missing ("missing"), or zero with a flag at the guest ("mask"). overlap: what to do about
-        columns that two have.
+        label: (party, column); that party is the guest. unmatched: rows that not all parties have are left out
+        ("drop"), their cells are missing ("missing"), or zero with a flag at the guest ("mask"). overlap: what to do
+        about columns that two parties have.
         """
         owner, column = label
         by = {name: id if isinstance(id, str) else id[name] for name in tables}
@@ -90,7 +90,7 @@ class Parties:
     def from_arrays(
         cls, arrays: Mapping[str, Any], y: Any, classes: int | None = None, scale: str = "none", **options: Any
     ) -> Parties:
-        """Take columns whose rows are aligned already; the first party is the guest."""
+        """Make parties from columns whose rows are already aligned; the first party is the guest."""
         labels = torch.as_tensor(np.asarray(y))
         labels = labels.double() if labels.is_floating_point() else labels.long()
         x = {
@@ -103,7 +103,7 @@ class Parties:
 
     @property
     def names(self) -> list[str]:
-        """All parties, the guest first."""
+        """Return the names of all parties, the guest first."""
         return [self.guest.name, *(node.name for node in self.hosts)]
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class Parties:
 
 
 def held_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the places of training and test rows."""
+    """Return the positions of training and test rows."""
     if not 0 <= share < 1:
         raise UnalikeError(f"test must lie in [0, 1); got {share!r}.")
     order = generator(seed, "vertical test").permutation(count)
@@ -136,5 +136,6 @@ def _report(guest: Table, hosts: Sequence[Table], unmatched: str) -> Report:
 
 
 def _key(seed: int, name: str) -> bytes:
-    """Return the number that a simulated party masks its ids with: a function of the seed, so that a run repeats."""
+    """Return the secret number with which a simulated party masks its ids: a function of the seed, so that a run
+    repeats."""
     return hashlib.sha256(f"simulated {seed} {name}".encode()).digest()

@@ -1,8 +1,8 @@
-"""Using a vertical model: jointly, with a party away, or one party's share by itself.
+"""Use a vertical model: jointly, with a party absent, or one party's share by itself.
 
-A share is one party's part of a model with all that this party needs to prepare its rows (`Run.export`). Rows are
-those of the guest's table; hosts' rows are found by their ids. What becomes of a row that a host does not have was
-decided when the model was trained: it is refused, the host's part counts as zero, or the guest's own model answers.
+A share is one party's part of a model with everything that this party needs to prepare its rows (`Run.export`). Rows
+are those of the guest's table; hosts' rows are found by their ids. How a row that a host lacks is treated was decided
+when the model was trained: it is refused, the host's part counts as zero, or the guest's own model answers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def joint(
         me.x = torch.cat([me.x, torch.stack([(~matched[name]).double() for name in flags], 1)], 1)
     if not guest.about.get("secure_sum"):
         return method.scores(me, Hosts(links, method, columns, me.outputs, away=away), torch.arange(len(me.x)))
-    # of rows that a host lacks a sum would tell another host's own number: they are not asked for
+    # rows that a host lacks are not asked for: their sum would reveal another host's own number
     z, rows = torch.zeros(len(me.x), me.outputs, dtype=torch.float64), torch.stack([*matched.values()]).all(0).nonzero()
     if len(rows):
         hosts = Hosts(links, method, columns, me.outputs, hidden=summed(method))
@@ -77,7 +77,7 @@ def joint(
 
 
 def fallen_back(guest: Node, z: Tensor, matched: Mapping[str, Tensor], fallback: str, alone: bytes | None) -> Tensor:
-    """Return outputs in which rows that a host does not have are as the model's fallback says."""
+    """Return outputs with the model's fallback applied to rows that a host does not have."""
     lacking = torch.zeros(len(z), dtype=torch.bool)
     for there in matched.values():
         lacking |= ~there
@@ -101,7 +101,7 @@ def fallen_back(guest: Node, z: Tensor, matched: Mapping[str, Tensor], fallback:
 
 
 def concluded(guest: Node, z: Tensor, outputs: Tensor) -> Any:
-    """Return what outputs mean: classes with their probabilities, or numbers in their own unit."""
+    """Return the meaning of outputs: classes with their probabilities, or numbers in their own unit."""
     target = guest.about.get("target")
     names = guest.table.label_names if guest.table else None
     if guest.about.get("task") == "number":
@@ -123,7 +123,7 @@ class Share:
         self.party = self.header["party"]
 
     def numbers(self, table: Any, id: str) -> tuple[list[str], dict[str, np.ndarray]]:
-        """Return ids and what this party contributes to their scores: its share z, or its network's outputs."""
+        """Return ids and this party's contribution to their scores: its share z, or its network's outputs."""
         node = _node(self.party, table, self.data, id)
         node.adopt(self.data)
         assert node.me is not None and node.method is not None and node.table is not None

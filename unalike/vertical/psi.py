@@ -34,17 +34,17 @@ from unalike.errors import UnalikeError
 LABEL = b"unalike psi 1"
 PRIME = 2**255 - 19
 WIDTH = 32  # bytes of a point
-MOST = 50_000_000  # ids of one party
+MOST = 50_000_000  # most ids of one party
 
 
 class Side:
-    """One party's half: its points in the order of what it sends, and its secret number."""
+    """One party's half: its points in the order in which they are sent, and its secret number."""
 
     def __init__(self, ids: Sequence[str], key: bytes | None = None):
         self._key = secrets.token_bytes(WIDTH) if key is None else key
         once = masked([point(one) for one in ids], self._key)
         order = sorted(range(len(once)), key=once.__getitem__)
-        self.order = np.array(order, np.int64)  # of the points that are sent, whose row each is
+        self.order = np.array(order, np.int64)  # for each point sent, its row
         self.once = as_tensor([once[k] for k in order])
 
     def twice(self, points: Tensor, who: str) -> Tensor:
@@ -53,7 +53,8 @@ class Side:
 
 
 def normal(text: str, fold_case: bool = False) -> str:
-    """Return an id as it is compared: composed characters, no spaces around it, perhaps without its capitals."""
+    """Return an id in the form in which it is compared: composed characters, no surrounding spaces, optionally in lower
+    case."""
     text = unicodedata.normalize("NFC", text).strip()
     return text.casefold() if fold_case else text
 
@@ -65,7 +66,7 @@ def point(one: str) -> bytes:
         u = int.from_bytes(hashlib.sha256(bytes([counter]) + data).digest(), "little") & (1 << 255) - 1
         if u < PRIME and legendre((u * (u * (u + 486662) + 1)) % PRIME, PRIME) == 1:
             return u.to_bytes(WIDTH, "little")
-    raise UnalikeError("An id could not be hashed to the curve.")  # one in 2^256
+    raise UnalikeError("An id could not be hashed to the curve.")  # probability 2^-256
 
 
 def masked(points: Iterable[bytes], key: bytes) -> list[bytes]:
@@ -95,7 +96,7 @@ def as_points(points: Tensor, who: str) -> list[bytes]:
 
 
 def matches(own_twice: Tensor, their_twice: Tensor, who: str) -> list[tuple[int, int]]:
-    """Return pairs of places (own, theirs) whose points are equal, in the order of the points."""
+    """Return pairs of positions (own, theirs) with equal points, in the order of the points."""
     theirs = {one: k for k, one in enumerate(as_points(their_twice, who))}
     pairs = [(one, k, theirs[one]) for k, one in enumerate(as_points(own_twice, who)) if one in theirs]
     return [(mine, other) for _, mine, other in sorted(pairs)]

@@ -35,7 +35,8 @@ from unalike.vertical.sums import FEWEST, summed
 from unalike.vertical.tables import prepared
 
 ALONE = "alone.share"  # in a run's folder: the guest's own model
-ROWS_PER_COLUMN = 16  # of a batch, below which a host's gradient tells labels: measured, see docs/vertical.md
+# rows of a batch per column, below which a host's gradient reveals labels: measured, see docs/vertical.md
+ROWS_PER_COLUMN = 16
 
 
 @dc.dataclass(frozen=True)
@@ -66,12 +67,12 @@ class Settings:
 
     @property
     def alone(self) -> Settings:
-        """The same where nothing crosses."""
+        """Return the same settings for a run in which nothing crosses."""
         return dc.replace(self, noise=0.0, clip=0.0, secure_sum=False)
 
 
 class Session:
-    """The guest's end of a run, in a simulation and between machines alike."""
+    """The guest's end of a run, the same in a simulation and between machines."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Session:
             raise UnalikeError("The sum of a row that one host lacks is another's: with secure_sum, unmatched='drop'.")
 
     def set_up(self) -> None:
-        """Get every party ready, and check what they agreed on."""
+        """Prepare every party, and check that they agree."""
         outputs = self.loss.outputs(self.classes)
         base: dict[str, Any] = {
             "method": self.method.name, "settings": settings_of(self.method), "outputs": outputs, "scale": self.scale,
@@ -186,7 +187,7 @@ class Session:
         return KeyedDraws(torch.tensor(key(*name)), torch.float64)
 
     def batches(self, epoch: int) -> list[Tensor]:
-        """Return the rows of every batch of an epoch. Under protection a short rest joins the last batch."""
+        """Return the rows of every batch of an epoch. With protection, a short remainder joins the last batch."""
         rows, size = self.train, self.settings.batch_size or len(self.train)
         if self.settings.shuffle and size < len(rows):
             rows = rows[torch.from_numpy(generator(self.settings.seed, "vertical order", epoch).permutation(len(rows)))]
@@ -223,13 +224,14 @@ class Session:
         return line
 
     def save(self, epoch: int) -> None:
-        """Keep the model at every party, at the guest last: hosts have an epoch that the guest can go back to."""
+        """Keep the model at every party, at the guest last, so that hosts have every epoch that the guest can return
+        to."""
         for link in self.links:
             ask(link, "save", epoch=epoch)
         self.guest.save(epoch)
 
     def restore(self, epoch: int) -> None:
-        """Take every party back to an epoch."""
+        """Return every party to the state after an epoch."""
         for link in self.links:  # a coordinator keeps nothing: it makes a new key at every start
             ask(link, "restore", epoch=epoch)
         self.guest.restore(epoch)
@@ -237,7 +239,7 @@ class Session:
 
     @property
     def sees(self) -> list[Sight]:
-        """Who sees what."""
+        """Return who sees what."""
         hosts = [link.name for link in self.links]
         return who_sees(self.method, self.guest.name, hosts, self.noise, self.settings.secure_sum)
 
@@ -251,17 +253,17 @@ class Run:
 
     @property
     def sees(self) -> list[Sight]:
-        """Rows of the table "who sees what"; `print(ua.vertical.sight_text(run.sees))` shows them."""
+        """Return the rows of the table "who sees what"; `print(ua.vertical.sight_text(run.sees))` shows them."""
         return self.session.sees
 
     @property
     def shares(self) -> dict[str, bytes]:
-        """Every party's part of the model, as `export` writes it."""
+        """Return every party's part of the model, as `export` writes it."""
         nodes = [self.parties.guest, *self.parties.hosts]
         return {node.name: node.share(self.settings.epochs) for node in nodes}
 
     def export(self, party: str, path: str | Path) -> Path:
-        """Write one party's share of the model: all that this party needs to take part in predictions."""
+        """Write one party's share of the model: everything that this party needs to take part in predictions."""
         if party not in self.shares:
             raise unknown("party", party, self.shares)
         replace(Path(path), self.shares[party])
@@ -313,7 +315,7 @@ def fit(
 
 
 def trained_alone(joint: Session, method: Vertical) -> Session:
-    """Train the guest's own columns by themselves, without protection: nothing crosses."""
+    """Train a model on the guest's own columns, without protection, since nothing crosses."""
     plain = joint.settings.alone
     rows = (joint.train, joint.test)
     session = Session(copy_of(joint.guest), [], method.bare, plain, *rows, joint.scale, joint.classes)
@@ -343,7 +345,7 @@ def simulated(
 
 
 def trained(session: Session, history: list[dict[str, Any]], folder: Path | None) -> Any:
-    """Train from where the history ends, adding to it; give every epoch's line."""
+    """Train from where the history ends, extending it; yield every epoch's line."""
     if history:
         session.restore(len(history))
     for number in range(len(history) + 1, session.settings.epochs + 1):
@@ -356,7 +358,8 @@ def trained(session: Session, history: list[dict[str, Any]], folder: Path | None
 
 
 def begun(folder: Path | None, method: Vertical, settings: Settings, names: Sequence[str], resume: bool) -> list[dict]:
-    """Make the run's folder, or check that it holds this run; return the epochs that every party has kept."""
+    """Make the run's folder, or check that it holds this run; return the lines of the epochs that every party has
+    kept."""
     if folder is None:
         return []
     config = {
@@ -391,27 +394,27 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]]) -> None:
-    """Write the lines of a run's epochs; to those who read runs of all kinds an epoch is a round."""
+    """Write the lines of a run's epochs; for readers of all kinds of runs, an epoch is a round."""
     lines = [{"round": line["epoch"], **line} for line in history]
     replace(folder / "rounds.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode(), sync=False)
 
 
 def absent(matched: Mapping[str, Tensor], hosts: Sequence[str]) -> Tensor:
-    """Return the guest's further columns [rows, hosts]: 1 where a host does not have a row."""
+    """Return the guest's additional columns [rows, hosts]: 1 if a host does not have the row."""
     return torch.stack([(~matched[name]).double() for name in hosts], 1)
 
 
 def scored(
     z: Tensor, y: Tensor, loss: Loss, prefix: str = "", target: Sequence[float] | None = None
 ) -> dict[str, float]:
-    """Return the loss of outputs and how good they are: accuracy and AUC of classes, RMSE of numbers in their unit."""
+    """Return the loss of outputs and their scores: accuracy and AUC for classes, RMSE for numbers in their own unit."""
     out = {"loss": float(loss.loss(z, y))}
     if loss.task == "number":
         out["rmse"] = float((z[:, 0] - y).square().mean().sqrt()) * (target[1] if target else 1.0)
     else:
         out["accuracy"] = float((loss.likelihood(z).argmax(1) == y).double().mean())
     if loss.task == "binary" and 0 < int(y.sum()) < len(y):
-        out["auc"] = float(auc_grouped(z, y, np.array([len(y)]))[0])  # of one output: the log-odds of the second class
+        out["auc"] = float(auc_grouped(z, y, np.array([len(y)]))[0])  # one output: the log-odds of the second class
     return {f"{prefix}{name}": value for name, value in out.items()}
 
 

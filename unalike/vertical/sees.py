@@ -1,5 +1,5 @@
 """Who sees what in a vertical run, from the fields that the method declares: who sends what to whom, and what it
-tells."""
+reveals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = "public keys, from which hosts make the masks that cancel in sums"
 
 @dc.dataclass(frozen=True)
 class Sight:
-    """One row: a field, who sends it, who gets it, how it travels, what it tells."""
+    """One row: a field, its sender, its receiver, how it travels, what it reveals."""
 
     field: str
     sender: str
@@ -44,7 +44,7 @@ def who_sees(method: Vertical, guest: str, hosts: Sequence[str], noise: Noise, s
 
 
 def _sender(method: Vertical, name: str) -> str:
-    """Return who gives a field: the coordinator gives those that its functions do."""
+    """Return which party sends a field: the coordinator sends those of its own functions."""
     asked = [f for f in answers_of(method).values() if name in f.gives]  # type: ignore[attr-defined]
     by_third = method.coordinated and any(set(f.takes) <= {"closed"} for f in asked)  # type: ignore[attr-defined]
     return "coordinator" if by_third else "hosts"
@@ -55,5 +55,5 @@ def _tells(field: Field, hidden: bool) -> str:
 
 
 def sight_text(rows: Sequence[Sight]) -> str:
-    """Write the rows as lines of plain words."""
+    """Return the rows as lines of plain words."""
     return "\n".join(f"{row.field}: {row.sender} → {row.receiver}, {row.form}; tells {row.tells}" for row in rows)

@@ -1,4 +1,4 @@
-"""The guest between machines: wait for the hosts, match people, train, and go on after a party was lost."""
+"""The guest between machines: wait for the hosts, match people, train, and continue after a party was lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from unalike.vertical.tables import Table, identifying
 
 @dc.dataclass
 class Guest:
-    """What the guest needs to know for a run between machines."""
+    """What the guest needs for a run between machines."""
 
     table: Table
     listener: Listener
@@ -45,7 +45,8 @@ class Guest:
         self.uses: dict[str, list[str]] = {}
 
     def meet(self, coordinated: bool = False, kept: bool = True) -> tuple[list[Link], Link | None]:
-        """Wait for all parties, and match people unless that was done before; kept: for a run that may be continued."""
+        """Wait for all parties, and match people unless that was done before; kept: keep the alignment, for a run that
+        may be resumed."""
         names = [*self.hosts, *([COORDINATOR] if coordinated else [])]
         links: list[Link] = list(self.listener.links(names, self.patience))
         third = links.pop() if coordinated else None
@@ -82,7 +83,7 @@ class Guest:
         self.report.aligned = len(self.node.positions)
 
     def train(self, method: Vertical, settings: Settings, classes: int | None, resume: bool = False) -> Session:
-        """Train; a party that is lost is waited for, and all go back to the last epoch that everybody has kept."""
+        """Train; if a party is lost, wait for it, and return to the last epoch that all parties have kept."""
         history = begun(self.folder, method, settings, [self.table.name, *self.hosts], resume)
         while True:
             try:
@@ -118,7 +119,7 @@ class Guest:
         return session
 
     def predict(self, share: bytes, fallback: str, alone: bytes | None) -> Any:
-        """Predict all rows of the table with the hosts that are there, by the parts that every party has kept."""
+        """Predict all rows of the table with the connected hosts, by the parts that every party has kept."""
         links, _ = self.meet(kept=False)
         answers = [ask(link, "adopt")[0] for link in links]
         columns = {link.name: int(header.get("columns") or 0) for link, header in zip(links, answers, strict=True)}

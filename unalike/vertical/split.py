@@ -1,5 +1,4 @@
-"""Parties made out of any table, for experiments: who has which columns, how many people match, how many are
-confused."""
+"""Make parties from any table, for experiments: who has which columns, how many people match, how many are mixed up."""
 
 from __future__ import annotations
 
@@ -36,11 +35,11 @@ def split(
 ) -> Parties:
     """Divide a table among parties; the first is the guest, which gets the labels.
 
-    data: a Dataset or (x, y). parts: of each party how many columns (dealt in their order), which ones, or of
-    pictures "left", "right", "top" or "bottom". overlap: so many of the guest's columns are at every host too, with
-    noise of `overlap_noise` deviations on the host's copy; columns: whose copies count ("guest", "host" or "both").
-    matched: the share of the guest's people that a host has; it has as many others beside them. errors: the share of
-    a host's matched rows that carry each other's ids. Other options are those of `Parties`.
+    data: a Dataset or (x, y). parts: for each party the number of its columns (in order), a list of them or, for
+    pictures, "left", "right", "top" or "bottom". overlap: how many of the guest's columns every host has too, with
+    noise of `overlap_noise` deviations on the host's copy; columns: whose copies are used ("guest", "host" or "both").
+    matched: the share of the guest's people that a host has; it has as many other people as it lacks. errors: the share
+    of a host's matched rows whose ids are swapped. Other options are those of `Parties`.
     """
     x, y, classes, names = _pair(data)
     for word, value in (("matched", matched), ("errors", errors)):
@@ -102,7 +101,7 @@ def _noised(values: Tensor, noise: float, draw: np.random.Generator) -> Tensor:
 
 
 def _ids(people: list[str], matched: float, errors: float, draw: np.random.Generator, name: str) -> list[str]:
-    """Return the ids of a host's rows: those of the guest, some confused with each other, some of other people."""
+    """Return the ids of a host's rows: the guest's, some swapped with each other, and some of other people."""
     ids, chosen = list(people), draw.permutation(len(people))
     common = chosen[: round(matched * len(people))]
     for k in chosen[len(common) :]:

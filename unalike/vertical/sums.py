@@ -29,7 +29,7 @@ from unalike.vertical.fields import Field
 
 BINARY_PLACES = 44
 KEY = 32  # bytes
-FEWEST = 2  # hosts of a sum
+FEWEST = 2  # fewest hosts of a sum
 STATEMENT = b"unalike vertical 1, key for sums: "
 
 
@@ -38,12 +38,12 @@ class Signer(Protocol):
 
     @property
     def public(self) -> str:
-        """The public key, as text."""
+        """Return the public key, as text."""
         ...
 
     @property
     def has_peers(self) -> bool:
-        """Whether it was given the other hosts' public keys."""
+        """Return whether it was given the other hosts' public keys."""
         ...
 
     def sign(self, data: bytes) -> bytes:
@@ -56,24 +56,25 @@ class Signer(Protocol):
 
 
 def summed(method: Any) -> tuple[str, ...]:
-    """Return the fields of a method of which the guest needs the sum over hosts only."""
+    """Return the fields of a method of which the guest needs only the sum over hosts."""
     return tuple(name for name, field in method.sends.items() if is_summed(field))
 
 
 def is_summed(field: Field) -> bool:
-    """Whether the guest needs the sum over hosts of a field only, and gets every host's where sums are not secure."""
+    """Return whether the guest needs only the sum of a field over hosts; it gets every host's value if sums are not
+    secure."""
     return field.read == "sum" and field.to == "guest" and field.kind == "float" and not field.sealed
 
 
 def request_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Stand for what all hosts of a sum must have been asked alike: the function, when, and for which rows."""
+    """Return a hash of what all hosts of a sum must have been asked alike: the function, when, and for which rows."""
     asked = repr([header.get(name) for name in ("function", "epoch", "step")]).encode()
     rows = tensors["rows"].numpy().tobytes() if "rows" in tensors else b""
     return hashlib.sha256(asked + b"\0" + rows).digest()
 
 
 class Masks:
-    """One host's masks for one session. hosts: how many there are; signer: vouches for keys, where it is given."""
+    """One host's masks for one session. hosts: their number; signer: vouches for keys, if it is given."""
 
     def __init__(self, hosts: int, signer: Signer | None = None):
         if hosts < FEWEST:
@@ -83,7 +84,8 @@ class Masks:
         self.public = public_of(self._private)
         self._pairs: list[
             tuple[bytes, bool]
-        ] = []  # a secret shared with each other host; whether its mask is taken off
+            # a secret shared with each other host; whether its mask is subtracted
+        ] = []
         self._sums = 0
 
     def introduction(self) -> dict[str, str]:
@@ -94,7 +96,7 @@ class Masks:
         return {"key": self.public.hex(), "identity": self._signer.public, "signature": signature.hex()}
 
     def meet(self, introductions: Any) -> None:
-        """Take the introductions of all hosts, this one's own among them."""
+        """Take the introductions of all hosts, including this one's own."""
         keys = [self._key(one) for one in introductions] if isinstance(introductions, list) else []
         if len(keys) != self._hosts or len({*keys}) != len(keys) or self.public not in keys:
             raise UnalikeError(f"the guest must name {self._hosts} hosts for secure sums, this one among them.")
@@ -115,7 +117,7 @@ class Masks:
         return key
 
     def over(self, fields: Mapping[str, Tensor], names: Sequence[str], request: bytes) -> dict[str, Tensor]:
-        """Return fields with masks over those that are read as sums; every call has masks of its own."""
+        """Return fields with masks over those that are read as sums; every call has new masks."""
         if not self._pairs:
             raise UnalikeError("the guest asked for a sum before it named the hosts of it.")
         self._sums += 1
@@ -129,7 +131,7 @@ class Masks:
 
 
 def coded(value: Tensor, hosts: int) -> np.ndarray:
-    """Return numbers as whole multiples of 2⁻⁴⁴; refuse those whose sum over hosts could be too large."""
+    """Return numbers as whole multiples of 2⁻⁴⁴; refuse numbers whose sum over hosts could be too large."""
     codes = np.round(value.detach().numpy() * 2.0**BINARY_PLACES)
     largest = 2.0**63 / hosts
     if not (np.abs(codes) < largest).all():

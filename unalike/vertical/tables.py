@@ -1,4 +1,4 @@
-"""One party's table: whose row it is (`id`), its columns as numbers, and at the guest the label."""
+"""One party's table: the person of each row (`id`), its columns as numbers, and at the guest the label."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from unalike.errors import UnalikeError, did_you_mean, one_of
 from unalike.vertical.psi import normal
 
 NO_LABEL = ""
-WIDE = 0.05  # a share of rows that shared columns tell apart, above which it is worth a warning
+# if shared columns identify more than this share of rows, there is a warning
+WIDE = 0.05
 
 
 @dc.dataclass
 class Table:
-    """A party's rows. x: float64 [n, features] with NaN for missing cells; y: labels, of the guest; left_out: ids that
-    are there twice, with the places of their rows."""
+    """A party's rows. x: float64 [n, features] with NaN for missing cells; y: labels, at the guest; left_out: ids that
+    occur twice, with the positions of their rows."""
 
     name: str
     ids: list[str]
@@ -41,14 +42,14 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
+        """Return the names of its columns."""
         if self.schema is None:
             return [f"{self.name} {k}" for k in range(self.x.shape[1])]
         return [column.name for column in self.schema.columns]
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """The classes of the label, where it has some."""
+        """Return the classes of the label, if it has classes."""
         return None if self.schema is None else self.schema.label_names
 
     def without(self, names: Sequence[str]) -> Table:
@@ -114,7 +115,8 @@ def read_table(
 
 
 def prepared(x: Tensor, train: Tensor, schema: Schema | None, scale: str) -> tuple[Tensor, Preparation | None]:
-    """Return a party's aligned rows as its model sees them, and how: standardised by its own training rows."""
+    """Return a party's aligned rows as its model sees them, and their preparation: standardised by its own training
+    rows."""
     if scale == "none":
         return torch.nan_to_num(x, nan=0.0), None
     rows = x[train].numpy()
@@ -124,7 +126,7 @@ def prepared(x: Tensor, train: Tensor, schema: Schema | None, scale: str) -> tup
 
 
 def identifying(table: Table, names: Sequence[str]) -> float:
-    """Return the share of rows that these columns alone tell apart from all others."""
+    """Return the share of rows that these columns alone identify."""
     if table.schema is None or not len(table):
         return 0.0
     places = [k for k, s in enumerate(table.schema.sources) if table.schema.columns[s].name in names]

@@ -1,6 +1,6 @@
-"""What one party may see of trees that were grown together (`unalike.trees.picture`).
+"""What one party may see of jointly grown trees (`unalike.trees.picture`).
 
-The guest sees its own splits, of a host's split that there is one and what it gained, and all leaves. A host sees how
+The guest sees its own splits, all leaves and, for a host's split, only that it exists and its gain. A host sees how
 often it was split by which of its own columns, and neither trees nor gains.
 """
 

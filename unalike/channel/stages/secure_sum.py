@@ -1,10 +1,10 @@
-"""The last stage of a channel that leaves the server sums: no reply of a client by itself, masked or encrypted.
+"""The last stage of a channel that leaves the server only sums, never a single client's reply, masked or encrypted.
 
-Everything of a reply is inside: every field, BatchNorm's statistics, the training loss, the number of samples. So a
-method must read sums only, and weights are applied by clients: n / n_max, which all can compute, in place of n.
+Everything in a reply is inside: every field, BatchNorm's statistics, the training loss, the number of samples. So a
+method must read only sums, and clients apply weights: n / n_max, which all can compute, in place of n.
 
-In a simulation nothing is masked: whole codes are added in the ring in which a real federation adds them, and the sums
-have the same bits. What the protocol does between machines: docs/secure-sums.md.
+In a simulation nothing is masked: whole codes are added in the same ring as in a real federation, and the sums have the
+same bits. The protocol between machines: docs/secure-sums.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from unalike.errors import UnalikeError
 from unalike.settings.knobs import knob
 
 NUMBER, SIGNATURE = 8, 96  # bytes of a client's number in a list, and of a signature (P-384)
-LARGEST = "largest"  # what clients are told: the samples of the client that has most
+# what clients are told: the samples of the largest client
+LARGEST = "largest"
 
 
 @dc.dataclass(frozen=True)
@@ -39,17 +40,17 @@ class Summed(Stage):
 
     @property
     def bits(self) -> int:
-        """The bits of a number in fixed point."""
+        """Return the bits of a number in fixed point."""
         raise NotImplementedError
 
     @property
     def limit(self) -> float:
-        """The largest number in fixed point."""
+        """Return the largest number in fixed point."""
         raise NotImplementedError
 
     @property
     def least(self) -> int:
-        """The clients of a sum; of fewer there is none."""
+        """Return the fewest clients of a sum."""
         raise NotImplementedError
 
     def check(self, before: Sequence[Stage], after: Sequence[Stage]) -> None:
@@ -61,14 +62,14 @@ class Summed(Stage):
             raise refuse(self, f"{other} comes before it: one of them is enough.")
 
     def check_form(self, name: str, form: Form) -> None:
-        """Refuse codes that do not add up: each client's own unit, or entries of its own."""
+        """Refuse codes that cannot be added: with each client's own unit, or its own choice of entries."""
         if form.positions == "sent":
             raise refuse(self, f"{name!r} has entries of each client's own choice: take randomk, which all draw alike.")
         if form.unit == "sent":
             raise refuse(self, f"the codes of {name!r} have a unit of each client's own: give quantise a limit.")
 
     def check_clients(self, clients: int) -> None:
-        """Refuse a sum over too few."""
+        """Refuse a sum over too few clients."""
         if clients < self.least:
             raise UnalikeError(
                 f"{self.name}: {clients} clients take part, and a sum of fewer than {self.least} (least) hides too "
@@ -82,24 +83,24 @@ class Summed(Stage):
         return {LARGEST: float(values.get(LARGEST, 1.0))}
 
     def vector_bytes(self, count: int, bits: int, clients: int) -> int:
-        """Return the bytes that a client sends for so many codes of so many bits, summed over so many clients."""
+        """Return the bytes that a client sends for `count` codes of `bits` bits, summed over `clients` clients."""
         return packed_bytes(count, bits + carry_bits(clients))
 
     def opening_bytes(self, down: int, up: int, clients: int) -> tuple[int, int]:
-        """Return the bytes, down and up and of all clients together, of opening a sum, beside `side` and `down`. down:
-        of the sum as it travels; up: of the opened sum."""
+        """Return the bytes, down and up, for all clients together, of opening a sum, beside `side` and `down`. down:
+        bytes of the hidden sum; up: of the opened sum."""
         return 0, 0
 
     def promise(self, clients: int) -> str:
-        """Return in words who together can open what, in sums over so many clients."""
+        """Return in words who together can open what, in sums over `clients` clients."""
         raise NotImplementedError
 
     def side(self, clients: int) -> int:
-        """Return the bytes that a client sends beside its numbers, in a sum over so many."""
+        """Return the bytes that a client sends beside its numbers, in a sum over `clients` clients."""
         return 0
 
     def down(self, clients: int) -> int:
-        """Return the bytes that a client is sent beside the message, in a sum over so many."""
+        """Return the bytes that a client receives beside the message, in a sum over `clients` clients."""
         return 0
 
     @property

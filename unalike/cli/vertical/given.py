@@ -1,4 +1,4 @@
-"""What the flags of `unalike vertical` give: tables, parties, a method, its settings, the folder of a run."""
+"""Read the flags of `unalike vertical`: tables, parties, a method, its settings, the folder of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parties(args: argparse.Namespace) -> Any:
 
 
 def read(args: argparse.Namespace, name: str, table: str, column: str | None, schema: Any = None) -> Any:
-    """Read one party's table; column: of the label; schema: of the table that a model learned from."""
+    """Read one party's table; column: the label's; schema: of the table from which a model learned."""
     from unalike.vertical.tables import read_table
 
     drop = [text.rpartition(":")[2] for text in getattr(args, "drop", [])]
@@ -39,7 +39,7 @@ def read(args: argparse.Namespace, name: str, table: str, column: str | None, sc
 
 
 def method(args: argparse.Namespace) -> Any:
-    """Return the method that the flags describe, under their protection."""
+    """Return the method that the flags describe, with their protection."""
     from unalike.vertical import METHODS, Settings
     from unalike.vertical.method import settings_names
 
@@ -57,14 +57,14 @@ def method(args: argparse.Namespace) -> Any:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of a run that flags give."""
+    """Return the settings of a run from the flags."""
     from unalike.vertical import Settings
 
     return {f.name: getattr(args, f.name) for f in dc.fields(Settings) if getattr(args, f.name) is not None}
 
 
 def listener(args: argparse.Namespace) -> Any:
-    """Open the guest's door."""
+    """Open the guest's port for the other parties."""
     from unalike.vertical.line import Listener
 
     if not args.host:
@@ -75,7 +75,7 @@ def listener(args: argparse.Namespace) -> Any:
 
 
 def one(args: argparse.Namespace) -> tuple[str, str]:
-    """Return the one party between machines whose table is given, and the table."""
+    """Return the one party, between machines, whose table is given, and the table."""
     if len(args.table) != 1:
         raise UnalikeError("unalike vertical: between machines each party gives its own table only.")
     return named(args.table[0])
@@ -110,7 +110,7 @@ def ids(args: argparse.Namespace, tables: dict[str, str]) -> dict[str, str]:
 
 
 def of_run(folder: Path) -> tuple[list[str], str]:
-    """Return the parties of a run and what becomes of rows that a host does not have."""
+    """Return the parties of a run, and how it treats rows that a host does not have."""
     import tomllib
 
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
@@ -131,19 +131,19 @@ def share(folder: Path) -> bytes:
 
 
 def alone(folder: Path) -> bytes | None:
-    """Return the guest's own model, where it trained one."""
+    """Return the guest's own model, if it trained one."""
     from unalike.vertical.run import ALONE
 
     return (folder / ALONE).read_bytes() if (folder / ALONE).exists() else None
 
 
 def say(args: argparse.Namespace, text: str) -> None:
-    """Print a line, unless results alone are asked for."""
+    """Print a line, unless only results are wanted."""
     if not args.quiet and not args.json:
         print(text, flush=True)
 
 
 def kept(args: argparse.Namespace) -> list[str]:
-    """Return the line that says where a run is kept."""
+    """Return a line that says where a run is kept."""
     place = show.near(args.out) if args.out else ""
     return [f"kept in {place}; `unalike report {place}` shows it"] if args.out else []

@@ -64,7 +64,7 @@ VAIN = -1
 
 
 def _kind(stack: Stack) -> Hashable:
-    """What tells exchanges apart; None where one must not be captured."""
+    """Return a key that distinguishes kinds of exchanges; None if this one must not be captured."""
     call, method = stack.call, stack.job.method
     if not stack.engine.captures or not isinstance(call.function, str) or not _constant(method):
         return None
@@ -75,8 +75,8 @@ def _kind(stack: Stack) -> Hashable:
 
 
 def _constant(method: Method) -> bool:
-    """Return whether a method has nothing on it that can change: fields of a frozen dataclass, all of them hashable.
-    (That a class's own attributes stay as they are is taken for granted.)"""
+    """Return whether nothing on a method can change: it has only fields of a frozen dataclass, all of them hashable.
+    (Class attributes are assumed not to change.)"""
     if not dc.is_dataclass(method):
         return not vars(method)
     frozen = type(method).__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -90,7 +90,8 @@ def _constant(method: Method) -> bool:
 
 
 def _may(stack: Stack) -> bool:
-    """Return whether all that this stack has just done would be the same again but for what is in tensors."""
+    """Return whether everything that this stack has just done would be the same again, except for the content of
+    tensors."""
     usual = [isinstance(request, Train) and _usual(request) for request in stack.asked]
     if stack.clock.asked or not usual or not all(usual):
         return False
@@ -98,7 +99,7 @@ def _may(stack: Stack) -> bool:
 
 
 def _usual(request: Train) -> bool:
-    """Return whether a training is on the clients' training samples, in an order of its own."""
+    """Return whether a training uses the clients' training samples, in an order of its own."""
     return request.data == "train" and not request.same_batches
 
 
@@ -107,7 +108,7 @@ def _settings(stack: Stack) -> list[LocalTraining]:
 
 
 class Captured:
-    """One exchange, captured from a stack that has just run: fixed places for what goes in, and what comes out."""
+    """One exchange, captured from a stack that has just run: fixed buffers for its inputs and outputs."""
 
     def __init__(self, stack: Stack):
         self.settings, self.trained, self.sizes = _settings(stack), stack.trained, stack.sizes
@@ -128,8 +129,8 @@ class Captured:
         self.again, self.out = record(lambda: self._work(stack), stack.device)
 
     def courses(self, stack: Stack) -> list[Arrays] | None:
-        """Return the host's side of all trainings, if these clients have, one by one, as many samples and steps as
-        those it was captured from."""
+        """Return the host's inputs of all trainings, if these clients have, one by one, as many samples and steps as
+        those it was captured from; else None."""
         if not np.array_equal(stack.sizes, self.sizes):
             return None
         both = zip(self.settings, self.amounts, strict=True)
@@ -161,7 +162,7 @@ class Captured:
                 place.copy_(given[name])
 
     def _work(self, like: Stack) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Return the device's side of an exchange like this one, on the fixed places alone."""
+        """Do the device's work of an exchange like this one, on the fixed buffers alone."""
         state, first, shared, rows = self.inputs
         call = dc.replace(like.call, shared=shared, rows=rows)
         kinds = [kind for some in self.shapes for kind in some]
@@ -178,12 +179,12 @@ class Captured:
 
 
 def _given(stack: Stack) -> tuple[dict[str, Tensor], ...]:
-    """Return the tensors that an exchange begins with."""
+    """Return the tensors with which an exchange begins."""
     state, first = stack.job.states.read(stack.ids)
     return state, {"first": first}, stack.call.shared, stack.call.rows
 
 
 def record(work: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
-    """(what repeats the work, where its results lie)."""
+    """Capture the work; return a function that repeats it, and its results."""
     graph, out = graphed(work, device)
     return graph.replay, out

@@ -1,4 +1,4 @@
-"""The batched engine: how many clients stand in a stack, the steps that were built, and the way through a cohort."""
+"""The batched engine: how many clients a stack has, the steps that were built, and how a cohort is processed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Batched(Engine):
         self.take(job)
 
     def take(self, job: Job) -> None:
-        """Work for this job; what was made for another is let go."""
+        """Work for this job; release everything made for another."""
         self.job = job
         self.steps: dict[StepKind, list[Step]] = {}
         self.exchanges, self.pace = Exchanges(), Pace()
@@ -64,12 +64,13 @@ class Batched(Engine):
 
     @property
     def captures(self) -> bool:
-        """Whether whole exchanges may be captured now: not while it is open whether their steps will be compiled."""
+        """Return whether whole exchanges may be captured now: not while it is open whether their steps will be
+        compiled."""
         return self.capture and (self.pace.known or not self.early)
 
     @property
     def settled(self) -> bool:
-        """Whether the steps are as fast as they will be in this run."""
+        """Return whether the steps are as fast as they will be in this run."""
         return not any(step.early and (step.beside or not self.pace.known) for step in self.steps_made)
 
     @property
@@ -77,12 +78,12 @@ class Batched(Engine):
         return "compiling the steps: the first round takes longer" if self.compile and not self.early else ""
 
     def compile_beside(self, step: Step, moving: dict[str, Any], course: Course) -> None:
-        """Begin to compile a step that has just run as it is, where the run is long enough for it."""
+        """Start compiling a step that has just run uncompiled, if the run is long enough for it to pay off."""
         if step.early and step.beside is None and self.pace.left > WORTH and not capturing(self.job.task.device):
             step.beside = Compilation(step, moving, course)
 
     def _change_over(self) -> None:
-        """Put compiled steps in the place of those that were there meanwhile."""
+        """Replace provisional steps by their compiled versions."""
         for kept in self.steps.values():
             for k, step in enumerate(kept):
                 if step.beside is None or not step.beside.done:
@@ -101,12 +102,12 @@ class Batched(Engine):
 
     @property
     def notes(self) -> list[str]:
-        """What could not be compiled or captured, and why: it ran all the same, slower."""
+        """Return what could not be compiled or captured, and why: it ran all the same, slower."""
         found = [note for step in self.steps_made for note in step.notes]
         return [*dict.fromkeys([*found, *self.exchanges.notes])]
 
     def _quick(self, asked: bool) -> FunctionalModule:
-        """Return the model with its fast layers, or as it is where they do not give the same gradient here."""
+        """Return the model with its fast layers, or unchanged if they do not give the same gradient here."""
         try:
             return self.job.task.pure(align=16 if self.job.task.device.type == "cuda" else 1, fast=True)
         except (EngineRefused, ImportError):  # no Triton, or a kernel that this GPU cannot run
@@ -141,7 +142,8 @@ class Batched(Engine):
         return asked
 
     def _bytes_each(self) -> int:
-        """What a client of a stack takes: its vectors are counted, activations measured on one client."""
+        """Return the bytes that a client of a stack takes: its vectors are counted, activations measured on one
+        client."""
         job, task, saved = self.job, self.job.task, 0
 
         def count(t: Tensor) -> Tensor:
@@ -183,9 +185,9 @@ class Batched(Engine):
             yield outcome
 
     def step(self, kind: StepKind, width: int) -> Step:
-        """Return the step for this kind of training; it is kept, because building it again would compile it again. A
-        compiled one also serves narrower stacks; from the third width on the cohorts must vary, and a new one is built
-        with room for wider ones, so that a few serve all."""
+        """Return the step for this kind of training; it is cached, because building it again would compile it again. A
+        compiled step also serves narrower stacks; from the third width on, cohorts evidently vary, and a new step is
+        built with room for wider ones, so that a few serve all."""
         kept = self.steps.setdefault(kind, [])
         if len(self.steps) > 64:  # a loss that is a new function every round would fill the memory
             del self.steps[next(iter(self.steps))]
@@ -199,7 +201,7 @@ class Batched(Engine):
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had: on a GPU, or of the machine's memory."""
+    """Return the free bytes of memory: of a GPU, or of the machine."""
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -214,7 +216,7 @@ UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, 
 
 
 def in_bytes(given: int | str) -> int:
-    """8000000000, "8 GB" or "8GiB" as a number of bytes."""
+    """Return 8000000000, "8 GB" or "8GiB" as a number of bytes."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", str(given).lower())
     if not found or found[2] not in UNITS or isinstance(given, bool):
         raise UnalikeError(f"memory={given!r} must be a number of bytes, or a text such as '8GB' or '500 MiB'.")

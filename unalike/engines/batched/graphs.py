@@ -21,10 +21,10 @@ UNROLLED, MANY = 4, 1000  # steps in one compiled call on a CPU, where so many f
 
 
 class StaticBuffers:
-    """Fixed places in memory for everything a compiled step reads and writes: cohorts and blocks that vary in size meet
-    the same shapes, and nothing is compiled twice. On CUDA, a captured graph per width of the stack.
+    """Fixed buffers for everything a compiled step reads and writes: cohorts and blocks of different sizes use the same
+    shapes, so that nothing is compiled twice. On CUDA, one captured graph per width of the stack.
 
-    A step finds its own batch: it reads its number from the device and counts it up, so that a round is a series of
+    A step finds its own batch: it reads its number from the device and increments it, so that a round is a series of
     replays without a copy or a wait between them.
     """
 
@@ -76,14 +76,14 @@ class StaticBuffers:
             tree_map(lambda given, mine: given.copy_(mine[:c]), moving[name], self.moving[name])
 
     def _part(self, width: int) -> tuple[Any, ...]:
-        """Return the first `width` rows of all static; kept, because slicing them costs a tiny model as much as its
-        step."""
+        """Return the first `width` rows of all static buffers; cached, because slicing them costs a tiny model as much
+        as its step."""
         if width not in self._parts:
             self._parts[width] = tree_map(lambda t: t[:width], (self.moving, self.key, self.total))
         return self._parts[width]
 
     def _body(self, width: int, several: int = 1) -> None:
-        """One step of the first `width` clients, wherever the device's own counter stands; or several."""
+        """Make one step, or several, of the first `width` clients, at the device's own step counter."""
         step, (moving, key, total) = self.step, self._part(width)
         keys, drawn = step.step_keys(key, self.first, self.at), step.drawn_keys(moving, self.first, self.at)
         if step.moved is None:
@@ -100,7 +100,7 @@ class StaticBuffers:
         self.at += 1
 
     def steps(self, width: int, count: int) -> None:
-        """So many steps: on CUDA several to a replay, which costs a small model less than starting each."""
+        """Make `count` steps; on CUDA several per replay, which costs a small model less than starting each."""
         if self._pool is None:
             plain = self.step.moved is None and not self.step.pure.keyed and not self.step.asked
             with quiet():
@@ -139,7 +139,7 @@ class StaticBuffers:
         tree_map(lambda place, value: place.copy_(value), static, before)
 
     def _capture(self, width: int, several: int) -> None:
-        """Warm up (this is where compiling happens) and capture, leaving every value as it was."""
+        """Warm up (this is where compiling happens) and capture, leaving every value unchanged."""
 
         def work() -> None:
             for _ in range(several):
@@ -151,14 +151,14 @@ class StaticBuffers:
 
 
 def _shapes(moving: dict[str, Any], common: Common) -> Any:
-    """What two cohorts must have in common to share static buffers."""
+    """Return what two cohorts must have in common to share static buffers."""
     leaves, spec = tree_flatten(moving)
     shared, shared_spec = tree_flatten(common)
     return spec, [(t.shape[1:], t.dtype) for t in leaves], shared_spec, [(t.shape, t.dtype) for t in shared]
 
 
 def taken(values: Tensor, rows: Tensor) -> Tensor:
-    """values[rows]: on a CPU this way copies whole samples, and not number by number."""
+    """Return values[rows], in a way that on a CPU copies whole samples and not number by number."""
     return values.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *values.shape[1:])
 
 
@@ -169,7 +169,8 @@ def capturing(device: torch.device) -> bool:
 def graphed(
     work: Callable[[], Any], device: torch.device, warm: Callable[[], Any] | None = None, pool: Any = None
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """(a CUDA graph of this work, where its results lie), warmed up first: nothing is compiled within a graph."""
+    """Return a CUDA graph of this work, and its results; it is warmed up first, because nothing may be compiled within
+    a graph."""
     ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     side.wait_stream(ours)
     with torch.cuda.stream(side), quiet():
@@ -223,8 +224,8 @@ def widths(c: int) -> list[int]:
 
 
 def prefixes(alive: np.ndarray, c: int) -> Iterator[tuple[int, int]]:
-    """Of steps that fewer and fewer clients take: (width, how many steps), where a width is the smallest of a few that
-    holds everybody at work. Each width is compiled once."""
+    """Divide steps that fewer and fewer clients take into (width, number of steps); a width is the smallest of a few
+    that holds all clients at work. Each width is compiled once."""
     some = widths(c)
     for width, narrower in zip(some, [*some[1:], 0], strict=True):
         if count := int(((narrower < alive) & (alive <= width)).sum()):

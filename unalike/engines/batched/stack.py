@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 @dc.dataclass
 class Amounts:
-    """How much each client of a stack does in one local training, longest first; `arrays` is what a device is told of
-    it. The last two put the clients in this order and back, where a request with its own amount of work has changed who
-    is longest. A function of `did` and the clients' sizes alone."""
+    """How much each client of a stack does in one local training, longest first; `arrays` is the device's copy of it.
+    The last two put the clients into this order and back, if a request with its own amount of work has changed which is
+    longest. A function of `did` and the clients' sizes alone."""
 
     did: np.ndarray  # steps, in the stack's order
     order: np.ndarray | None
@@ -62,8 +62,9 @@ class Amounts:
 class Stack:
     """One chunk of a cohort on its way through a client function.
 
-    What the host knows is computed apart from what a device does with it (`opening`, `course`; `load`, `work`), so that
-    a captured exchange can do the first alone (captured.py)."""
+    The host's part is computed separately from the device's (`opening`, `course`; `load`, `work`), so that a captured
+    exchange can do the first alone (captured.py).
+    """
 
     def __init__(self, engine: Batched, call: Call, ids: np.ndarray, positions: np.ndarray):
         self.engine, self.job, self.call = engine, engine.job, call
@@ -90,7 +91,7 @@ class Stack:
     # ---- the host's side
 
     def opening(self) -> tuple[np.ndarray, ...]:
-        """What a device is told before anything else."""
+        """Return the first arrays that the device is sent."""
         numbers = self.job.numbers(self.ids, self.call.round)
         keys = self.job.keys(self.ids, self.call.round, f"draws {self.call.exchange}")
         self._names = tuple(numbers)
@@ -101,7 +102,7 @@ class Stack:
         return Plan(self.job, local, self.ids, self.call.round, number, chosen)
 
     def amounts(self, plan: Plan, like: Amounts | None = None) -> Amounts:
-        """Return what a plan asks of each client; `like` itself where it asks for the same."""
+        """Return the amounts that a plan asks of each client; `like` itself if they are the same."""
         did = steps = plan.steps
         if like is not None and np.array_equal(did, like.did):
             return like
@@ -113,15 +114,15 @@ class Stack:
         return Amounts(did, order, steps, sizes, (did, plan.local.passes(sizes), steps, at_work(steps), *moves))
 
     def course(self, plan: Plan, amounts: Amounts) -> tuple[np.ndarray, ...]:
-        """Return what differs between cohorts and rounds of equal amounts: rates, keys of the batch orders, and where
-        each client's samples begin and how many are its own."""
+        """Return what differs between cohorts and rounds of equal amounts: rates, keys of the batch orders, where each
+        client's samples begin, and how many are its own."""
         keys, offsets, own = plan.keys, plan.offsets, plan.chosen.own
         if amounts.order is not None:
             keys, offsets, own = (values[amounts.order] for values in (keys, offsets, own))
         return plan.rates, keys, offsets, own
 
     def outcome(self, kept: dict[str, Tensor], sent: dict[str, Tensor], ends: Tensor) -> Outcome:
-        """Back on the host: state staged, everybody in the cohort's order."""
+        """Stage the new state, and return the outcome with clients in the cohort's order, on the host."""
         back, ids = self.places, self.ids[self.places]
         self.job.states.stage(ids, kept)
         trained = self.trained - self.call.trained
@@ -142,7 +143,8 @@ class Stack:
         self.sent: dict[str, Tensor] = {}
 
     def work(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """(state to keep, replies, losses and whether all that is sent is finite [2, c]), in the cohort's order."""
+        """Return the state to keep, the replies, and [2, c] with the losses and whether everything sent is finite, in
+        the cohort's order."""
         fn, result, keep = self.job.function(self.call.function), (), {}  # type: tuple[Any, tuple[Any, ...], dict[str, Any]]
         try:
             while isinstance(out := self._stage(fn, result, keep), Request):
@@ -171,7 +173,7 @@ class Stack:
     # ---- the pieces between requests
 
     def _stage(self, fn: Callable[..., Any], result: tuple, keep: dict[str, Any]) -> Any:
-        """`fn` for every client of the stack: a request with stacked tensors, or (state, reply)."""
+        """Run `fn` for every client of the stack; return a request with stacked tensors, or (state, reply)."""
         call = self.call
         keep_leaves, keep_spec = tree_flatten(keep)
         moving = [k for k, leaf in enumerate(keep_leaves) if isinstance(leaf, Tensor)]
@@ -209,7 +211,8 @@ class Stack:
         return dc.replace(seen["out"], **whole) if isinstance(seen["out"], Request) else whole
 
     def _explain(self, fn: Callable[..., Any], error: Exception) -> UnalikeError:
-        """Run the call again client by client: one fails too, with a better message, or only stacking does."""
+        """Run the call again client by client: either a client fails too, with a better message, or only stacking
+        does."""
         if isinstance(error, UnalikeError):
             return error
         one_client = OneClient(self.job)
@@ -300,11 +303,11 @@ class Stack:
         return Trained(vector, {**state, **more})
 
     def _pack(self, vectors: Tensor) -> Tensor:
-        """Lay out vectors as the stack's model wants them."""
+        """Return vectors in the layout of the stack's model."""
         return self.job.task.layout.repack(vectors, self.engine.pure.layout)
 
     def _model(self, vectors: Tensor | None) -> Tensor:
-        """Return the model's vectors of the stack, [c, 0] where there is no model."""
+        """Return the model's vectors of the stack, [c, 0] if there is no model."""
         return self.buffers.new_zeros(len(self.ids), 0) if vectors is None else self._pack(vectors)
 
     def _unpack(self, vectors: Tensor) -> Tensor:
@@ -312,7 +315,7 @@ class Stack:
 
     def _affine(self, value: Tensor | float, pack: Callable[[Tensor], Tensor]) -> Tensor | None:
         """Return pull or push as [c, 1] or [c, P]; None for a plain zero. Numbers are inputs too: one that changes with
-        the round must not make a new step of it."""
+        the round must not create a new step."""
         if not isinstance(value, Tensor):
             return torch.full((len(self.ids), 1), value, dtype=self.dtype, device=self.device) if value else None
         if value.dim() == 1:
@@ -322,7 +325,8 @@ class Stack:
     def _batch(
         self, labelled: bool, at: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, known: dict[str, Any]
     ) -> Batch:
-        """One client's samples with the model's output at a vector ([0]: without a model), in evaluation."""
+        """Return one client's samples with the model's output at a vector ([0]: without a model), in evaluation
+        mode."""
         task, pure = self.job.task, self.engine.pure
         calls = ModelCalls(task, lambda: pure, task.nets, buffers, weight, train=False, labelled=labelled)
         output = features = None
@@ -358,7 +362,7 @@ class Stack:
         return self._unpack(self._over_samples(request, vmap(grad(one))))
 
     def _measure(self, request: Measure) -> dict[str, Tensor]:
-        """Client after client: metrics of all outputs cannot be stacked."""
+        """Compute metrics of all outputs client after client, because they cannot be stacked."""
         columns, task, rows = self.job.split(request.data), self.job.task, []
         bound = task.live()
         for k, client in enumerate(self.ids):
@@ -373,7 +377,7 @@ class Stack:
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _outputs(self, request: Outputs) -> Tensor:
-        """One row a sample, [c, n, ...]."""
+        """Return one row per sample, [c, n, ...]."""
         if request.at is not None and request.at.dim() > 2:
             return torch.stack([self._outputs(dc.replace(request, at=v)) for v in request.at.unbind(1)], 1)
         only, fn = _one_or_each(request.only), request.fn
@@ -408,7 +412,7 @@ class Stack:
 
     @property
     def _at_once(self) -> int:
-        """Samples of all clients that are looked at together."""
+        """Return how many samples of all clients are handled together."""
         return 16384 if self.device.type == "cuda" else 4096
 
     def _over_samples(self, request: Average | Gradient, one: Callable[..., Any]) -> Any:
@@ -457,7 +461,8 @@ class Stack:
         return tree_map(lambda t: t[back], total)
 
     def _some(self, over: str, sizes: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """[c, n] numbers of the samples of one mini-batch, or of one pass, real ones first, and how many are real."""
+        """Return the indices [c, n] of the samples of one mini-batch, or of one pass, real ones first, and how many are
+        real."""
         keys = self.job.keys(self.ids, self.call.round, f"average {self.call.exchange}")
         order = Order(self.job.local, keys, sizes, self.device)
         steps = 1 if over == "batch" else int(order.per_epoch.max())
@@ -469,14 +474,14 @@ class Stack:
 
 @dc.dataclass
 class Clock:
-    """The round, and whether anybody asked for it: such an exchange is never replayed."""
+    """The round, and whether it was read: an exchange that reads it is never replayed."""
 
     round: int
     asked: bool = False
 
 
 class StackedMe(Me):
-    """One client of a stack. Functions made from it may be kept for long: it must not hold the stack."""
+    """One client of a stack. Functions made from it may be kept for long, so it must not hold the stack."""
 
     def __init__(self, job: Job, numbers: dict[str, Tensor], clock: Clock):
         self.__dict__.update(
@@ -499,7 +504,7 @@ COMMON = {"args", "rows", "only"}
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs between clients, and plain values."""
+    """Return the values that differ between clients, and plain values."""
     return {name: value for name, value in values.items() if not isinstance(value, Same)}
 
 
@@ -517,7 +522,7 @@ def _one_or_each(only: Any) -> Tensor | None:
 def _known(
     samples: Samples, index: Tensor, own: Tensor, rows: dict[str, Tensor], same: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """What a batch of an average knows beside x and y."""
+    """Return what a batch of an average has beside x and y."""
     ahead = own if samples.own is not None and samples.public else None
     given = {name: row_values(value, index, ahead, shared=False) for name, value in rows.items()}
     given |= {name: row_values(value, index, ahead, shared=True) for name, value in same.items()}

@@ -29,8 +29,8 @@ _bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
 
 
 def _bare(local: LocalTraining) -> LocalTraining:
-    """These settings without amounts of work and rates, which are inputs of a step and not part of it. The last few are
-    kept: they are the same in every round, and checking them anew is not free."""
+    """Return these settings without amounts of work and rates, which are inputs of a step and not part of it. The last
+    few are cached: they are the same in every round, and checking them anew is not free."""
     if id(local) not in _bared or _bared[id(local)][0] is not local:
         if len(_bared) > 16:
             _bared.clear()
@@ -42,9 +42,9 @@ def _bare(local: LocalTraining) -> LocalTraining:
 class StepKind:
     """What a step is built from; equal settings share one compiled step.
 
-    laid: whether the vectors are the model's, laid out as its stack wants them; data: the samples' name; samples: whose
-    they are, "own", "public", "both", or "same" (public, and every client reads the same rows in the same order);
-    labelled: whether all have labels; tensors: names of all arguments and rows.
+    laid: whether the vectors are the model's, in the layout of its stack; data: the samples' name; samples: whose they
+    are, "own", "public", "both", or "same" (public, and every client reads the same rows in the same order); labelled:
+    whether all have labels; tensors: names of all arguments and rows.
     """
 
     local: LocalTraining
@@ -81,7 +81,7 @@ class StepKind:
 
 @dc.dataclass(frozen=True, eq=False)
 class Same:
-    """A tensor that is the same for all clients: one of the message's own."""
+    """A tensor that is the same for all clients: one from the message itself."""
 
     value: Tensor
 
@@ -91,8 +91,8 @@ Common = dict[str, dict[str, Tensor]]  # tensors that are the same for all clien
 
 @dc.dataclass(frozen=True)
 class Course:
-    """All steps of a stack. On the device: where each client's own samples begin, its steps, how many clients take each
-    step (`at_work`), how many samples are its own, and which rows of the public set it reads."""
+    """All steps of a stack. On the device: where each client's own samples begin, its number of steps, how many clients
+    take each step (`at_work`), how many samples are its own, and which rows of the public set it reads."""
 
     chosen: Chosen
     order: Order
@@ -110,11 +110,11 @@ class Course:
 
 
 class Step:
-    """`run` takes stacked vectors through all their steps. Clients are longest first: those at work are a prefix.
+    """`run` takes stacked vectors through all their steps. Clients are sorted longest first, so those still at work are
+    a prefix.
 
-    How it drives the steps: "eager", "compiled", or "graph" (compiled, captured and replayed on CUDA). What cannot be
-    captured or compiled falls back by one, and `notes` says why. An `early` one is captured as it is, while `beside` it
-    another is compiled.
+    Steps are run "eager", "compiled", or as a "graph" (compiled, captured and replayed on CUDA). If capturing or
+    compiling fails, the next simpler way is used, and `notes` says why.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class Step:
         index: Tensor | None = None,
         drawn: Tensor | None = None,
     ) -> Tensor:
-        """x, y: [c, b, B, ...], without the clients where all read the same; index: numbers of the samples within their
-        client's data, where they are asked for; drawn: the keys of what batches draw, likewise."""
+        """Make one step. x, y: [c, b, B, ...], without the clients if all read the same; index: the samples' numbers
+        within their client's data, if they are needed; drawn: the keys of what batches draw, likewise."""
         theta, buffers, lr, args = moving["theta"], moving["buffers"], moving["lr"], moving["args"]
         if live is not None:
             lr = torch.where(live, lr, 0.0)
@@ -199,7 +199,7 @@ class Step:
     def _known(
         self, moving: dict[str, Any], common: Common, index: Tensor | None, drawn: Tensor | None
     ) -> dict[str, Any]:
-        """What batches know beside x and y, [c, b, B, ...] each; empty where nothing of it is asked for."""
+        """Return what batches have beside x and y, [c, b, B, ...] each; empty if nothing of it is needed."""
         known: dict[str, Any] = {}
         if index is not None:
             own = moving["own"] if self.kind.samples == "both" else None
@@ -223,8 +223,8 @@ class Step:
         drawn: Tensor | None,
         total: Tensor,
     ) -> None:
-        """A step that finds its batch by itself: `at` is its number within a block and is counted up. One piece, so
-        that reading the batch and adding up the loss cost a small model no kernels of their own."""
+        """Make a step that finds its batch by itself: `at` is its number within a block and is incremented. It is one
+        piece, so that reading the batch and adding the loss cost a small model no kernels of their own."""
         (x, y), (alive, at, *found) = data, block
         rows, weight, *numbers = (t.index_select(0, at)[0, : len(keys)] for t in found)
         index = numbers[0] if numbers else None
@@ -250,8 +250,8 @@ class Step:
         train: bool = True,
         at: dict[str, Any] | None = None,
     ) -> tuple[Batch, ModelCalls]:
-        """Return the batch of one client, number `which` of its step, and the calls that it makes; at: what is known at
-        the current vector."""
+        """Return a client's batch, number `which` of its step, and the calls that it makes; at: values known at the
+        current vector."""
         drawn = self._asking("draws", known.get("draws"))
         calls = ModelCalls(
             self.task, lambda: self.pure, self.task.nets, buffers, weight, key, train, drawn, self.kind.net,
@@ -265,7 +265,8 @@ class Step:
         return Batch(x, y, weight, calls, index=index, source=source, rows=rows, **(at or {})), calls
 
     def _asking(self, what: str, value: Tensor | None) -> Callable[[], Tensor] | None:
-        """What gives a batch this value when it asks for it; while the step is tried, that is noted."""
+        """Return a function that gives a batch this value when it asks for it; while the step is being tried, the
+        request is recorded."""
         if value is None:
             return None
 
@@ -313,7 +314,7 @@ class Step:
     def _private(
         self, theta: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor, key: Tensor, known: dict[str, Any]
     ) -> Tensor:
-        """Return the gradient of one client's step that hides each sample."""
+        """Return the gradient of one client's step that hides each sample (DP-SGD)."""
         own, packed = self.task.layout, self.pure.layout
         batch, _ = self._batch(buffers, x, y, weight, key, known)
         return own.repack(private_gradient(batch, packed.repack(theta, own), self.kind.local), packed)
@@ -330,7 +331,7 @@ class Step:
         args: dict[str, Tensor],
         known: dict[str, Any],
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return the method's loss alone, on one of its further networks; with the statistics of that network."""
+        """Return the method's loss alone, for one of its further networks, with the statistics of that network."""
         assert self.kind.loss is not None
         batch, calls = self._batch(buffers, x, y, weight, key, known, train=False, at={"vector": lambda: theta})
         loss = self.kind.loss(batch, **args, **common, **self.args)
@@ -361,8 +362,8 @@ class Step:
         return own.repack(new, packed) if self.kind.laid else new, after, lr.new_full((), float("nan"))
 
     def _try(self, moving: dict[str, Any], course: Course) -> None:
-        """Find out, on one client, whether the loss or the step draws or asks for samples' numbers: what is not asked
-        for is not computed."""
+        """Find out, on one client, whether the loss or the step draws random numbers or asks for samples' numbers: what
+        is not asked for is not computed."""
         self.trying, self.asked = set(), frozenset(("draws", "index"))
         part = tree_map(lambda t: t[:1].clone(), moving)
         with torch.no_grad():
@@ -418,11 +419,11 @@ class Step:
 
     @property
     def numbered(self) -> bool:
-        """Whether steps ask for the numbers of samples."""
+        """Return whether steps ask for the numbers of samples."""
         return self.asked is not None and "index" in self.asked
 
     def _blocks(self, course: Course) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """Yield (first step, rows [K, c, b, B], weights, numbers within the clients' data), a block at a time."""
+        """Yield (first step, rows [K, c, b, B], weights, numbers within the clients' data), one block at a time."""
         b = self.kind.batches
         longest, size = int(course.steps.max()), course.order.block_steps()
         for first in range(0, longest, size):
@@ -435,7 +436,7 @@ class Step:
             yield first, rows, weight, index
 
     def _drive(self, moving: dict[str, Any], course: Course) -> Tensor:
-        """Take all steps eagerly, one by one, of exactly the clients still at work."""
+        """Make all steps eagerly, one by one, for exactly the clients still at work."""
         c, alive, key, data = len(course.steps), at_work(course.steps), course.order.keys, course.data
         total = torch.zeros(c, dtype=moving["theta"].dtype, device=key.device)
         with torch.no_grad():
@@ -452,22 +453,22 @@ class Step:
         return total
 
     def drawn_keys(self, moving: dict[str, Any], first: Tensor | int, at: Tensor | int) -> Tensor | None:
-        """Return each client's key for what its batch draws in this step; None where nothing is drawn."""
+        """Return each client's key for the draws of its batch in this step; None if nothing is drawn."""
         drawn = self.asked is not None and "draws" in self.asked
         return draws.fold(moving["draws"], first + at) if drawn else None
 
     def step_keys(self, key: Tensor, first: Tensor | int, at: Tensor | int) -> Tensor:
-        """Return each client's key for what a step draws; the keys as they are where nothing is drawn."""
+        """Return each client's key for the draws of a step; the keys unchanged if nothing is drawn."""
         drawn = self.pure.keyed or self.moved is not None
         return draws.fold(key, (first + at) * self.kind.batches) if drawn else key
 
     def read(self, rows: Tensor) -> Tensor:
-        """Return the rows of samples [c, b, B] to read; [b, B] where all clients read the same."""
+        """Return the rows of samples [c, b, B] to read; [b, B] if all clients read the same."""
         return rows[0] if self.kind.samples == "same" else rows
 
     def samples(self, data: Samples, rows: Tensor, keys: Tensor) -> Tensor:
-        """Return the samples of a step, as many as rows are read, augmented where asked. Never compiled: Inductor on a
-        CPU reads outside of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
+        """Return the samples of a step, one per row read, augmented if asked for. Never compiled: Inductor on a CPU
+        reads outside of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
         x = taken(data.x, rows)
         if self.moved is None:
             return x
@@ -482,7 +483,7 @@ class Step:
         return StaticBuffers(self, course, moving, longest, width)
 
     def _replay(self, moving: dict[str, Any], course: Course) -> Tensor:
-        """Take all steps compiled, from CUDA graphs where there are any; the first call of a kind makes them."""
+        """Make all steps compiled, from CUDA graphs if there are any; the first call of a kind makes them."""
         self.static = self._static(moving, course)
         c, static, alive = len(course.steps), self.static, at_work(course.steps)
         static.load(moving, course.common, course.order.keys)
@@ -497,5 +498,5 @@ class Step:
 
 
 def _like(live: Tensor, value: Tensor) -> Tensor:
-    """`live` [c, 1] with as many dimensions as the value has."""
+    """Return `live` [c, 1] with as many dimensions as the value has."""
     return live.reshape(len(live), *([1] * (value.dim() - 1)))
