@@ -137,6 +137,20 @@ def test_a_sum_that_is_void_before_it_was_opened_is_asked_for_again(stage, peopl
     assert len(attempts) == len(set(attempts)) == (2 if stage == "key" else 3)
 
 
+def test_clients_that_were_started_again_meanwhile_are_in_the_sum_that_is_asked_for_again(people, tmp_path, pairs):
+    """Their keys are others than before."""
+    lose = first_time("request", [1, 2])
+
+    def meddle(client, header, answer):
+        if (kept := lose(client, header, answer)) is None:
+            people[client].close()
+            people[client] = person(data(), client, tmp_path, people[client].policy, pairs)
+        return kept
+
+    done = served(settings_of("scaffold", rounds=1), Direct(people, meddle))
+    assert torch.equal(done.server.w, simulated(settings_of("scaffold", rounds=1)).server.w)
+
+
 def test_a_later_exchange_of_a_round_is_not_asked_for_again(people):
     """Clients have changed what they keep of this round."""
     said = []

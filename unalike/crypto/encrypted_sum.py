@@ -9,6 +9,7 @@ leaves an opener.
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -179,8 +180,9 @@ def _framed(cipher: bytes) -> bytes:
 # ---------------------------------------------------------------- both
 
 
+@functools.lru_cache(maxsize=2)
 def opener(key: CommonKey) -> PaillierOpener | CkksOpener:
-    """Return a client's part under a common key."""
+    """Return a client's part under a common key; clients in one process have the same, and its tables of powers."""
     return PaillierOpener(key.paillier()) if key.scheme == PAILLIER else CkksOpener(key.ckks())
 
 
