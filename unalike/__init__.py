@@ -34,6 +34,7 @@ from unalike.nn import task as model
 from unalike.run import callbacks, sampling
 from unalike.run import forests as _forests  # noqa: F401 (by it, trees.fit grows trees through a channel)
 from unalike.run.callbacks import JSONL, Callback, MLflow, Progress, StopAt, TensorBoard, WandB
+from unalike.run.clock import Clock
 from unalike.run.deploy import load_model
 from unalike.run.predict import Prediction, Predictor
 from unalike.run.run import Run
@@ -42,7 +43,8 @@ from unalike.settings.knobs import Knob, knob
 from unalike.training import LocalTraining
 
 __all__ = [
-    "JSONL", "METHODS", "Batch", "Best", "Callback", "Cohort", "Dataset", "Diverged", "EngineRefused", "Federation",
+    "JSONL", "METHODS", "Batch", "Best", "Callback", "Clock", "Cohort", "Dataset", "Diverged", "EngineRefused",
+    "Federation",
     "Field", "Fields", "Knob", "LocalTraining", "MLflow", "Me", "Method", "PerClient", "Prediction", "Predictor",
     "Progress",
     "Replies", "Request", "Run", "Server", "StopAt", "TensorBoard", "UnalikeError", "Vectors",

@@ -392,7 +392,7 @@ MISTAKES = [
     ("fedprox --data digits --muu 1,2", "unalike compare: there is no setting --muu here. `unalike run --help` lists "
      "them."),
     ("fedavg --data digits --mu 1,2", "unalike compare: there is no setting --mu here. It is a setting of the method "
-     "fedprox, fednova, lg-fedavg and moon."),
+     "fedprox, fednova, fedasync, lg-fedavg and moon."),
     ("fedprox --data digits --mu 1,1", "unalike compare: --mu 1,1 has a value twice."),
     ("fedprox --data digits --fedprox.muu 1", "unalike compare: fedprox has no setting 'muu'. Did you mean 'mu'?"),
     ("fedprox --data digits --lr 0.1,fast", "unalike compare: --lr must be a number or a list of numbers; got "

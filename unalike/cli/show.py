@@ -141,6 +141,8 @@ def settings_tree(tables: dict[str, dict[str, Any]], found: dict[str, str]) -> T
     """Return all settings as a tree: those asked for line by line, defaults together in one line."""
     tree = Tree("settings")
     for name, values in tables.items():
+        if name == "clock" and not values:
+            continue  # no time is kept
         branch = tree.add(name)
         for key, value in values.items():
             branch.add(Text(_pair(key, value)))

@@ -56,12 +56,16 @@ class Rehearsal(Job):
 
     def passes(self, call: Call, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Return how often this call uses any one of a client's own samples in a step, for clients of these sizes."""
-        self.asked = []
-        self.sent(call)
         made = np.zeros(len(ids), dtype=np.int64)
-        for local in self.asked:
+        for local in self.trainings(call):
             made += passes(local, ids, sizes, call.round)
         return made
+
+    def trainings(self, call: Call) -> list[LocalTraining]:
+        """Return the settings of a client's trainings on its own samples in this call."""
+        self.asked = []
+        self.sent(call)
+        return self.asked
 
     def sends(self, call: Call) -> frozenset[str]:
         """Return the names of the fields that this call's function sends."""

@@ -354,7 +354,7 @@ def _costs(case: Case) -> dict[str, Column]:
     unit = case.score.unit
     to = "no target" if case.target is None else figure(unit, [case.target])
 
-    def reach(e: Evidence, values: Sequence[int | None], show: Callable[[float], str]) -> str:
+    def reach(e: Evidence, values: Sequence[float | None], show: Callable[[float], str]) -> str:
         there = known(values)
         if e.reference or not there:
             return NOTHING
@@ -365,6 +365,8 @@ def _costs(case: Case) -> dict[str, Column]:
         "and bytes": lambda e: reach(e, e.bytes_to, size),
         "all bytes": lambda e: NOTHING if e.reference else size(stats.mean(e.bytes)),
     }
+    if any(known(e.time_to) for e in case.found):
+        out["and virtual time"] = lambda e: reach(e, e.time_to, span)
     if any(e.equal_bytes for e in case.found):
         out[EQUAL_BYTES] = lambda e: _figure(known(e.equal_bytes), unit)
     if any(e.equal_steps for e in case.found):
@@ -458,7 +460,8 @@ def _csv(cases: Sequence[Case], jobs: Sequence[Job]) -> str:
         "new_start",
     )
     each = ("gain_fedavg", "lose_fedavg", "gain_alone", "lose_alone", "equal_bytes", "equal_steps")
-    whole = ("rounds_to", "bytes_to", "bytes", "seconds")
+    timed = ["time_to"] if any(known(e.time_to) for case in cases for e in case.found) else []
+    whole = ("rounds_to", "bytes_to", *timed, "bytes", "seconds")
     others = [*dict.fromkeys(name for case in cases for e in case.found for name in e.others)]
     networks = [*dict.fromkeys(name for case in cases for e in case.found for name in e.networks)]
     own = [f"own_{name}" for name in networks]

@@ -16,7 +16,7 @@ from unalike.comparison.claims import Claim, Claims, Measure, cost, level_of_hea
 from unalike.metrics.names import Number
 from unalike.results import stats
 from unalike.results.evidence import Evidence, figure, gap, known
-from unalike.text import decimal, listed, size
+from unalike.text import decimal, listed, size, span
 
 NO_VERDICT = "In short: no verdict"  # first words of a comparison without a verdict
 # first word of the third column if something is claimed
@@ -119,8 +119,8 @@ def _of_newcomers(methods: Sequence[Evidence], base: Evidence, score: Number) ->
 
 
 def _of_target(methods: Sequence[Evidence], base: Evidence, score: Number, target: float | None) -> list[Measure]:
-    """Return the measures of fewest rounds and fewest bytes to the target; a method that missed it in some seed cannot
-    win."""
+    """Return the measures of fewest rounds, fewest bytes and least virtual time to the target; a method that missed it
+    in some seed cannot win."""
     reached = [m for m in methods if m.reached == len(m.seeds)]
     if target is None or not reached:
         return []
@@ -136,7 +136,17 @@ def _of_target(methods: Sequence[Evidence], base: Evidence, score: Number, targe
     return [
         Measure(f"fewest rounds {to}", rounds, False, lambda e: decimal(stats.mean(rounds(e))), reached, other),
         Measure(f"fewest bytes {to}", sent, False, lambda e: size(stats.mean(sent(e))), reached, other, "bytes"),
+        *_of_time(reached, base, to),
     ]
+
+
+def _of_time(reached: Sequence[Evidence], base: Evidence, to: str) -> list[Measure]:
+    """Least virtual time to the target, of runs with a clock."""
+    timed = [m for m in reached if known(m.time_to)]
+    other = base if base in timed and len(timed) > 1 else None
+    time = lambda e: [float(v) for v in known(e.time_to)]  # noqa: E731
+    show = lambda e: span(stats.mean(time(e)))  # noqa: E731
+    return [Measure(f"least virtual time {to}", time, False, show, timed, other, "seconds")] if timed else []
 
 
 def _selected(e: Evidence) -> list[float]:

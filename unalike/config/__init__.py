@@ -1,4 +1,4 @@
-"""A run as a TOML file, and the file as a run. Tables [data], [model], [method], [local], [run].
+"""A run as a TOML file, and the file as a run. Tables [data], [model], [method], [local], [clock], [run].
 
     [data]
     name = "digits"            # or folder = "path/of/client/files", or table = "file.csv"
@@ -35,6 +35,12 @@ What replies go through on their way to the server: [run] channel = "clip:1.0,to
     [[channel]]
     kind = "clip"              # or "path/to/file.py:Class"
     norm = 1.0
+
+How long clients take, and how long the server waits:
+
+    [clock]
+    speeds = "lognormal:1.0"   # or a number, a list, a file of devices
+    cutoff = 60.0              # seconds
 """
 
 from unalike.config.build import (

@@ -25,6 +25,7 @@ from unalike.methods import METHODS
 from unalike.models import MODELS, build
 from unalike.nn.metrics import named
 from unalike.nn.task import LOSSES
+from unalike.run.clock import Clock
 from unalike.run.sampling import Bernoulli, BySize, Turns
 from unalike.settings.typed import short
 from unalike.training.settings import LocalTraining
@@ -223,6 +224,11 @@ def make_local(table: dict[str, Any]) -> LocalTraining:
     if "betas" in options:
         options["betas"] = tuple(options["betas"])
     return LocalTraining(**options)
+
+
+def make_clock(table: dict[str, Any]) -> Clock | None:
+    """[clock]: the settings of a clock; None where there are none."""
+    return Clock(**table) if table else None
 
 
 def make_sampling(value: Any) -> Any:

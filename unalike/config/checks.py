@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from unalike.config.build import make_local, make_loss, make_method, make_sampling
+from unalike.config.build import make_clock, make_local, make_loss, make_method, make_sampling
 from unalike.config.channels import CHANNEL, absolute_channel, check_channel, taken_in
 from unalike.config.public import absolute_public, check_public
 from unalike.config.tables import (
@@ -25,6 +25,7 @@ from unalike.config.tables import (
     network_settings,
 )
 from unalike.config.user_files import absolute_file, code_in
+from unalike.contract import Method
 from unalike.data.dataset import CLIENTS
 from unalike.data.federation import check_shares
 from unalike.data.partition import Composed, Natural, composed
@@ -32,6 +33,7 @@ from unalike.data.partition import parse as parse_partition
 from unalike.data.sources import FEDERATIONS
 from unalike.errors import UnalikeError, did_you_mean, unknown
 from unalike.nn.numerics import DEVICES
+from unalike.run.arrivals import buffer_of, refusal
 from unalike.run.sampling import sampling
 from unalike.settings import typed
 from unalike.settings.knobs import check as check_value
@@ -244,6 +246,8 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     method = make_method(tables["method"])
     check_channel(run.get(CHANNEL, ()), method, len(tables.get(MODELS_TABLE, {})))
     make_local(local)
+    make_clock(tables["clock"])
+    _check_asynchronous(run.get("asynchronous"), method)
     make_loss(tables["model"])
     participants = sampling(make_sampling(run.get("clients_per_round", 1.0)))
     for data in _data_tables(tables["data"]).values():
@@ -252,6 +256,12 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
     if clients is not None:
         participants.check(clients)
         method.check_clients(clients)
+
+
+def _check_asynchronous(given: Any, method: Method) -> None:
+    """An asynchronous run is of a method that can be so."""
+    if buffer_of(given) and (why := refusal(method)):
+        raise UnalikeError(f"[run] asynchronous: {type(method).__name__} does not run so: {why}.")
 
 
 def _check_partition(data: dict[str, Any]) -> None:
@@ -309,7 +319,9 @@ def absolute(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     out = copy.deepcopy(tables)
     data, networks = [*_data_tables(out["data"]).values()], [*out.get(MODELS_TABLE, {}).values()]
     own = {"data": data, "model": [out["model"], *networks]}
-    for values, section in [(table, section) for t, section in SECTIONS.items() for table in own.get(t, [out[t]])]:
+    for values, section in [
+        (table, section) for t, section in SECTIONS.items() for table in own.get(t, [out.get(t, {})])
+    ]:
         for name in values.keys() & {*section.paths}:
             values[name] = str(Path(values[name]).resolve())
         for name in values.keys() & {*section.files}:

@@ -39,7 +39,7 @@ SHORT = {
     "folder": ("run", "folder"),
 }
 # settings of the run; if the method has one too, the run's is --run.epsilon
-METHODS_FIRST = ("epsilon", "delta")
+METHODS_FIRST = ("epsilon", "delta", "staleness")
 # settings of [data], [model], [method] that decide which others exist
 CHOOSE = ("name", "file", "folder", "table")
 

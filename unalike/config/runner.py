@@ -8,7 +8,16 @@ from typing import Any
 from unalike.channel.stage import Stage
 from unalike.channel.stages import Summed
 from unalike.client.preparing import by_messages
-from unalike.config.build import as_stored, make_data, make_local, make_loss_of, make_method, make_models, make_sampling
+from unalike.config.build import (
+    as_stored,
+    make_clock,
+    make_data,
+    make_local,
+    make_loss_of,
+    make_method,
+    make_models,
+    make_sampling,
+)  # fmt: skip
 from unalike.config.channels import make_channel
 from unalike.config.checks import absolute, check
 from unalike.data.federation import Federation
@@ -48,6 +57,7 @@ def run(
         federation,
         make_method(tables["method"]),
         local=make_local(tables["local"]),
+        clock=make_clock(tables["clock"]),
         callbacks=callbacks,
         recipe=tables,
         **make_loss_of(tables),

@@ -16,6 +16,7 @@ from unalike.data.tables import table_dataset
 from unalike.engines.choose import OPTIONS
 from unalike.methods import METHODS
 from unalike.models import MODELS
+from unalike.run.clock import Clock
 from unalike.run.settings import RunSettings
 from unalike.settings.knobs import Knob
 from unalike.settings.typed import Known, Setting, hints
@@ -155,6 +156,7 @@ SECTIONS = {
     "model": Section(model_settings, MODELS, {"file": MODEL_FILE}, files=("file", "loss", "metrics")),
     "method": Section(method_settings, METHODS, {"file": METHOD_FILE}, files=("file",)),
     "local": Section(local_settings),
+    "clock": Section(lambda table: hints(Clock)),
     "run": Section(run_settings, paths=("folder",)),
 }
 TABLES = tuple(SECTIONS)

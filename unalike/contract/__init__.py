@@ -15,16 +15,16 @@ from unalike.contract.method import Method, check_serverless, client_functions, 
 from unalike.contract.peers import Parcels, Sealed
 from unalike.contract.privacy import privacy
 from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
-from unalike.contract.server import Best, Cohort, Message, Replies, Server
+from unalike.contract.server import Arrived, Best, Cohort, Message, Replies, Server
 from unalike.contract.server_draws import ServerDraws
 from unalike.contract.vectors import Layouts, Vectors, by_network
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
-    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Average", "Batch", "Best", "Call",
-    "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layout", "Layouts", "LazyOutcome", "Me", "Message",
-    "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server", "ServerDraws",
-    "Train", "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint", "function_name", "knob",
-    "plain_args", "privacy", "settings", "tensor_args",
+    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Arrived", "Average", "Batch", "Best",
+    "Call", "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layout", "Layouts", "LazyOutcome", "Me",
+    "Message", "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server",
+    "ServerDraws", "Train", "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint",
+    "function_name", "knob", "plain_args", "privacy", "settings", "tensor_args",
 ]  # fmt: skip

@@ -55,6 +55,9 @@ class Method:
     one_network: ClassVar[str] = ""
     # its server asks who answered or takes part: impossible under noise on sums
     sees_who: ClassVar[bool] = False
+    # whether replies may arrive late, from older versions: "no"; "can": its one call means the same with whoever
+    # arrives; "is": it is made for it (`cohort.start`, `cohort.arrived`)
+    asynchronous: ClassVar[str] = "no"
     # the server holds no model and reads no reply: it only pairs clients
     serverless: ClassVar[bool] = False
 

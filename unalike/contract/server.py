@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses as dc
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.contract.client import Answer
-from unalike.contract.fields import Field, PerClient
+from unalike.contract.fields import Field, Fields, PerClient
 from unalike.contract.peers import Sealed, addressed, has_tensor
 from unalike.contract.requests import PUBLIC
 from unalike.contract.server_draws import ServerDraws
@@ -390,6 +390,15 @@ class Replies:
         return self._received.total(name)
 
 
+class Arrived(NamedTuple):
+    """Replies that arrived together and began with one version of the message. age: how many server steps were made
+    since; began: the message that they began with."""
+
+    age: int
+    replies: Replies
+    began: Fields
+
+
 def hidden(method: str, what: str) -> UnalikeError:
     """Return the error for a method that reads what noise on its replies must hide."""
     return UnalikeError(
@@ -411,19 +420,30 @@ class Exchanges(Protocol):
     def samples(self, ids: np.ndarray) -> np.ndarray: ...
     def rates(self, ids: np.ndarray) -> np.ndarray: ...
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message, of_round: bool = False) -> Replies: ...
+    def start(self, fn: Callable[..., Answer], message: Message) -> None: ...
+    def arrived(self, count: int) -> list[Arrived]: ...
 
 
 class Cohort:
     """The clients of a round, or some of them: `call` runs a client function on each and collects the replies."""
 
-    def __init__(self, exchanges: Exchanges, ids: np.ndarray, drawn: bool = False, of_round: bool = False):
+    def __init__(
+        self, exchanges: Exchanges, ids: np.ndarray, drawn: bool = False, of_round: bool = False, arriving: str = ""
+    ):
         """drawn: these are clients that were drawn for the round, not all clients; of_round: these are all of the
-        round's clients, drawn or not."""
+        round's clients, drawn or not; arriving: the method's name if clients arrive when they can, so that nobody knows
+        them beforehand."""
         self._exchanges, self._ids, self._drawn, self._of_round = exchanges, ids, drawn, of_round
+        self._arriving = arriving
 
     @property
     def ids(self) -> np.ndarray:
         """Return the clients, in ascending order."""
+        if self._arriving:
+            raise UnalikeError(
+                f"{self._arriving} asks who takes part (cohort.ids, len(cohort), cohort.samples), and in an "
+                "asynchronous run nobody knows before they arrive."
+            )
         if self._drawn and self._exchanges.hides:
             raise hidden(self._exchanges.hides, "who takes part (cohort.ids, len(cohort), cohort.samples)")
         return self._ids
@@ -461,6 +481,8 @@ class Cohort:
     def rates(self) -> np.ndarray:
         """Return this round's local learning rate of each client of this cohort; of all clients if noise hides who
         takes part."""
+        if self._arriving:
+            return self._exchanges.rates(self._ids)
         hides = self._drawn and self._exchanges.hides
         return self._exchanges.rates(np.arange(self.population) if hides else self.ids)
 
@@ -481,3 +503,15 @@ class Cohort:
         """Run `fn(me, s, m)`, a function of the method, on every client; values in `message` go to all,
         `PerClient(rows)` one row to each."""
         return self._exchanges.call(fn, self._ids, message, self._of_round)
+
+    # ---- of methods made for clients that arrive when they can (`asynchronous = "is"`)
+
+    def start(self, fn: Callable[..., Answer], **message: Tensor | Vectors | float | PerClient) -> None:
+        """Let clients that are free begin with `fn(me, s, m)` and this message, as many as there are places; return at
+        once. As clients arrive, others begin with the same message, until the next `start`."""
+        self._exchanges.start(fn, message)
+
+    def arrived(self, count: int) -> list[Arrived]:
+        """Wait until `count` clients have arrived, whatever version they began with; return their replies by version,
+        the oldest first: `for age, replies, began in cohort.arrived(10)`."""
+        return self._exchanges.arrived(count)

@@ -59,6 +59,14 @@ class Remote(Protocol):
         """Yield the answers that come in time, as they come."""
         ...
 
+    def post(self, requests: Mapping[int, Sequence[bytes]]) -> set[int]:
+        """Send requests whose answers `arrival` gives; return to whom."""
+        ...
+
+    def arrival(self) -> tuple[int, bytes | None] | None:
+        """Wait for the next of these answers, or for hearing that one is lost."""
+        ...
+
     def accept(self, client: int, round: int) -> None:
         """Record that a client's answer is usable."""
         ...
@@ -90,9 +98,51 @@ class Flower(Engine):
         self.remote, self.states = remote, job.states
         self.fields = reply_fields(job.method, job.task)
         self.rehearsal = Rehearsal(job)
+        self._judges: dict[int, Callable[[int, bytes], Outcome]] = {}  # by client, of an asynchronous run
+        self._came: dict[int, Outcome] = {}
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        if isinstance(call.function, str) and self._came:
+            return self._of_those_that_came(call, ids)
         return together(self, call, ids)
+
+    # ---- clients that arrive when they can
+
+    def post(self, call: Call, ids: np.ndarray) -> np.ndarray:
+        """Send a call to clients without waiting for them; return those that it was sent to."""
+        bound = self.remote.limits.norm
+        if math.isfinite(bound.most) or math.isfinite(bound.times):
+            raise UnalikeError("A norm is judged beside those of a round: leave it out, or run synchronously.")
+        for client, sizes in self.remote.welcome().items():
+            assert isinstance(self.job.data, RemoteFederation)
+            self.job.data.learn(client, sizes)
+        sent = self.remote.post(self.requests(call, ids, {}))
+        judge = self.judge(call)
+        self._judges |= dict.fromkeys(sent, judge)
+        return np.array(sorted(sent), dtype=np.int64)
+
+    def arrival(self) -> tuple[int, bool] | None:
+        """Wait for the next client that was sent a call: which, and whether its answer is of use; None where nobody is
+        at work. The answer is kept until `call` asks for it."""
+        found = self.remote.arrival()
+        if found is None:
+            return None
+        client, answer = found
+        judge = self._judges.pop(client, None)
+        if answer is None or judge is None:
+            return client, False
+        try:
+            self._came[client] = judge(client, answer)
+        except Exception as error:  # whatever its bytes are: they cost this client's work, and no more
+            self.remote.refuse(client, unreadable(error))
+            return client, False
+        return client, True
+
+    def _of_those_that_came(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        for client in ids.tolist():
+            yield self._came.pop(client)
+            self.remote.accept(client, call.round + 1)
+        self.acknowledge(ids, ids.tolist(), call.round)
 
     def leave_out(self, client: int, reason: str) -> None:
         self.remote.refuse(client, reason, blame=False)

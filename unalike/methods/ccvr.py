@@ -44,6 +44,7 @@ class CCVR(FedAvg):
     asked: str = knob("all", "for their statistics: all clients, or this round's", choices=("all", "round"))
 
     name = "ccvr"
+    asynchronous = "no"
     one_network = "pools features of one body"
     sends = {
         "delta": Field(weight="weights"),

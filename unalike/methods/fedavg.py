@@ -24,6 +24,7 @@ class FedAvg(Method):
     server_lr: float = knob(1.0, "η_g, the server's rate")
 
     name = "fedavg"
+    asynchronous = "can"
     sends = {"delta": Field(weight="weights")}
 
     def round(self, server: Server, cohort: Cohort) -> None:

@@ -26,6 +26,7 @@ class FedBABU(FineTune):
     epochs: int = knob(5, "passes over a client's own data before it predicts (0: none)", values="5", least=0)
 
     name = "fedbabu"
+    asynchronous = "no"
     sends = {"delta": Field("body", weight="weights")}
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:

@@ -30,6 +30,7 @@ class FedNova(Method):
     mu: float = knob(0.0, "strength of the spring (FedProx's) in local training", least=0, tune=(1e-3, 1.0))
 
     name = "fednova"
+    asynchronous = "can"
     sends = {
         "direction": Field(what="its mean change of the model per step"),
         "work": Field("scalar", by="network", what="how many steps it made"),

@@ -31,6 +31,7 @@ class FedAvgM(Method):
     )
 
     name = "fedavgm"
+    asynchronous = "can"
 
     def setup(self, server: Server, everyone: Cohort) -> None:
         server.momentum = torch.zeros_like(server.w)
@@ -66,6 +67,7 @@ class Adaptive(Method):
 @dc.dataclass(frozen=True)
 class FedAdagrad(Adaptive):
     name = "fedadagrad"
+    asynchronous = "can"
 
     def second(self, square: Tensor, delta: Tensor) -> Tensor:
         return square + delta.square()
@@ -74,6 +76,7 @@ class FedAdagrad(Adaptive):
 @dc.dataclass(frozen=True)
 class FedYogi(Adaptive):
     name = "fedyogi"
+    asynchronous = "can"
 
     def second(self, square: Tensor, delta: Tensor) -> Tensor:
         return square - (1 - self.beta2) * delta.square() * torch.sign(square - delta.square())
@@ -82,6 +85,7 @@ class FedYogi(Adaptive):
 @dc.dataclass(frozen=True)
 class FedAdam(Adaptive):
     name = "fedadam"
+    asynchronous = "can"
 
     def second(self, square: Tensor, delta: Tensor) -> Tensor:
         return self.beta2 * square + (1 - self.beta2) * delta.square()

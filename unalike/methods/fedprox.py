@@ -22,6 +22,7 @@ class FedProx(Method):
     mu: float = knob(0.01, "strength of the spring", least=0, tune=(1e-3, 1.0))
 
     name = "fedprox"
+    asynchronous = "can"
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, pull=self.mu, push=-self.mu * m.w).then(self.done)

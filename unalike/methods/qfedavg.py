@@ -33,6 +33,7 @@ class QFedAvg(Method):
     )
 
     name = "qfedavg"
+    asynchronous = "can"
     sends = {
         "delta": Field(weight="one"),
         "h": Field("scalar", weight="one", by="network", what="a number made of its loss"),

@@ -353,6 +353,30 @@ class FlowerServer(_End):
         for client in coming:
             yield client, Lost("its answer had not come whole by the deadline")
 
+    def stream(self, more: Callable[[], Mapping[int, Parts]], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
+        """Give answers as they come, while further requests are sent."""
+        waiting, coming, ends = dict[str, int](), dict[int, _Coming](), dict[int, float]()
+        while True:
+            if requests := more():
+                salt = secrets.token_bytes(16)
+                asked = {k: self._message(k, parts, salt, seconds) for k, parts in requests.items()}
+                pushed = self._push([*asked.values()], runtime.PushAppMessagesRequest, self._run)
+                waiting |= dict(zip(pushed.message_ids, asked, strict=True))
+                ends |= dict.fromkeys(asked, time.monotonic() + seconds)
+                if waiting.pop("", None) is not None:
+                    yield from ((k, Lost("it cannot be reached")) for k in asked.keys() - {*waiting.values()})
+            if not waiting and not coming:
+                return
+            self._slowest = 0.0
+            yield from self._declared(waiting, coming)
+            yield from self._whole(coming)
+            now = time.monotonic()
+            for client in [k for k in {*waiting.values(), *coming} if now > ends[k]]:
+                coming.pop(client, None)
+                waiting = {message: k for message, k in waiting.items() if k != client}
+                yield client, Lost(f"no answer within {seconds:g} s")
+            time.sleep(self._poll)
+
     def _message(self, client: int, parts: Parts, salt: bytes, seconds: float) -> Message:
         about = {"notice": TWO} if client in self._doubled else {}
         # kept beyond the deadline, so that the SuperLink still has answers that came just before it

@@ -6,7 +6,7 @@ equal for all clients need be uploaded only once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from unalike.errors import UnalikeError
@@ -51,6 +51,15 @@ class ServerLink(Protocol):
         ...
 
     def close(self, done: bool) -> None: ...
+
+
+class StreamingLink(ServerLink, Protocol):
+    """A server's end that can send while it waits, for asynchronous runs."""
+
+    def stream(self, more: Callable[[], Mapping[int, Parts]], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
+        """Give the answers as they come to requests that `more` hands out in between, each within so many seconds; ends
+        when there are none left."""
+        ...
 
 
 class ClientLink(Protocol):

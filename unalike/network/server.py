@@ -101,6 +101,8 @@ class Clients:
         self.attendance = Attendance(self.names, self.limits.tries, say, link.online)
         self.times = Times()
         self.facts: dict[int, dict[str, Any]] = {}  # facts of the clients that have told them
+        self._outbox: dict[int, Sequence[bytes]] = {}  # requests of an asynchronous run
+        self._stream: Iterator[tuple[int, bytes | Lost]] | None = None
         self._patience, self._check = 600.0, lambda: None
         # greetings by client: the schema depends on its kind of samples
         self._hellos: list[dict[str, Any]] = []
@@ -121,6 +123,34 @@ class Clients:
         """Yield the answers of the clients that take part and are not set aside, as they come in time."""
         due = self.attendance.due(requests)
         return self._answers({k: parts for k, parts in requests.items() if k in due})
+
+    def post(self, requests: Mapping[int, Sequence[bytes]]) -> set[int]:
+        """Hand requests to clients that take part and are not set aside, whose answers `arrival` gives; return
+        which."""
+        due = self.attendance.due(requests)
+        self._outbox |= {k: parts for k, parts in requests.items() if k in due}
+        return due
+
+    def arrival(self) -> tuple[int, bytes | None] | None:
+        """Wait for the next answer to what was posted: (client, answer), without one where it is lost; None where
+        nobody is at work."""
+        if self._stream is None:
+            stream = getattr(self.link, "stream", None)
+            if stream is None:
+                raise UnalikeError("This network carries no asynchronous runs: its link has no stream.")
+            self._stream = stream(self._drained, self.deadline)
+        client, answer = next(self._stream, (None, b""))
+        if client is None:
+            self._stream = None
+            return None
+        if isinstance(answer, Lost):
+            self.refuse(client, answer)
+            return client, None
+        return client, answer
+
+    def _drained(self) -> dict[int, Sequence[bytes]]:
+        posted, self._outbox = self._outbox, {}
+        return posted
 
     def _answers(self, requests: Mapping[int, Sequence[bytes]]) -> Generator[tuple[int, bytes], None, None]:
         """Yield the answers that come in time, as they come; report the clients that are left out."""

@@ -37,6 +37,7 @@ const AXES = {
   rounds: { label: STEPS, format: FORMAT.count },
   bytes: { label: `bytes, all ${STEP === "epoch" ? "parties" : "clients"}, both ways`, format: FORMAT.bytes },
   seconds: { label: "seconds of training", format: FORMAT.seconds },
+  "virtual time": { label: "virtual time, by the run's clock", format: FORMAT.seconds },
 };
 const formatOf = metric => (metric.percent ? FORMAT.percent : FORMAT.plain);
 const known = values => values.filter(v => v !== null && v !== undefined && Number.isFinite(v));

@@ -234,6 +234,8 @@ def _curves(run: RunFiles, keys: list[str], points: int) -> dict[str, Any]:
         x["seconds"] = [round(seconds[k], 3) for k in rows]
     if not run.reference:  # reference lines send nothing in reality
         x["bytes"] = [sent[k] for k in rows]
+    if all("virtual_seconds" in line for line in lines):
+        x["virtual time"] = [_short(lines[k]["virtual_seconds"]) for k in rows]
     y = {key: [_short(lines[k].get(key)) for k in rows] for key in keys}
     return {"x": x, "y": {key: values for key, values in y.items() if any(v is not None for v in values)}}
 

@@ -86,6 +86,8 @@ class Table:
     # one line per method and one column per measure, if a paper prints nothing to compare with
     wide: bool = False
     figure: bool = False  # the paper draws it and prints no numbers
+    # "virtual time": the axis that curves are drawn over, in place of rounds
+    over: str = ""
     # what differs between rows with the same beginning, if a picture spans them
     across: str = ""
     against_second: bool = False  # the picture shows the first number against the second, not across rows

@@ -2,6 +2,8 @@
 
     own_small_accuracy      clients with the network "small", each one's own model on its own test samples: the mean
     own_permute0_accuracy   the same for the clients in group 0 of "permute"
+    slow_accuracy           recall of the classes that clients with slow devices hold, if the run's clock names them
+    fast_accuracy           recall of all others
     common_small_accuracy   clients with the network "small", each one's own model on the common test set: the mean
 
 The last only for networks, because it takes a pass over the test set for every client.
@@ -33,7 +35,21 @@ def of_groups(run: Run) -> dict[str, Any]:
         test = run.parts[name].global_test
         if test is not None and run.data.classes is not None:
             line[f"common_{name}_accuracy"] = float(np.mean([_common(run, int(k), *test) for k in clients]))
-    return line
+    return line | _by_speed(run)
+
+
+def _by_speed(run: Run) -> dict[str, float]:
+    """Return the mean recall of the classes that clients with slow devices hold, and of the others."""
+    devices = run.arrivals.devices
+    kind, _, classes = ("" if devices is None else devices.clock.slow).partition(":")
+    if kind != "classes":
+        return {}
+    slow = {int(part) for part in classes.split(",")}
+    rows = [(k in slow, row["recall"]) for k, row in enumerate(run.by_class()) if row["recall"] is not None]
+    found = {
+        name: [recall for own, recall in rows if own == which] for name, which in (("slow", True), ("fast", False))
+    }
+    return {f"{name}_accuracy": float(np.mean(recalls)) for name, recalls in found.items() if recalls}
 
 
 def _networks(run: Run) -> dict[str, np.ndarray]:

@@ -50,6 +50,11 @@ def _first(result: Result, key: str, target: float | None) -> float | None:
     return next(reached, None)
 
 
+def _time(result: Result, key: str, target: float | None) -> float | None:
+    """Virtual seconds until the target, of a run with a clock."""
+    return dict(result.get("virtual", ())).get(_first(result, key, target))
+
+
 def _at(result: Result, key: str, target: float | None) -> float | None:
     """Return the value in a round: "at 30 test_accuracy"; round 0 is the start."""
     round, _, name = key.partition(" ")
@@ -84,6 +89,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "last10": ("{}, mean of the last 10 rounds", "", lambda r, key, target: r["last10"].get(key, [None])[0]),
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
+    "time-to": ("virtual seconds until the target", "virtual s", _time),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
     "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
     "sent": ("kilobytes that a client sends a round", "kB", _sent),

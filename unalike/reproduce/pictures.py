@@ -40,7 +40,8 @@ def curves(found: Found, row: Row) -> str:
     if one.unit in ("s", "bytes"):  # a curve would show nothing
         return ""
     key = one.key or "test_accuracy"
-    series = {m: _mean_curve(found.results_of(row, m), key) for m in found.table.methods}
+    timed = found.table.over == "virtual time"
+    series = {m: _mean_curve(found.results_of(row, m), key, timed) for m in found.table.methods}
     series = {m: points for m, points in series.items() if len(points) > 1}
     if not series:
         return ""
@@ -58,7 +59,7 @@ def curves(found: Found, row: Row) -> str:
     values = [v for points in series.values() for _, v in points[len(points) // 20 :]]
     values += [value for _, value in circles.values()]
     below = [(rounds * k / 4, f"{rounds * k / 4:.0f}") for k in range(5)]
-    title = f"{of(key).words} over rounds: {row.label}"
+    title = f"{of(key).words} over {'virtual seconds' if timed else 'rounds'}: {row.label}"
     return _picture(found, series, values, (0.0, rounds), below, title, circles, diamonds)
 
 
@@ -234,12 +235,16 @@ def _ticks(low: float, high: float) -> list[float]:
     return [step * k for k in range(first, last + 1)]
 
 
-def _mean_curve(results: Sequence[Result], key: str) -> Points:
-    """Return the mean over seeds, in the rounds that all of them have."""
+def _mean_curve(results: Sequence[Result], key: str, timed: bool = False) -> Points:
+    """Return the mean over seeds, in the rounds that all of them have; timed: over the mean virtual time of these."""
     pairs = [zip(curve["round"], curve.get(key, ()), strict=False) for curve in (r["curve"] for r in results)]
     found = [{round: value for round, value in pair if value is not None} for pair in pairs]
     if not found:
         return []
     scale = 100 if of(key).unit == "percent" else 1
     rounds = sorted(set.intersection(*(set(curve) for curve in found)))
-    return [(r, scale * stats.mean([curve[r] for curve in found])) for r in rounds]
+    means = [(r, scale * stats.mean([curve[r] for curve in found])) for r in rounds]
+    if not timed:
+        return means
+    times = [dict(zip(r["curve"]["round"], r["curve"].get("virtual_seconds", ()), strict=False)) for r in results]
+    return [(stats.mean([at[round] for at in times]), mean) for round, mean in means if all(round in t for t in times)]

@@ -11,6 +11,7 @@ curve                  of these, at most 200 rounds, evenly spaced; without roun
 start                  numbers of round 0, where a callback has any
 beside                 the most other queues that ran on the machine meanwhile; if any, its seconds say little
 together               how many runs shared a stack of clients; the seconds are this run's share
+virtual                of a run with a clock, the virtual seconds of rounds with a record; the curve has them too
 clients                how many clients have an accuracy of 0..5 %, 5..10 %, ..., after the last round
 """
 
@@ -34,6 +35,7 @@ from unalike.reproduce.line_file import LineFile, append
 from unalike.run.run import Run
 
 POINTS = 200
+TIME = "virtual_seconds"
 BINS = 20
 Result = dict[str, Any]
 
@@ -120,12 +122,22 @@ def _head(job: Job, lines: list[dict[str, Any]], measured: Collection[str] | Non
         "last10": _last(lines, some, 10),
         "records": {n: _records(lines, n) for n in some if "accuracy" in n},
         "curve": _curve(lines, [n for n in some if "variance" not in n]),
+        **_virtual(lines, some),
     }
 
 
+def _virtual(lines: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """Return the virtual seconds of rounds with a record, where the run had a clock."""
+    if not lines or TIME not in lines[-1]:
+        return {}
+    rounds = {round for n in names if "accuracy" in n for round, _ in _records(lines, n)}
+    return {"virtual": [[line["round"], _short(line[TIME])] for line in lines if line["round"] in rounds]}
+
+
 def _curve(lines: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
-    thinned = [lines[k] for k in thin(len(lines), POINTS).tolist()]
-    kept = [line for line in thinned if any(line.get(name) is not None for name in names)]
+    there = [line for line in lines if any(line.get(name) is not None for name in names)]
+    kept = [there[k] for k in thin(len(there), POINTS).tolist()]
+    names = [*names, *([TIME] if lines and TIME in lines[-1] else [])]
     return {"round": [line["round"] for line in kept], **{n: [_short(line.get(n)) for line in kept] for n in names}}
 
 

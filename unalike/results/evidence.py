@@ -21,7 +21,7 @@ CONSTANT = "constant"
 TARGET_SHARE = 0.95
 SCORES = tuple(names.scores())
 EPSILON = ("epsilon_pld", "epsilon", "sample_epsilon")  # the tightest first
-COSTS = ("seconds", "bytes", "setup_bytes")  # prefixes of numbers that are not about the model
+COSTS = ("seconds", "bytes", "setup_bytes", "virtual_seconds")  # prefixes of numbers that are not about the model
 T = TypeVar("T")
 
 
@@ -135,6 +135,7 @@ class Evidence:
     equal_steps: list[float | None] = dc.field(default_factory=list)
     rounds_to: list[int | None] = dc.field(default_factory=list)
     bytes_to: list[int | None] = dc.field(default_factory=list)
+    time_to: list[float | None] = dc.field(default_factory=list)  # virtual seconds, of runs with a clock
     bytes: list[int] = dc.field(default_factory=list)
     seconds: list[float] = dc.field(default_factory=list)
     others: dict[str, list[float]] = dc.field(default_factory=dict)  # further metrics, by name
@@ -222,17 +223,19 @@ def target_of(base: Evidence, score: Number) -> float | None:
 
 
 def aim(evidence: Evidence, outcomes: Sequence[Outcome], score: Number, target: float | None) -> None:
-    """Set, for each seed, the first round that reaches the target and the bytes until then; None if no round does."""
+    """Set, for each seed, the first round that reaches the target and the bytes and virtual seconds until then; None if
+    no round does."""
     for outcome in outcomes:
-        sent, found = 0, None
+        sent, found, time = 0, None, None
         for line in outcome.lines:
             sent += traffic(line)
             value: Any = line.get(score.key)
             if target is not None and is_finite(value) and (value >= target if score.larger else value <= target):
-                found = line["round"]
+                found, time = line["round"], line.get("virtual_seconds")
                 break
         evidence.rounds_to.append(found)
         evidence.bytes_to.append(sent if found is not None else None)
+        evidence.time_to.append(time)
 
 
 def find_twins(found: Sequence[Evidence], made: Mapping[str, Sequence[Outcome]]) -> None:

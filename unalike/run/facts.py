@@ -44,6 +44,7 @@ def facts(run: Run, fingerprint: str, engine_options: dict[str, Any]) -> dict[st
             **_taken(run),
         },
         "participation": participation,
+        **run.arrivals.facts(),
         **({} if run.channel is None else {"channel": {"stages": [str(stage) for stage in run.channel.stages]}}),
         "method": _plain(settings(run.method)),
         "local": _local(run.local),

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import dataclasses as dc
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unalike.channel import Channel, Passage, Sums, SumsByArchitecture
+from unalike.channel.aged import AgedSums
 from unalike.channel.channel import KEPT
 from unalike.channel.passage import Kept
 from unalike.channel.stage import Common
 from unalike.channel.stages.secure_sum import LARGEST
 from unalike.channel.summing import Summing
-from unalike.contract import BUFFERS, Answer, Call, Message, Outcome, Replies, Server, Vectors, function_name
+from unalike.contract import (
+    BUFFERS,
+    Answer,
+    Arrived,
+    Call,
+    Fields,
+    Message,
+    Outcome,
+    PerClient,
+    Replies,
+    Server,
+    Vectors,
+    function_name,
+)  # fmt: skip
 from unalike.contract.architectures import remaining
 from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
+from unalike.contract.staleness import weight
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, divided
 from unalike.errors import Diverged, UnalikeError
@@ -26,13 +42,17 @@ from unalike.messages.check import check_reply, reply_fields
 from unalike.messages.request import message_parts, told_parts
 from unalike.messages.sealed import peer_payload
 from unalike.run.spending import Spending
+from unalike.run.timing import Timing, Work
+from unalike.run.under_way import UnderWay
 
 
 class Round:
     """The exchanges of one round (round -1: the set-up). listeners: called with every outcome. channel: the stages that
     replies pass through, and the store for each client's state in them. expected: the cohort's mean size. secret:
     whether the server's noise comes from the operating system. nobody: whether the drawn cohort is empty. spending:
-    asked before every exchange under noise, and told after it."""
+    asked before every exchange under noise, and told after it. timing: the clock, of a synchronous round. under_way: of
+    an asynchronous one, with the work that its calls take. buffer: the arrivals that answer a call, if the method need
+    not know that the run is asynchronous. staleness: how these count by their age."""
 
     def __init__(
         self,
@@ -46,7 +66,15 @@ class Round:
         secret: bool = False,
         nobody: bool = False,
         spending: Spending | None = None,
+        timing: Timing | None = None,
+        under_way: UnderWay | None = None,
+        work: Work | None = None,
+        buffer: int = 0,
+        staleness: str = "constant",
     ):
+        self.timing, self.under_way, self.work, self.buffer, self.staleness = timing, under_way, work, buffer, staleness
+        self.arrivals = np.empty(0, dtype=np.int64)  # who arrived in this round
+        self.ages: list[int] = []  # of the replies that arrived
         self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
         self.spending = spending
         self.engine, self.method, self.server = engine, engine.job.method, server
@@ -93,6 +121,7 @@ class Round:
 
     def rates(self, ids: np.ndarray) -> np.ndarray:
         """Return the clients' learning rates in this round."""
+        ids = self.arrivals if self.buffer else ids
         return self.engine.job.local.rates(ids, self.round)
 
     @property
@@ -103,6 +132,8 @@ class Round:
     def call(self, fn: Callable[..., Answer], ids: np.ndarray, message: Message, of_round: bool = False) -> Replies:
         """Run a client function of the method on these clients and collect their replies; of_round: they are all of the
         round's clients."""
+        if self.buffer:
+            return self._arriving(fn, message)
         if len(ids) == 0 and not self.nobody:
             raise UnalikeError(f"{type(self.method).__name__} called a cohort of no clients in round {self.round + 1}.")
         name = function_name(self.method, fn)
@@ -119,21 +150,47 @@ class Round:
         passage = None if self.channel is None else self._passage(ids, self.channel, when, of_round)
         told = {} if passage is None else passage.told
         call = Call(name, shared, rows, self.round, self.exchange, self.trained, told=told)
-        self.bytes_down += self._payload(call, ids)
+        self.bytes_down += (down := self._payload(call, ids))
         if passage is not None and passage.summing is not None:
             self.bytes_down += passage.channel.hiding.down(len(ids)) * len(ids)
         if parcels:
             rows = {**rows, **{part: some.rows for part, some in parcels.items()}}
             parcels = {part: some for part, some in parcels.items() if some.field in self._sealed}
             call = dc.replace(call, rows=rows, parcels=parcels)
+        if self.timing is not None:
+            call, ids = self._in_time(self.timing, call, ids, down / max(1, len(ids)))
         if self.spending is not None:
             self.spending.ask(self.exchange, of_round)
+        self.exchange += 1
+        sums = self._gathered(call, ids, passage, of_round)
+        self._silent |= {*asked.tolist()} - {*map(int, sums.ids)}
+        return self._replies(sums, passage, asked, when)
+
+    def _replies(self, sums: Any, passage: Passage | None, asked: np.ndarray, when: tuple[int, int]) -> Replies:
+        secret = passage is not None and (passage.channel.private or passage.channel.hides)
+        noised = type(self.method).__name__ if secret else ""
+        constant = passage.expected if passage is not None and self.hides else None
+        return Replies(sums, self.engine.job.task.dtype, asked, when, self._serverless, noised, constant)
+
+    def _in_time(self, timing: Timing, call: Call, ids: np.ndarray, down: float) -> tuple[Call, np.ndarray]:
+        """Return the call and the clients of those that answer before the server goes on."""
+        there = timing.exchange(call, ids, down)
+        if there.all():
+            return call, ids
+        rows = remaining(call.rows, ids, there, self.engine.architectures)
+        parcels = {part: some.at(ids[there], part)[1] for part, some in call.parcels.items()}
+        return dc.replace(call, rows=rows, parcels=parcels), ids[there]
+
+    def _gathered(
+        self, call: Call, ids: np.ndarray, passage: Passage | None, of_round: bool = False
+    ) -> Sums | SumsByArchitecture:
+        """Let the engine answer a call, and gather the replies."""
+        name = str(call.function)
         expected = {}
         if self.passes is not None and len(ids):
             passes = self.engine.passes(call, ids)
             np.add.at(self.passes, ids, passes)
             expected = dict(zip(ids.tolist(), passes.tolist(), strict=True))
-        self.exchange += 1
         sums, trained = self._sums(), 0
         if not len(ids) and isinstance(sums, Sums):
             sums.add(self._no_replies(call, name))
@@ -167,17 +224,66 @@ class Round:
                 self.spending.take(of_round)
             passage.close(sums)
         self.trained += trained
-        self._silent |= {*asked.tolist()} - {*map(int, sums.ids)}
         self.losses.append(sums.losses if passage is None or passage.summing is None else passage.losses)
         if isinstance(sums, SumsByArchitecture):
             for own, who, total, weight in sums.buffers():
                 self._take_buffers(own, who, total, weight)
         elif BUFFERS in sums.names:
             self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
-        secret = passage is not None and (passage.channel.private or passage.channel.hides)
-        noised = type(self.method).__name__ if secret else ""
-        constant = passage.expected if passage is not None and self.hides else None
-        return Replies(sums, task.dtype, asked, when, self._serverless, noised, constant)
+        return sums
+
+    # ---- clients that arrive when they can
+
+    def start(self, fn: Callable[..., Answer], message: Message) -> None:
+        """Let free clients begin with a function of the method and this message."""
+        name, method = function_name(self.method, fn), type(self.method).__name__
+        if self.under_way is None:
+            raise UnalikeError(f"{method} starts clients that arrive later: it must say asynchronous = 'is'.")
+        if any(isinstance(part, PerClient | Sealed) for part in message.values()):
+            raise UnalikeError(f"{method} sends each client a row of its own, and nobody knows who begins.")
+        shared, _ = message_parts(message, 0, self.server.values, self.engine.job.task)
+        shared = {part: value.clone() for part, value in shared.items()}  # as it is now, whatever the server does
+        call = Call(name, shared, {}, self.round, 0)
+        self.under_way.start(call, lambda ids: self._seconds(call, ids))
+
+    def _seconds(self, call: Call, ids: np.ndarray) -> np.ndarray:
+        """Return how long clients take that begin now with this call, and count the bytes that they are sent."""
+        assert self.under_way is not None and self.work is not None
+        devices, each = self.under_way.devices, wire.payload(call.shared)
+        self.bytes_down += each * len(ids)
+        steps, up = self.work.steps(call, ids), self.work.up(call)
+        return devices.seconds(ids, call.round, self.under_way.time, steps, each, up)
+
+    def arrived(self, count: int) -> list[Arrived]:
+        """Wait until so many replies have arrived; return them by the version they began with, the oldest first."""
+        found = self._groups(count)
+        return [Arrived(age, self._replies(sums, None, ids, when), began) for age, sums, ids, when, began in found]
+
+    def _groups(self, count: int) -> list[tuple[int, Any, np.ndarray, tuple[int, int], Fields]]:
+        if self.under_way is None:
+            raise UnalikeError(f"{type(self.method).__name__} waits for clients that nobody started.")
+        out = []
+        for call, ids in self.under_way.arrived(count):
+            when = (call.round, call.exchange)
+            passage = None if self.channel is None else self._passage(ids, self.channel, when, of_round=False)
+            out.append((self.round - call.round, self._gathered(call, ids, passage), ids, when, Fields(call.shared)))
+            self.ages += [self.round - call.round] * len(ids)
+        self.exchange += 1
+        self.arrivals = np.sort(np.concatenate([ids for _, _, ids, _, _ in out]))
+        return out
+
+    def _arriving(self, fn: Callable[..., Answer], message: Message) -> Replies:
+        """Answer a call of a method that knows nothing of arrivals by the next ones."""
+        if self.exchange:
+            raise UnalikeError(
+                f"{type(self.method).__name__} calls its clients twice in a round, and in an asynchronous run those "
+                "that answer are others each time: run it synchronously."
+            )
+        self.start(fn, message)
+        groups = self._groups(self.buffer)
+        sums = [(weight(self.staleness, age), sums) for age, sums, *_ in groups]
+        ids, when = self.arrivals, (self.round, 0)
+        return self._replies(AgedSums(sums) if len(sums) > 1 else sums[0][1], None, ids, when)
 
     def _no_replies(self, call: Call, name: str) -> Outcome:
         """Return the outcome of a call with no clients: every field that the function sends, with no rows."""

@@ -36,7 +36,9 @@ from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
+from unalike.run.arrivals import Arrivals
 from unalike.run.callbacks import Callback
+from unalike.run.clock import Clock
 from unalike.run.clusters import cluster_line, clusters
 from unalike.run.deploy import save
 from unalike.run.evaluate import by_class, choose_clients, evaluated, global_models, shares_one_model
@@ -76,6 +78,8 @@ class Run:
     no part in training, if any.
     """
 
+    rounds_done: int
+
     def __init__(
         self,
         tasks: dict[str, Task],
@@ -85,6 +89,7 @@ class Run:
         settings: RunSettings,
         engine_options: dict[str, Any],
         recipe: dict[str, Any] | None,
+        clock: Clock | None = None,
     ):
         federation.check()
         self.tasks, self.task = tasks, (task := next(iter(tasks.values())))
@@ -118,15 +123,19 @@ class Run:
         self.architectures = self._find_architectures()
         self.channel = self._find_channel()
         self._settle_sampling()
+        self.arrivals = Arrivals(self, clock, self._training)
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
         hidden = self.hidden and self.data.remote  # then clients' scores are hidden too
-        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, hidden)
+        # clients under way are busy with their work: nobody waits for their scores
+        busy = bool(self.arrivals.arriving) and self.data.remote
+        self.evaluated_clients = choose_clients(settings.evaluate_clients, len(self.data), self.seed, hidden or busy)
         self._bound = {name: own.live() for name, own in tasks.items()}
         self.folder: RunFolder | None = None
         where = Path(settings.folder) if settings.folder is not None else None
         self._assemble(engine_options, where)
+        self.arrivals.begin(self.engine)
         self.newcomers = None if newcomers is None else Newcomers(self, newcomers)
         # last, so that a mistake in the arguments leaves no folder behind
         if where is not None:
@@ -308,6 +317,8 @@ class Run:
     def cohort(self, t: int) -> np.ndarray:
         """Return the clients of round t (from 0), in ascending order."""
         seed = bytes.fromhex(self.server.values[SECRET]) if self.secretive else self.seed
+        if self.arrivals.devices is not None:
+            return self.arrivals.cohort(t)
         return draw(self.sampling, seed, t, self._training.train.sizes)
 
     def _assemble(self, options: dict[str, Any], where: Path | None) -> None:
@@ -388,7 +399,8 @@ class Run:
         sizes = self._training.train.sizes
         mean = float((sizes if self.architectures is None else sizes[self.architectures.clients(name)]).mean())
         drifts = self._present is not None
-        job = Job(self.method, task, data, self.local, self.seed, states, mean, drifts=drifts, channel=self.channel)
+        local = self.arrivals.local
+        job = Job(self.method, task, data, local, self.seed, states, mean, drifts=drifts, channel=self.channel)
         # the engine is not chosen again half-way by measured times
         several = self.architectures is not None
         taken = taken_engine(where, task.device.type, name if several else None) if where is not None else None
@@ -420,6 +432,7 @@ class Run:
         """Run from the last checkpoint, or from the start, to the last round."""
         if self.folder and self.folder.manifest is not None:
             self.rounds_done = self.folder.load(self.server, self._stores, self.task.device)
+            self.arrivals.restore(self.server.values)
             self._keep_ledger()
             self.server_draws.round = self.server_work.round = self.rounds_done - 1
             self._enter(max(1, self.rounds_done))
@@ -428,8 +441,7 @@ class Run:
         else:
             self._keep_ledger()
             self._setup()
-            if self.folder:
-                self.folder.save(0, self.server, self._stores)
+            self._save()
         if self.rounds_done > self.rounds:
             raise UnalikeError(
                 f"The run has done {self.rounds_done} rounds and rounds={self.rounds} were asked for: there is no way "
@@ -444,10 +456,16 @@ class Run:
         while self.rounds_done < self.rounds and not stop:
             line = self._affordable_round(self.rounds_done)
             stop = line is None or any([callback.on_round(self, line) for callback in callbacks]) or self._used_up()
-            if self.folder and (stop or self.saved(self.rounds_done)):
-                self.folder.save(self.rounds_done, self.server, self._stores)
+            if stop or self.saved(self.rounds_done):
+                self._save()
         for callback in callbacks:
             callback.on_end(self)
+
+    def _save(self) -> None:
+        """Write a checkpoint, where the run has a folder."""
+        if self.folder:
+            with self.arrivals.kept_in(self.server.values):
+                self.folder.save(self.rounds_done, self.server, self._stores)
 
     def _keep_ledger(self) -> None:
         """Keep a ledger on disk of what the noise spends, if clients are real and a crashed run may be resumed. A
@@ -503,15 +521,18 @@ class Run:
     def _round(self, t: int) -> dict[str, Any]:
         began, others = time.perf_counter(), self.engine.others_seconds
         self._enter(t + 1)
-        ids = self.cohort(t)
+        arriving = self.arrivals.arriving
+        ids = np.empty(0, dtype=np.int64) if arriving else self.cohort(t)
         self.server_draws.round = self.server_work.round = t
         expected = self.sampling.mean(self.population)
-        through = self.channel, self._channel_store, expected, self.secretive, not len(ids), self.spending
-        exchanges = Round(self.engine, self.server, t, self._listeners, *through)
+        empty = not len(ids) and not arriving
+        through = self.channel, self._channel_store, expected, self.secretive, empty, self.spending
+        exchanges = Round(self.engine, self.server, t, self._listeners, *through, **self.arrivals.of_round(t))
         self.server_work.buffers = exchanges.statistics
         drawn = not isinstance(self.sampling, Uniform) or len(ids) < self.population
-        self._run_round(Cohort(exchanges, ids, drawn, of_round=True), empty=not len(ids))
+        self._run_round(Cohort(exchanges, ids, drawn, of_round=True, arriving=arriving), empty)
         exchanges.finish()
+        self.arrivals.end(exchanges)
         if self.data.remote:
             self._check_finite(t)
         if self.spending is not None:
@@ -525,7 +546,7 @@ class Run:
         self.rounds_done = t + 1
         line: dict[str, Any] = {
             "round": t + 1,
-            "clients": len(ids),
+            "clients": len(exchanges.arrivals) if arriving else len(ids),
             "train_loss": None if self.private else exchanges.train_loss,
             "bytes_down": exchanges.bytes_down,
             "bytes_up": exchanges.bytes_up,
@@ -537,6 +558,7 @@ class Run:
             line["bytes_peer"] = exchanges.bytes_peer
         if exchanges.lost:
             line["lost"] = exchanges.lost
+        line |= self.arrivals.line(exchanges)
         if self._present is not None:
             line["data_drift"] = self._present.moved
         if t == 0 and SETUP_BYTES in self.server.values:

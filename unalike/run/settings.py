@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unalike.contract.staleness import WORDS as AGES
+from unalike.contract.staleness import parse as parse_staleness
 from unalike.draws import check_seed
 from unalike.engines import ENGINES
 from unalike.errors import UnalikeError
@@ -27,6 +29,7 @@ CHANNEL = "stages that replies go through: clip:1.0,topk:0.01 (unalike list stag
 EPSILON = "what all rounds may spend at delta: finds the noise of noise:auto"
 MOST = "stops before the round that would spend more than this at delta"
 EXCHANGES = "sums of a round that noise:auto is found for: as many as the method asks clients for"
+ARRIVALS = "buffer:10: the server goes on after so many arrivals, and clients_per_round are at work at any time"
 KEPT = "how many checkpoints stay, the last ones; they share clients' state"
 BACK = "with resume: go on from the kept checkpoint of this round, and forget the rounds after it"
 PRODUCTS = "of products: tf32 and bf16 on a GPU, bf16 on a CPU that has it"
@@ -45,6 +48,8 @@ class RunSettings:
     exchanges: int = knob(1, EXCHANGES, least=1, **HOW, fact=False)
     delta: float = knob(1e-5, "δ of the ε in each line, where there is noise", above=0, below=0.1, fact=False)
     max_epsilon: float | None = knob(None, MOST, above=0, **HOW, fact=False)
+    asynchronous: Any = knob(None, ARRIVALS, written=str, fact=False)
+    staleness: str = knob("polynomial:0.5", f"of an asynchronous run: {AGES}", fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
     engine: str = knob("auto", "who runs the clients (unalike list engines)", choices=CHOICE, noun="engine", **HOW)
@@ -69,6 +74,7 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_fields(self, "", KINDS)
+        parse_staleness(self.staleness)
         if self.resume and self.folder is None:
             raise UnalikeError("resume=True needs the folder of the run to continue: give folder=...")
         if self.from_round is not None and not self.resume:

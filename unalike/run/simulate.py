@@ -16,6 +16,7 @@ from unalike.nn.numerics import DTYPES, check_precision, find_device, numerics
 from unalike.nn.output import Output
 from unalike.nn.task import Loss, Task, default_loss
 from unalike.run.callbacks import Callback
+from unalike.run.clock import Clock
 from unalike.run.run import Run
 from unalike.run.settings import split_options, takes_settings
 from unalike.training.settings import LocalTraining
@@ -34,6 +35,7 @@ def simulate(
     metrics: Mapping[str, Any] | Sequence[Any] | None = None,
     head: str | Mapping[str, str] | None = None,
     output: Output | Mapping[str, Output] = None,
+    clock: Clock | None = None,
     callbacks: Sequence[Callback] = (),
     recipe: dict[str, Any] | None = None,
     **settings: Any,
@@ -53,6 +55,7 @@ def simulate(
     head: the last layer's name, where it is not found.
     output: which part of what the model returns is its output, where that is a tuple or a dict: a key or attribute
       ("logits"), a position (0), or a function.
+    clock: how long clients take, when they are there, how long the server waits (`ua.Clock`); None: no time is kept.
     recipe: the tables of the config file this run comes from, written into its config.toml.
     clients_per_round: as below, a list of client lists, or one of `ua.sampling`.
     architecture: as below, or a function from a client's number to a name; head and output may then be dicts by name.
@@ -79,7 +82,7 @@ def simulate(
             unit = None if data.preparation is None else data.preparation.target
             given = {"unit": unit, "output": _of(output, name)}
             tasks[name] = Task(start, measure, metrics, _of(head, name), *numeric, chosen.buffers, **given)
-        run = Run(tasks, federation, method, local or LocalTraining(), chosen, engine_options, recipe)
+        run = Run(tasks, federation, method, local or LocalTraining(), chosen, engine_options, recipe, clock)
         try:
             run.go(callbacks)
         finally:

@@ -1,0 +1,230 @@
+"""The virtual clock: what devices take, when they are there, and what synchronous rounds do with the late ones."""
+
+import dataclasses as dc
+
+import numpy as np
+import pytest
+import torch
+from small import LOCAL, federation, model, refused
+
+import unalike as ua
+from unalike import config
+from unalike.config import flags
+from unalike.run.clock import Devices
+
+IDS = np.arange(6)
+EVEN = ua.LocalTraining(steps=4, batch_size=4, lr=0.1)
+
+
+def simulate(method=None, **settings):
+    usual = {"rounds": 3, "clients_per_round": 4, "local": EVEN, "engine": "sequential"}
+    return ua.simulate(model(), federation(), method or ua.FedAvg(), **{**usual, **settings})
+
+
+def devices(population=6, seed=0, **settings):
+    return Devices(ua.Clock(**settings), seed, np.full(population, 10), lambda classes: np.zeros(population))
+
+
+def times(run):
+    return [line["virtual_seconds"] for line in run.history]
+
+
+# ---- devices
+
+
+def test_seconds_are_work_and_bytes():
+    found = devices(step_seconds=0.5, speeds=[1, 2, 4, 1, 1, 1], latency=3.0, upload=10.0, download=[5.0] * 6)
+    took = found.seconds(IDS[:3], 0, 0.0, np.array([8, 8, 8]), down=50, up=20)
+    assert took.tolist() == [3 + 10 + 8 * 0.5 / speed + 2 for speed in (1, 2, 4)]
+
+
+def test_lognormal_speeds_are_of_the_client_alone():
+    many = devices(20_000, speeds="lognormal:1.0:3.0")
+    logs = np.log(many.speeds(np.arange(20_000), 0.0))
+    assert logs.mean() == pytest.approx(np.log(3), abs=0.03) and logs.std() == pytest.approx(1.0, abs=0.03)
+    assert many.speeds(np.array([7, 3]), 5.0).tolist() == np.exp(logs)[[7, 3]].tolist()
+    other = devices(20_000, seed=1, speeds="lognormal:1.0:3.0")
+    assert not np.allclose(other.speeds(IDS, 0.0), many.speeds(IDS, 0.0))
+
+
+def test_jitter_is_drawn_for_every_round():
+    found = devices(jitter=0.5)
+    first, second = (found.step_seconds(IDS, when) for when in (0, 1))
+    assert (first != second).all() and (first == found.step_seconds(IDS, 0)).all()
+
+
+def test_shares_spells_and_days():
+    some = devices(4000, available=0.3, spell=10.0)
+    ids = np.arange(4000)
+    there = [some.there(ids, time) for time in (0.0, 9.9, 10.0)]
+    assert there[0].mean() == pytest.approx(0.3, abs=0.03)
+    assert (there[0] == there[1]).all() and (there[0] != there[2]).any()
+    daily = devices(4000, available="day:0.25", day=100.0)
+    hours = np.array([daily.there(ids, time) for time in range(0, 200, 5)])
+    assert (hours.mean(0) == pytest.approx(0.25, abs=0.051)) and (hours[:20] == hours[20:]).all()
+    assert hours.mean(1).min() > 0.15 and hours.mean(1).max() < 0.35  # each at its own hour
+
+
+def test_traces(tmp_path):
+    speeds, there = tmp_path / "speeds.csv", tmp_path / "there.csv"
+    speeds.write_text("client,from,speed\n0,0,1\n0,10,2\n1,0,5\n")
+    there.write_text("client,from,to\n0,0,10\n0,20,30\n1,5,40\n")
+    found = devices(speeds=str(speeds), available=str(there))
+    assert found.speeds(IDS[:4], 9.0).tolist() == [1, 5, 1, 5]  # devices are dealt in turn
+    assert found.speeds(IDS[:4], 10.0).tolist() == [2, 5, 2, 5]
+    assert [found.there(IDS[:2], t).tolist() for t in (0, 7, 12, 45, 52)] == [
+        [True, False], [True, True], [False, True], [True, True], [False, True],
+    ]  # fmt: skip
+    plain = tmp_path / "plain.csv"
+    plain.write_text("client,speed\n0,3\n1,4\n")
+    assert devices(speeds=str(plain)).speeds(IDS[:3], 0.0).tolist() == [3, 4, 3]
+
+
+def test_slow_devices_go_to_some_classes():
+    run = simulate(clock=ua.Clock(speeds="lognormal:1.0", slow="classes:0"), rounds=0)
+    data, found = run.data.train, run.arrivals.devices
+    share = [float((data.of(k)[1] == 0).float().mean()) for k in range(6)]
+    order = found.speeds(IDS, 0.0)[np.argsort(np.negative(share), kind="stable")]
+    assert (np.diff(order) >= 0).all()
+    assert sorted(order) == sorted(devices(speeds="lognormal:1.0").speeds(IDS, 0.0))
+    large = simulate(clock=ua.Clock(speeds="lognormal:1.0", slow="large"), rounds=0).arrivals.devices
+    assert large.speeds(IDS, 0.0).argmin() == data.sizes.argmax()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"speeds": "normal:1"}, "no CSV file"),
+        ({"speeds": "lognormal"}, "say lognormal:SIGMA"),
+        ({"speeds": [1.0, 0.0]}, "must be a number above 0"),
+        ({"available": 0.0}, "available must be a share"),
+        ({"available": "day:2"}, "available must be a share"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"late": "partial"}, "give cutoff"),
+        ({"late": "never"}, "late"),
+        ({"slow": "rich"}, "slow must be classes:0,1 or large"),
+        ({"speeds": [1.0]}, "speeds has 1 entries"),
+        ({"tiers": 2, "sampled": ua.sampling.BySize(2)}, "tiers and overselect need"),
+        ({"available": 1e-12}, "Nobody is ever there"),
+    ],
+)
+def test_mistakes(settings, why, monkeypatch):
+    monkeypatch.setattr("unalike.run.arrivals.PATIENCE", 10)
+    sampled = {"clients_per_round": settings.pop("sampled")} if "sampled" in settings else {}
+    with refused(why):
+        simulate(clock=ua.Clock(**settings), **sampled)
+
+
+# ---- synchronous rounds
+
+
+def test_a_round_waits_for_the_slowest():
+    bare, run = simulate(), simulate(clock=ua.Clock(speeds=[1, 2, 4, 8, 16, 32], step_seconds=16.0))
+    assert torch.equal(bare.server.w, run.server.w)  # a clock alone changes nothing
+    slowest = [min(2.0**k for k in run.cohort(t)) for t in range(3)]
+    assert np.diff([0.0, *times(run)]).tolist() == [4 * 16 / speed for speed in slowest]
+
+
+def test_every_training_and_every_byte_takes_time():
+    alone, twice = (simulate(m, clock=ua.Clock()) for m in (ua.FedAvg(), ua.Ditto(0.1)))
+    assert times(alone) == [4.0, 8.0, 12.0] and times(twice) == [8.0, 16.0, 24.0]
+    slow = simulate(clock=ua.Clock(upload=10.0, download=20.0))
+    model_bytes = slow.history[0]["bytes_up"] / 4
+    assert times(slow)[0] == pytest.approx(4 + model_bytes / 10 + model_bytes / 20)
+    packed = simulate(clock=ua.Clock(upload=10.0), channel="topk:0.1")
+    assert times(packed)[0] == pytest.approx(4 + packed.history[0]["bytes_up"] / 4 / 10)
+
+
+def test_a_cutoff_leaves_the_late_out():
+    clock = ua.Clock(speeds=[1, 1, 1, 1, 0.1, 0.1], cutoff=5.0)
+    run = simulate(clock=clock, clients_per_round=1.0)
+    fast = simulate(clients_per_round=[[0, 1, 2, 3]])
+    assert torch.equal(run.server.w, fast.server.w)
+    assert times(run) == [5.0, 10.0, 15.0] and [line["lost"] for line in run.history] == [2, 2, 2]
+
+
+def test_late_clients_may_do_partial_work():
+    clock = ua.Clock(speeds=[1, 1, 1, 1, 0.5, 0.1], cutoff=4.0, late="partial")
+    for method in (ua.FedProx(0.1), ua.FedNova()):
+        run = simulate(method, clock=clock, clients_per_round=1.0)
+        work = ua.LocalTraining(steps=[4, 4, 4, 4, 2, 1], batch_size=4, lr=0.1)
+        less = simulate(method, local=work, clients_per_round=[[0, 1, 2, 3, 4]])  # client 5 is late with one step
+        assert torch.equal(run.server.w, less.server.w) and run.history[0]["lost"] == 1
+    whole = simulate(clock=dc.replace(clock, cutoff=1e3), local=LOCAL)
+    assert torch.equal(whole.server.w, simulate(local=LOCAL).server.w)
+
+
+def test_more_are_asked_than_are_waited_for():
+    clock = ua.Clock(speeds=[6, 5, 4, 3, 2, 1], overselect=0.5)
+    run = simulate(clock=clock, clients_per_round=4)  # all six are asked
+    assert torch.equal(run.server.w, simulate(clients_per_round=[[0, 1, 2, 3]]).server.w)
+    assert times(run)[0] == pytest.approx(4 / 3) and run.history[0]["lost"] == 2
+
+
+def test_tiers_are_of_equal_speed():
+    clock = ua.Clock(speeds=[1, 9, 1, 9, 1, 9], tiers=2)
+    run = simulate(clock=clock, clients_per_round=2, rounds=8)
+    cohorts = [{*run.cohort(t).tolist()} for t in range(8)]
+    assert all(cohort <= {0, 2, 4} or cohort <= {1, 3, 5} for cohort in cohorts)
+    assert {min(cohort) % 2 for cohort in cohorts} == {0, 1} and all(len(cohort) == 2 for cohort in cohorts)
+
+
+def test_vanished_clients_do_not_answer():
+    run = simulate(clock=ua.Clock(dropout=0.3), clients_per_round=1.0, rounds=4, seed=1)
+    gone = [run.arrivals.devices.vanishing(IDS, t)[0] for t in range(4)]
+    stayed = [np.flatnonzero(~one).tolist() for one in gone]
+    assert torch.equal(run.server.w, simulate(clients_per_round=stayed, rounds=4, seed=1).server.w)
+    assert sum(line.get("lost", 0) for line in run.history) == np.sum(gone) > 0
+    assert times(run)[-1] <= 16.0
+    last = simulate(clock=ua.Clock(dropout=0.99, cutoff=1.0), rounds=4)  # the server waits for one, however late
+    assert times(last) == [4.0, 8.0, 12.0, 16.0] and all(line["train_loss"] for line in last.history)
+
+
+def test_who_is_away_is_not_drawn():
+    clock = ua.Clock(available=0.6, spell=4.0)
+    run = simulate(clock=clock, clients_per_round=2, rounds=6)
+    now, draws = [0.0, *times(run)], []
+    for t in range(6):
+        run.arrivals.time = now[t]
+        draws.append(run.cohort(t))
+        assert run.arrivals.devices.there(draws[-1], run.arrivals.time).all() and 1 <= len(draws[-1]) <= 2
+    assert len({tuple(ids) for ids in draws}) > 1
+
+
+def test_time_goes_on_when_a_run_does(tmp_path):
+    clock = ua.Clock(speeds="lognormal:1.0", available=0.5, spell=5.0, dropout=0.2)
+    whole = simulate(clock=clock, rounds=5)
+    simulate(clock=clock, rounds=2, folder=tmp_path / "run")
+    resumed = simulate(clock=clock, rounds=5, folder=tmp_path / "run", resume=True)
+    assert times(resumed) == times(whole) and torch.equal(resumed.server.w, whole.server.w)
+
+
+@pytest.mark.parametrize("engine", ["workers", "batched", "loopback"])
+def test_every_engine_has_the_same_time(engine):
+    clock = ua.Clock(speeds="lognormal:1.0", dropout=0.3, cutoff=10.0, late="partial", download=100.0)
+    one, other = (simulate(ua.RFedAvgPlus(0.1), clock=clock, engine=e, local=LOCAL) for e in ("sequential", engine))
+    assert times(one) == times(other) and one.history[-1]["train_loss"] == pytest.approx(
+        other.history[-1]["train_loss"]
+    )
+
+
+def test_files_and_flags_say_the_same():
+    tables = {
+        "data": {"name": "digits", "clients": 6}, "local": {"steps": 2}, "run": {"rounds": 2, "clients_per_round": 3},
+        "clock": {"speeds": "lognormal:1.0", "upload": 1e4},
+    }  # fmt: skip
+    words = (
+        ["speeds", "lognormal:1.0"],
+        ["clock.upload", "1e4"],
+        ["staleness", "constant"],
+        ["asynchronous", "buffer:2"],
+    )
+    said = flags.collect([(name, text) for name, text in words], {**tables, "clock": {}, "model": {}, "method": {}})
+    assert said["clock"] == tables["clock"]
+    assert (said["run"]["staleness"], said["run"]["asynchronous"]) == ("constant", "buffer:2")
+    runs = [config.run(tables), config.run({**said, "run": tables["run"]})]
+    assert times(runs[0]) == times(runs[1]) and runs[0].arrivals.clock == ua.Clock(**tables["clock"])
+    with refused("clock: cutoff must be"):
+        config.run({**tables, "clock": {"cutoff": -1.0}})
+    with refused("Scaffold does not run so"):
+        config.check({**tables, "method": {"name": "scaffold"}, "run": {"rounds": 1, "asynchronous": "buffer:2"}})

@@ -1,0 +1,252 @@
+"""Clients under way in an asynchronous run: who has begun with which version of the model, and when each arrives.
+
+Nothing is computed early: a reply is computed when it arrives, from the message of its version. So a run costs what
+arrives, however many are under way; what is kept are the messages of versions that somebody still works with.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unalike import draws
+from unalike.contract import Call
+from unalike.errors import UnalikeError
+from unalike.run.clock import Devices
+
+KEPT = "_under_way "  # prefix of its names among the server's values of a checkpoint
+TRIES = 16  # draws among all clients before those that are free are counted out
+PATIENCE = 100_000  # looks at a clock by which nobody is there
+
+
+class Piece(NamedTuple):
+    """A client's work: when it ends, its number, who does it, from which version, and whether it is lost."""
+
+    end: float
+    number: int
+    client: int
+    version: int
+    lost: bool
+
+
+class UnderWay:
+    """Those at work, at most `places` of them.
+
+    A client that has answered rests until the server's next version, so that it begins with each version once. first:
+    gives the clients of a version that everybody begins together; listed: these are the only ones that may begin.
+    """
+
+    def __init__(
+        self, devices: Devices, seed: int, places: int, first: Callable[[int], np.ndarray], listed: bool = False
+    ):
+        self.devices, self.seed, self.places, self.first, self.listed = devices, seed, places, first, listed
+        self.time, self.number, self.lost = 0.0, 0, 0
+        self.heap: list[Piece] = []
+        self.busy: set[int] = set()
+        self.resting: set[int] = set()
+        self.calls: dict[int, Call] = {}  # by version
+        self._users: dict[int, int] = {}  # how many work with a version
+        self._seconds: Callable[[np.ndarray], np.ndarray] = lambda ids: np.zeros(len(ids))
+
+    # ---- beginning
+
+    def start(self, call: Call, seconds: Callable[[np.ndarray], np.ndarray]) -> int:
+        """Let free clients begin with a version; return how many. seconds: how long clients take for it."""
+        if call.round in self.calls:
+            raise UnalikeError("cohort.start was called twice in a round: start one function, and wait for arrivals.")
+        self.calls[call.round], self._seconds = call, seconds
+        self.resting.clear()
+        before = self.number
+        self._begin(self._chosen(call.round), call.round)
+        return self.number - before
+
+    def _chosen(self, version: int) -> np.ndarray:
+        if self.heap and not self.listed:
+            return self._drawn(self.places - len(self.heap))
+        ids = self.first(version)
+        free = [client for client in ids.tolist() if client not in self.busy]
+        return np.array(free[: self.places - len(self.heap)], dtype=np.int64)
+
+    def _drawn(self, count: int) -> np.ndarray:
+        """Return so many clients that are free and there, fewer where there are not as many."""
+        if count <= 0:
+            return np.empty(0, dtype=np.int64)
+        rng, found = draws.generator(self.seed, "arrivals", self.number), dict[int, None]()
+        for _ in range(TRIES):
+            some = self._free(rng.integers(self.devices.population, size=2 * count + 8))
+            found |= dict.fromkeys(some.tolist())
+            if len(found) >= count:
+                break
+        else:
+            found |= dict.fromkeys(self._free(rng.permutation(self.devices.population)).tolist())
+        return np.sort(np.array([*found][:count], dtype=np.int64))
+
+    def _free(self, ids: np.ndarray) -> np.ndarray:
+        free = np.array([k not in self.busy and k not in self.resting for k in ids.tolist()], dtype=bool)
+        ids = ids[free]
+        return ids[self.devices.there(ids, self.time)]
+
+    def _begin(self, ids: np.ndarray, version: int) -> None:
+        seconds = self._seconds(ids)
+        lost, share = self.devices.vanishing(ids, version)
+        ends = self.time + np.where(lost, share * seconds, seconds)
+        for end, client, gone in zip(ends.tolist(), ids.tolist(), lost.tolist(), strict=True):
+            heapq.heappush(self.heap, Piece(end, self.number, client, version, gone))
+            self.number += 1
+        self.busy.update(ids.tolist())
+        self._users[version] = self._users.get(version, 0) + len(ids)
+
+    # ---- arriving
+
+    def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
+        """Let time pass until so many have arrived, fewer where no more can; return the calls that they answer, oldest
+        first, with the clients of each in ascending order."""
+        if not self.calls:
+            raise UnalikeError("cohort.arrived was called before cohort.start: nobody is under way.")
+        version, got = max(self.calls), list[Piece]()
+        for _ in range(PATIENCE + count):
+            if len(got) >= count:
+                break
+            if not self.heap or self.heap[0].end > self.time:
+                self._refill(version)
+            if self.heap:
+                piece = self._next()
+                got += [] if piece.lost else [piece]
+            elif self.devices.pause:
+                self.time += self.devices.pause - self.time % self.devices.pause
+            else:
+                break
+        if not got:
+            raise UnalikeError("Nobody arrives: no client is there, or all vanish (clock: available, dropout).")
+        return self._by_version(got)
+
+    def _refill(self, version: int) -> None:
+        """Before time goes on, let others begin in the places of those that have arrived."""
+        if not self.listed and len(self.heap) < self.places:
+            self._begin(self._drawn(self.places - len(self.heap)), version)
+
+    def _next(self) -> Piece:
+        piece = heapq.heappop(self.heap)
+        self.time = max(self.time, piece.end)
+        self._leave(piece)
+        return piece
+
+    def _leave(self, piece: Piece) -> None:
+        self.busy.discard(piece.client)
+        self.resting.add(piece.client)
+        self._users[piece.version] -= 1
+        self.lost += piece.lost
+
+    def _by_version(self, got: Sequence[Piece]) -> list[tuple[Call, np.ndarray]]:
+        versions = sorted({piece.version for piece in got})
+        found = [(v, np.sort([piece.client for piece in got if piece.version == v])) for v in versions]
+        out = [(self.calls[version], ids) for version, ids in found]
+        for version in [v for v, users in self._users.items() if users == 0]:
+            del self.calls[version], self._users[version]
+        return out
+
+    # ---- a checkpoint
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds, by names that no method's state has."""
+        pieces = sorted(self.heap)
+        whole = [[p.number, p.client, p.version, p.lost] for p in pieces]
+        out: dict[str, Any] = {
+            "ends": torch.tensor([p.end for p in pieces], dtype=torch.float64),
+            "pieces": torch.tensor(whole, dtype=torch.int64).reshape(-1, 4),
+            "numbers": [self.time, self.number, self.lost],
+            "versions": [*self.calls],
+            "functions": [str(call.function) for call in self.calls.values()],
+            "names": sorted({name for call in self.calls.values() for name in call.shared}),
+        }
+        out |= {f"message {name}": [c.shared[name] for c in self.calls.values()] for name in out["names"]}
+        return {KEPT + name: value for name, value in out.items()}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        """Take what a checkpoint holds out of the server's values."""
+        kept = {name.removeprefix(KEPT): values.pop(name) for name in [*values] if name.startswith(KEPT)}
+        if not kept:
+            return
+        messages: dict[str, list[Tensor]] = {name: kept[f"message {name}"] for name in kept["names"]}
+        for k, (version, function) in enumerate(zip(kept["versions"], kept["functions"], strict=True)):
+            shared = {name: rows[k] for name, rows in messages.items()}
+            self.calls[version] = Call(function, shared, {}, version, 0)
+        for end, (number, client, version, lost) in zip(kept["ends"].tolist(), kept["pieces"].tolist(), strict=True):
+            self.heap.append(Piece(end, number, client, version, bool(lost)))
+            self.busy.add(client)
+            self._users[version] = self._users.get(version, 0) + 1
+        self.time, self.number, self.lost = float(kept["numbers"][0]), *map(int, kept["numbers"][1:])
+
+
+class Replay(UnderWay):
+    """Arrivals as they are given: of every server step, who arrives with which version."""
+
+    def __init__(self, devices: Devices, steps: Sequence[Sequence[tuple[int, int]]]):
+        super().__init__(devices, 0, 0, lambda version: np.empty(0, dtype=np.int64), listed=True)
+        self.steps = steps
+
+    def start(self, call: Call, seconds: Callable[[np.ndarray], np.ndarray]) -> int:
+        self.calls[call.round] = call
+        return sum(version == call.round for step in self.steps for _, version in step)
+
+    def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
+        now = max(self.calls)
+        self.time += 1.0
+        return self._by_version([Piece(self.time, 0, client, version, False) for client, version in self.steps[now]])
+
+
+class Posting(Protocol):
+    """An engine whose clients are elsewhere and answer when they can (`unalike.engines.flower.Flower`)."""
+
+    def post(self, call: Call, ids: np.ndarray) -> np.ndarray: ...
+    def arrival(self) -> tuple[int, bool] | None: ...
+
+
+class BetweenMachines(UnderWay):
+    """Real clients: when they arrive is theirs to say. After a restart they are asked again for what they were doing,
+    and answer with what they have kept."""
+
+    def __init__(self, *given: Any, engine: Posting):
+        super().__init__(*given)
+        self.engine = engine
+        self._asked = True  # whether those under way have been sent their calls by this process
+
+    def restore(self, values: dict[str, Any]) -> None:
+        super().restore(values)
+        self._asked = not self.heap
+
+    def _chosen(self, version: int) -> np.ndarray:
+        if not self._asked:
+            for call, ids in [(self.calls[v], self._at_work(v)) for v in sorted({p.version for p in self.heap})]:
+                self.engine.post(call, ids)
+            self._asked = True
+        return super()._chosen(version)
+
+    def _at_work(self, version: int) -> np.ndarray:
+        return np.sort([piece.client for piece in self.heap if piece.version == version])
+
+    def _begin(self, ids: np.ndarray, version: int) -> None:
+        if len(ids):
+            ids = self.engine.post(self.calls[version], ids)
+        self._seconds(ids)  # counts bytes
+        super()._begin(ids, version)
+
+    def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
+        version, got = max(self.calls), list[Piece]()
+        while len(got) < count and (found := self.engine.arrival()) is not None:
+            client, of_use = found
+            piece = next(one for one in self.heap if one.client == client)
+            self.heap.remove(piece)
+            heapq.heapify(self.heap)
+            self._leave(piece._replace(lost=not of_use))
+            got += [piece] if of_use else []
+            if len(got) < count:
+                self._refill(version)
+        if not got:
+            raise UnalikeError("No client gave an answer of use; see that they are there, then go on (--resume).")
+        return self._by_version(got)
