@@ -90,6 +90,13 @@ def test_the_example_s_commands(tmp_path, monkeypatch, capsys):
         ("align --table bank --id customer --label bank:default", "--table 'bank' must be two names with '='"),
         ("align --table bank=bank.csv --id customer --label bank:default", "for two parties or more"),
         (f"{'align ' + TABLES} --id bank:customer", "does not say which column it is at shop"),
+        (f"run {TABLES} --test 0.999", "test=0.999 leaves none of 110 rows to learn from"),
+        (f"run {TABLES} --table shop=bank.csv", "--table shop=… is given twice"),
+        (f"run {TABLES} --secure-sum", "secure_sum needs two hosts or more"),
+        (
+            "join localhost:1 --ca bank.csv --key bank.csv --state z --methods sealed",
+            "There is no vertical method 'sealed'",
+        ),
         ("predict nowhere --table bank=bank.csv --id customer", "nowhere holds no vertical run"),
         ("join localhost --ca x --key y --state z", "'localhost' must be HOST:PORT"),
         ("join localhost:1 --ca x --key y --state z", "there is no file x"),
@@ -123,3 +130,35 @@ def test_resume_and_json_from_the_command_line(tmp_path, monkeypatch, capsys):
     first, refused, resumed, uninterrupted = map(json.loads, capsys.readouterr().out.splitlines())
     assert "already holds this run" in refused["error"] and len(first["history"]) == 2
     assert resumed["history"] == uninterrupted["history"] and resumed["sees"][0]["field"] == "rows"
+
+
+def predicted(words, capsys):
+    code = cli.main(["vertical", "predict", "r", *shlex.split(words)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_predictions_from_the_command_line(tmp_path, monkeypatch, capsys):
+    """Capitals count as they did in training; every row needs an id; parts of absent hosts need not be there."""
+    monkeypatch.chdir(tmp_path)
+    bank, shop = bank_and_shop(tmp_path)
+    shop.write_text(shop.read_text().replace("\nc", "\nC"))
+    flags = "--fold-case --epochs 2 --fallback alone --out r"
+    assert cli.main(["--quiet", "vertical", "run", *shlex.split(f"{TABLES} {flags}")]) == 0
+    capsys.readouterr()
+    both = "--table bank=bank.csv --table shop=shop.csv --id customer"
+    code, joint, _ = predicted(both, capsys)
+    for file in (tmp_path / "r" / "shop").iterdir():
+        file.unlink()
+    _, alone, _ = predicted("--table bank=bank.csv --id customer", capsys)
+    assert code == 0 and len(joint.splitlines()) == len(alone.splitlines()) == 121
+    same = sum(a == b for a, b in zip(joint.splitlines(), alone.splitlines(), strict=True))
+    assert same == 11  # the head, and the ten people whom the shop does not know
+    assert predicted(both, capsys)[::2] == (2, "unalike: r/shop has no part of a model.\n")
+    (tmp_path / "r" / "shop" / "epoch-2.share").write_bytes(b"x")
+    assert "r/shop/epoch-2.share cannot be used" in predicted(both, capsys)[2]
+    bank.write_text(bank.read_text() + bank.read_text().splitlines()[1] + "\n")
+    twice = predicted("--table bank=bank.csv --id customer --duplicates drop", capsys)
+    assert twice[0] == 2 and "bank has ids twice (line 2 and line 122): give each row" in twice[2]
+    (tmp_path / "r" / "config.toml").write_text("x = [")
+    assert predicted("--table bank=bank.csv --id customer", capsys)[::2] == (2, "unalike: r holds no vertical run.\n")

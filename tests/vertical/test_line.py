@@ -86,6 +86,39 @@ def test_a_bank_and_a_shop_match_train_and_predict(door, tmp_path):
     assert "shop is done" in door.said
 
 
+def test_a_prediction_with_rows_or_a_host_missing(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    node = shop_node(door, shop)
+    door.join(node)
+    guest = guest_of(door, tmp_path / "run", bank)
+    guest.train(METHOD, dc.replace(HOW, epochs=1, fallback="alone"), 2)
+    share, alone = guest.node.share(1), (tmp_path / "run" / "alone.share").read_bytes()
+    again = guest_of(door, tmp_path / "again", bank, unmatched="mask")
+    with pytest.raises(UnalikeError, match=r"10 of 120 rows are not at every party: missing at shop \(10\)"):
+        again.predict(share, "refuse", None)
+    joint = again.predict(share, "alone", alone).probabilities
+    lonely = guest_of(door, tmp_path / "lonely", bank, unmatched="mask")
+    lonely.hosts = []
+    own = lonely.predict(share, "alone", alone, ["shop"]).probabilities
+    without = ~again.node.matched["shop"].numpy()[np.argsort(again.node.positions.numpy())]
+    assert without.sum() == 10 and (joint[without] == own[without]).all() and (joint[~without] != own[~without]).all()
+    zero = lonely.predict(share, "zero", None, ["shop"]).probabilities[:, 1]
+    x = guest.node.preparation.apply(guest.table.x).double()
+    assert np.abs(zero - torch.sigmoid(x @ guest.node.me.theta + guest.node.me.b)[:, 0].numpy()).max() < 1e-12
+
+
+def test_a_host_is_asked_before_ids_are_compared_and_told_of_the_end(door, tmp_path):
+    bank, shop = bank_and_shop(tmp_path)
+    node = Node(read_table("shop", shop, "customer"), methods=["sealed-logistic"], tell=door.said.append)
+    door.join(node)
+    with pytest.raises(UnalikeError, match=r"^shop takes part in sealed-logistic, not in 'logistic'"), door.listener:
+        guest_of(door, tmp_path / "run", bank).train(METHOD, HOW, 2)
+    door.threads[0].join(20)
+    assert node._side is None and node.positions is None
+    assert "refused: shop takes part in sealed-logistic, not in 'logistic'." in door.said
+    assert "The guest ended the run before it was finished" in str(door.errors[0])
+
+
 def test_a_coordinator_behind_the_real_link(door, tmp_path):
     bank, shop = bank_and_shop(tmp_path)
     node = shop_node(door, shop)

@@ -47,10 +47,10 @@ def test_ids_that_are_there_twice(tmp_path):
     bank, shop = bank_and_shop(tmp_path)
     with open(shop, "a") as file:
         file.write("c020,1.0,2.0\n")
-    with pytest.raises(UnalikeError, match=r"1 ids are twice in .*shop.csv \(line \d+, line 114\)"):
+    with pytest.raises(UnalikeError, match=r"1 id is twice in .*shop.csv \(line \d+, line 114\)"):
         from_tables(bank, shop)
     parties = from_tables(bank, shop, duplicates="drop")
-    assert parties.report.aligned == 109 and "1 ids twice in shop" in str(parties.report)
+    assert parties.report.aligned == 109 and "1 id twice in shop" in str(parties.report)
 
 
 def test_mistakes_of_tables_are_one_line(tmp_path):

@@ -172,6 +172,8 @@ def test_hosts_keep_to_it_whatever_the_guest_asks():
     base = {"kind": "setup", "method": "logistic", "settings": {}, "outputs": 1, "seed": 0, "index": 1, "parties": 3}
     with pytest.raises(UnalikeError, match="takes part only where the guest reads sums over hosts"):
         only.handle({**base, "scale": "none"}, {"train": session.train})
+    with pytest.raises(UnalikeError, match="takes part only where the guest reads sums over hosts"):
+        only.handle({"kind": "agree", "method": "logistic", "settings": {}}, {})
     with pytest.raises(UnalikeError, match="secure sums need two hosts or more"):
         only.handle({**base, "scale": "none", "parties": 2, "secure_sum": True}, {"train": session.train})
     assert "introduction" in only.handle({**base, "scale": "none", "secure_sum": True}, {"train": session.train})[0]

@@ -70,7 +70,7 @@ class Report:
         for party, ids in self.twice.items():
             if ids:
                 places = ", ".join(place for where in ids.values() for place in where)
-                out.append(f"{len(ids)} ids twice in {party} ({places[:120]}): left out")
+                out.append(f"{len(ids)} {'id' if len(ids) == 1 else 'ids'} twice in {party} ({places[:120]}): left out")
         what = {"drop": "rows that all have", "missing": "all of the guest's rows", "mask": "all of the guest's rows"}
         out.append(f"{self.aligned:,} rows are learned from: {what[self.unmatched]}")
         for host in self.matched:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.data.schema import Schema
 from unalike.draws import generator
 from unalike.errors import UnalikeError
 from unalike.vertical.method import Vertical
@@ -103,7 +104,7 @@ def _alone(nodes: Sequence[Node], parties: Parties, method: Vertical, settings: 
         own = node.table.x[node.positions.clamp(min=0)]
         parts.append(torch.where((node.positions >= 0)[:, None], own, torch.nan))
     y = guest.table.y[guest.positions] if guest.table.y is not None else None
-    table = Table(nodes[0].name, [str(k) for k in range(len(parts[0]))], torch.cat(parts, 1), y=y)
+    table = Table(nodes[0].name, [str(k) for k in range(len(parts[0]))], torch.cat(parts, 1), _schema(nodes), y)
     one = Node(table)
     one.role, one.positions = "guest", torch.arange(len(table))
     plain = settings.alone
@@ -112,6 +113,14 @@ def _alone(nodes: Sequence[Node], parties: Parties, method: Vertical, settings: 
     for number in range(1, plain.epochs + 1):
         session.epoch(number)
     return session
+
+
+def _schema(nodes: Sequence[Node]) -> Schema | None:
+    """Return the schema of the parties' columns side by side, so that they are prepared as each prepares its own."""
+    schemas = [node.table.schema for node in nodes if node.table is not None and node.table.schema is not None]
+    if len(schemas) < len(nodes):
+        return None
+    return dc.replace(schemas[0], columns=tuple(column for schema in schemas for column in schema.columns))
 
 
 def _line(name: str, session: Session, needs: str) -> Line:

@@ -27,6 +27,7 @@ from unalike.messages import wire
 from unalike.network import keys
 from unalike.network.audit import Audit
 from unalike.network.link import MAX_MESSAGE
+from unalike.text import listed
 from unalike.vertical.links import Gone, ask
 from unalike.vertical.node import Node, Parts
 
@@ -134,6 +135,8 @@ class Listener:
             if name not in self._roster:
                 raise UnalikeError(f"{name} has no key in clients/: ask for its .pub file.")
         with self._came:
+            if late := [name for name in wanted if name not in self._lines]:
+                self._say(f"waiting up to {patience:g} s for {listed(late)} at port {self.port}")
             while missing := [name for name in wanted if name not in self._lines]:
                 if not self._came.wait(max(0.0, until - time.monotonic())):
                     raise UnalikeError(f"{', '.join(missing)} did not come within {patience:g} s.")
@@ -146,12 +149,21 @@ class Listener:
         if line is not None:
             line.close()
 
-    def done(self) -> None:
-        """Tell every connected party that the run is over, and close the port."""
+    def done(self, finished: bool = True) -> None:
+        """Tell every connected party that the run is over, and whether it was finished; close the port."""
         for name in list(self._lines):
             with contextlib.suppress(UnalikeError):
-                ask(SocketLink(name, self._lines[name], GREETING_SECONDS), "done")
+                ask(SocketLink(name, self._lines[name], GREETING_SECONDS), "done", finished=finished)
         self.close()
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.done(finished=kind is None)
+        else:
+            self.close()  # it was interrupted, and may be started again: parties come again
 
     def close(self) -> None:
         """Close the port and all connections."""
@@ -252,22 +264,25 @@ def attend(
     """Answer the guest until it says that the run is over; reconnect whenever the connection breaks. audit: the log of
     everything that leaves."""
     while True:
-        line = _connected(node.name, address, ca, key, patience)
+        line = _connected(node.name, address, ca, key, patience, say)
         say(f"{node.name} is with the guest")
         try:
-            if _answers(node, line, audit):
-                say(f"{node.name} is done")
-                return
+            finished = _answers(node, line, audit)
         except Unlogged:
             raise
         except (OSError, ConnectionError, UnalikeError) as error:
             say(f"the line broke ({first_line(error)}); connecting again")
+            continue
         finally:
             line.close()
+        if not finished:
+            raise UnalikeError("The guest ended the run before it was finished: see there why, and join again.")
+        say(f"{node.name} is done")
+        return
 
 
 def _answers(node: Node, line: Line, audit: Audit | None) -> bool:
-    """Answer requests on a connection; return whether the run is over."""
+    """Answer requests on a connection until the run is over; return whether it was finished."""
     while True:
         data = line.read()
         answer, request = node.answer(data), _header(data)
@@ -275,7 +290,7 @@ def _answers(node: Node, line: Line, audit: Audit | None) -> bool:
             _note(audit, answer, request, node.alignment)
         line.write(answer)
         if request.get("kind") == "done":
-            return True
+            return request.get("finished") is not False
 
 
 def _header(data: bytes) -> dict[str, Any]:
@@ -295,8 +310,10 @@ def _note(audit: Audit, answer: bytes, request: dict[str, Any], alignment: str) 
         raise Unlogged(str(error)) from None
 
 
-def _connected(name: str, address: tuple[str, int], ca: Path, key: Path, patience: float) -> Line:
-    until = time.monotonic() + patience
+def _connected(
+    name: str, address: tuple[str, int], ca: Path, key: Path, patience: float, say: Callable[[str], None]
+) -> Line:
+    until, first = time.monotonic() + patience, True
     while True:
         try:
             return connect(address, ca, key, name)
@@ -307,6 +324,9 @@ def _connected(name: str, address: tuple[str, int], ca: Path, key: Path, patienc
         except (OSError, ConnectionError) as error:
             if time.monotonic() > until:
                 raise UnalikeError(f"{address[0]}:{address[1]} did not answer: {first_line(error)}.") from None
+            if first:
+                say(f"no guest at {address[0]}:{address[1]} yet; trying for {patience:g} s")
+            first = False
             time.sleep(AGAIN_SECONDS)
 
 

@@ -83,5 +83,6 @@ def answered(link: Link) -> Parts:
     except UnalikeError as error:
         raise UnalikeError(f"{link.name} answered with something else: {error}") from None
     if header.get("kind") == "error":
-        raise UnalikeError(f"{link.name}: {str(header.get('reason'))[:500]}")
+        reason = str(header.get("reason"))[:500]
+        raise UnalikeError(reason if reason.startswith(f"{link.name} ") else f"{link.name}: {reason}")
     return header, tensors

@@ -103,6 +103,7 @@ class Node:
         try:
             return wire.encode(*self.handle(*wire.decode(data)))
         except UnalikeError as error:
+            self._tell(f"refused: {error}")
             return wire.encode({"kind": "error", "reason": str(error)}, {})
         # a fault of ours must not end the party; shown to its owner only, because it may quote data
         except Exception as error:
@@ -113,9 +114,9 @@ class Node:
     def handle(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         """Answer a request."""
         kinds = {
-            "hello": self._hello, "points": self._points, "mask": self._mask, "align": self._align,
-            "setup": self._setup, "call": self._call, "save": self._save, "restore": self._restore,
-            "adopt": self._adopt, "alignment": self._alignment, "introductions": self._introductions,
+            "hello": self._hello, "agree": self._agree, "points": self._points, "mask": self._mask,
+            "align": self._align, "alignment": self._alignment, "setup": self._setup, "adopt": self._adopt,
+            "introductions": self._introductions, "call": self._call, "save": self._save, "restore": self._restore,
             "done": self._done,
         }  # fmt: skip
         kind = header.get("kind")
@@ -131,6 +132,11 @@ class Node:
         columns = self.table.columns if self.table else []
         about = {"name": self.name, "role": self.role, "columns": columns, "rows": len(self.table or ())}
         return {"kind": "hello", **about, "aligned": self.positions is not None}, {}
+
+    def _agree(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
+        """Say, before ids are compared, whether this party takes part in such a run."""
+        self._check_sums(self._agreed(header), header.get("secure_sum") is True)
+        return {"kind": "agreed"}, {}
 
     def _points(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         if self.table is None:
@@ -183,8 +189,9 @@ class Node:
             self.me = Me(self.name, self.role, x, outputs, seed, present, index, parties)
             self.me.training[tensors["train"]] = True
         self.method.start(self.me)
+        introduction = self.ready_for_sums()
         self._tell(f"the guest runs {self.method.name}; this party sends {', '.join(self._sent())}")
-        return {"kind": "ready", "columns": self.me.columns, **self.ready_for_sums()}, {}
+        return {"kind": "ready", "columns": self.me.columns, **introduction}, {}
 
     def _sent(self) -> list[str]:
         """Return what this party sends, in which form, and what it reveals."""
@@ -196,15 +203,19 @@ class Node:
         return [f"{name} ({form}; tells {tells})" for name, (form, tells) in forms.items()]
 
     def ready_for_sums(self) -> dict[str, Any]:
-        """Make fresh masks if the guest reads only sums; refuse the run if it does not and this party requires it."""
+        """Make fresh masks if the guest reads only sums, and return what the other hosts must know of them."""
         assert self.method is not None
         secure, self._masks = self.about.get("secure_sum") is True and self.role == "host", None
-        if self._sums_only and not (secure and sums.summed(self.method)):
-            raise UnalikeError(f"{self.name} takes part only where the guest reads sums over hosts (--secure-sum).")
+        self._check_sums(self.method, secure)
         if not secure:
             return {}
         self._masks = sums.Masks(self.about["parties"] - 1, self._signer)
         return {"introduction": self._masks.introduction()}
+
+    def _check_sums(self, method: Vertical, secure: bool) -> None:
+        """Refuse a run whose guest would see this host's own numbers, where its owner does not want that."""
+        if self._sums_only and not (secure and sums.summed(method)):
+            raise UnalikeError(f"{self.name} takes part only where the guest reads sums over hosts (--secure-sum).")
 
     def _introductions(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> Parts:
         if self._masks is None:
@@ -312,6 +323,7 @@ class Node:
         about = {
             "kind": "share", "party": self.name, "role": self.role, "epoch": epoch, **self.about, "schema": schema,
             "preparation": self.preparation.plain() if self.preparation else None, "columns": self.me.columns,
+            "fold_case": bool(self.table and self.table.fold_case),
         }  # fmt: skip
         return wire.encode(about, kept(self.method, self.me))
 

@@ -117,6 +117,8 @@ def held_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
         raise UnalikeError(f"test must lie in [0, 1); got {share!r}.")
     order = generator(seed, "vertical test").permutation(count)
     kept = np.sort(order[round(share * count) :]), np.sort(order[: round(share * count)])
+    if not len(kept[0]):
+        raise UnalikeError(f"test={share!r} leaves none of {count:,} rows to learn from: take a smaller share.")
     return torch.from_numpy(kept[0]), torch.from_numpy(kept[1])
 
 

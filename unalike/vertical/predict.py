@@ -35,16 +35,20 @@ def predicted(
     ids_by: Mapping[str, str],
     fallback: str,
     alone: bytes | None = None,
+    duplicates: str = "refuse",
+    names: Sequence[str] = (),
 ) -> Any:
-    """Predict the rows of the guest's table; the first share is the guest's."""
-    guest_name, *host_names = shares
+    """Predict the rows of the guest's table; the first share is the guest's. duplicates: ids that are twice at a host:
+    refused, or rows that the host does not have. names: all parties, where the shares of absent ones are not here."""
+    guest_name, *host_names = names or shares
     for name in tables:
-        if name not in shares:
-            raise unknown("party", name, shares)
+        if name not in (guest_name, *host_names):
+            raise unknown("party", name, [guest_name, *host_names])
     if guest_name not in tables:
         raise UnalikeError(f"{guest_name} must be there: it holds the top of the model.")
-    nodes = {name: _node(name, tables[name], shares[name], ids_by.get(name, "")) for name in tables}
+    nodes = {name: _node(name, tables[name], shares[name], ids_by.get(name, ""), duplicates) for name in tables}
     guest = nodes[guest_name]
+    check_every_row(guest)
     matched = {name: _match(guest, nodes.get(name)) for name in host_names}
     away = [name for name in host_names if name not in nodes]
     links = [Direct(nodes.get(name) or Node(None, name)) for name in host_names]
@@ -52,9 +56,16 @@ def predicted(
         node.adopt(shares[node.name])
     if guest.about.get("secure_sum") and not away:
         introduced(links, [nodes[name].ready_for_sums() for name in host_names])
-    columns = {name: read_share(shares[name])[0]["columns"] for name in host_names}
+    columns = {name: read_share(shares[name])[0]["columns"] if name in shares else 0 for name in host_names}
     z = joint(guest, links, columns, matched, away)
     return concluded(guest, z, fallen_back(guest, z, matched, fallback, alone))
+
+
+def check_every_row(guest: Node) -> None:
+    """Refuse to predict a table of which rows were left out: predictions come in the order of its rows."""
+    if guest.table is not None and guest.table.left_out:
+        places = listed([place for where in guest.table.left_out.values() for place in where][:6])
+        raise UnalikeError(f"{guest.name} has ids twice ({places}): give each row to be predicted an id of its own.")
 
 
 def joint(
@@ -132,7 +143,7 @@ class Share:
         return node.table.ids, {name: value.detach().numpy() for name, value in reply.items()}
 
 
-def _node(name: str, source: Any, share: bytes, id: str) -> Node:
+def _node(name: str, source: Any, share: bytes, id: str, duplicates: str = "refuse") -> Node:
     """Return a party with new rows, all of them aligned with themselves."""
     header, _ = read_share(share)
     schema = None if header.get("schema") is None else Schema.from_plain(header["schema"])
@@ -140,7 +151,8 @@ def _node(name: str, source: Any, share: bytes, id: str) -> Node:
         x = torch.as_tensor(np.asarray(source)).double()
         table = Table(name, [str(k) for k in range(len(x))], x.reshape(len(x), -1))
     else:
-        table = read_table(name, source, id, schema=schema)
+        folded = header.get("fold_case") is True
+        table = read_table(name, source, id, None, (), folded, duplicates, schema)
     node = Node(table, name)
     node.positions = torch.arange(len(table))
     return node

@@ -374,7 +374,7 @@ def begun(folder: Path | None, method: Vertical, settings: Settings, names: Sequ
         if old != new:
             differs = sorted(old ^ new)[0]
             raise UnalikeError(f"{folder} holds another run ({differs}): choose another folder.")
-        if not resume:
+        if not resume and (folder / names[0]).exists():
             raise UnalikeError(
                 f"{folder} already holds this run: continue with resume=True (--resume), or choose another."
             )

@@ -14,11 +14,11 @@ from unalike.errors import UnalikeError
 from unalike.vertical.align import Report, align, greet, overlapping
 from unalike.vertical.facts import write_facts
 from unalike.vertical.line import Listener
-from unalike.vertical.links import Gone, Link, ask, introduced
-from unalike.vertical.method import Vertical
+from unalike.vertical.links import Direct, Gone, Link, ask, introduced
+from unalike.vertical.method import Vertical, settings_of
 from unalike.vertical.node import Node
 from unalike.vertical.parties import COORDINATOR, held_out
-from unalike.vertical.predict import concluded, fallen_back, joint
+from unalike.vertical.predict import check_every_row, concluded, fallen_back, joint
 from unalike.vertical.run import Session, Settings, begun, keep_alone, read_history, trained_alone, write_history
 from unalike.vertical.tables import Table, identifying
 
@@ -44,9 +44,14 @@ class Guest:
         self.report = Report(self.table.name, {self.table.name: len(self.table)}, unmatched=self.unmatched)
         self.uses: dict[str, list[str]] = {}
 
-    def meet(self, coordinated: bool = False, kept: bool = True) -> tuple[list[Link], Link | None]:
-        """Wait for all parties, and match people unless that was done before; kept: keep the alignment, for a run that
-        may be resumed."""
+    def meet(
+        self, method: Vertical | None = None, secure_sum: bool = False, kept: bool = True
+    ) -> tuple[list[Link], Link | None]:
+        """Wait for all parties, ask them whether they take part, and match people unless that was done before.
+
+        kept: keep the alignment, for a run that may be resumed.
+        """
+        coordinated = method is not None and method.coordinated
         names = [*self.hosts, *([COORDINATOR] if coordinated else [])]
         links: list[Link] = list(self.listener.links(names, self.patience))
         third = links.pop() if coordinated else None
@@ -58,6 +63,8 @@ class Guest:
             if about.role != "host":
                 raise UnalikeError(f"{link.name} came without a table.")
             columns[link.name], self.report.rows[link.name] = about.columns, about.rows
+            if method is not None:
+                ask(link, "agree", method=method.name, settings=settings_of(method), secure_sum=secure_sum)
         self.report.shared = {n: [c for c in names if c in self.table.columns] for n, names in columns.items()}
         self.report.identified = {
             n: identifying(self.table, shared) for n, shared in self.report.shared.items() if shared
@@ -108,7 +115,7 @@ class Guest:
                 history[:] = read_history(self.folder)
 
     def _session(self, method: Vertical, settings: Settings, classes: int | None) -> Session:
-        links, third = self.meet(method.coordinated)
+        links, third = self.meet(method, settings.secure_sum)
         assert self.node.positions is not None
         train, test = held_out(len(self.node.positions), self.test, settings.seed)
         session = Session(
@@ -118,17 +125,26 @@ class Guest:
         session.set_up()
         return session
 
-    def predict(self, share: bytes, fallback: str, alone: bytes | None) -> Any:
-        """Predict all rows of the table with the connected hosts, by the parts that every party has kept."""
+    def predict(self, share: bytes, fallback: str, alone: bytes | None, trained: Sequence[str] = ()) -> Any:
+        """Predict all rows of the table with the connected hosts, by the parts that every party has kept.
+
+        trained: all hosts of the training, if some are not connected.
+        """
+        check_every_row(self.node)
         links, _ = self.meet(kept=False)
         answers = [ask(link, "adopt")[0] for link in links]
         columns = {link.name: int(header.get("columns") or 0) for link, header in zip(links, answers, strict=True)}
         self.node.adopt(share)
-        if self.node.about.get("secure_sum"):
+        if self.node.about.get("secure_sum") and len(links) == self.node.about["parties"] - 1:
             introduced(links, answers)
         assert self.node.me is not None
-        z = joint(self.node, links, columns, self.node.matched, [])
-        outputs = fallen_back(self.node, z, self.node.matched, fallback, alone)
+        there = {link.name: link for link in links}
+        away = [name for name in trained if name not in there]
+        none = torch.zeros(len(self.node.me.x), dtype=torch.bool)
+        every = {name: there.get(name) or Direct(Node(None, name)) for name in trained or there}
+        matched = {name: self.node.matched.get(name, none) for name in every}
+        z = joint(self.node, [*every.values()], dict.fromkeys(every, 0) | columns, matched, away)
+        outputs = fallen_back(self.node, z, matched, fallback, alone)
         back = torch.empty_like(outputs)
         assert self.node.positions is not None
         back[self.node.positions] = outputs

@@ -36,6 +36,7 @@ class Table:
     schema: Schema | None = None
     y: Tensor | None = None
     left_out: dict[str, list[str]] = dc.field(default_factory=dict)
+    fold_case: bool = False  # whether ids are compared without their capitals
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -106,12 +107,16 @@ def read_table(
     if twice and duplicates == "refuse":
         lines = ", ".join(place for where in places.values() for place in where)
         raise UnalikeError(
-            f"{len(twice)} ids are twice in {raw.what} ({lines[:200]}): mend it, or leave them out with "
-            "duplicates='drop' (--duplicates drop)."
+            f"{_times(len(twice))} in {raw.what} ({lines[:200]}): mend it, or leave them out with duplicates='drop' "
+            "(--duplicates drop)."
         )
     kept = [k for k, one in enumerate(ids) if one not in twice]
     chosen = None if y is None else y[kept]
-    return Table(name, [ids[k] for k in kept], x[kept], schema, chosen, places)
+    return Table(name, [ids[k] for k in kept], x[kept], schema, chosen, places, fold_case)
+
+
+def _times(count: int) -> str:
+    return "1 id is twice" if count == 1 else f"{count:,} ids are twice"
 
 
 def prepared(x: Tensor, train: Tensor, schema: Schema | None, scale: str) -> tuple[Tensor, Preparation | None]:

@@ -28,11 +28,9 @@ def serve(args: argparse.Namespace) -> int:
         read, given.listener(args), args.host, Path(args.out), args.wait, args.unmatched, args.overlap, args.test,
         args.scale, lambda text: given.say(args, text),
     )  # fmt: skip
-    try:
+    with guest.listener:
         classes = None if read.label_names is None else len(read.label_names)
         session = guest.train(method, vertical.Settings(**given.settings(args)), classes, args.resume)
-    finally:
-        guest.listener.done()
     text = "\n".join([str(guest.report), "", "who sees what", vertical.sight_text(session.sees), *given.kept(args)])
     return show.answer(args, {"sees": [dc.asdict(s) for s in session.sees], "matched": guest.report.matched}, text)
 
@@ -91,20 +89,15 @@ def predicted(args: argparse.Namespace, folder: Path) -> Any:
     from unalike.vertical.serve import Guest
 
     (name, table), (names, fallback) = given.one(args), given.of_run(folder)
+    strange = [host for host in args.host if host not in names[1:]]
+    if strange:
+        raise unknown("host of this run", strange[0], names[1:])
     share = given.share(folder / names[0])
-    read = given.read(args, name, table, None, Schema.from_plain(read_share(share)[0]["schema"]))
-    unmatched = "drop" if fallback == "refuse" else "mask"
+    header = read_share(share)[0]
+    args.fold_case = args.fold_case or header.get("fold_case") is True
+    read = given.read(args, name, table, None, Schema.from_plain(header["schema"]))
     guest = Guest(
-        read,
-        given.listener(args),
-        args.host,
-        folder,
-        args.wait,
-        unmatched,
-        overlap="both",
-        say=lambda text: given.say(args, text),
+        read, given.listener(args), args.host, folder, args.wait, "mask", "both", say=lambda text: given.say(args, text)
     )
-    try:
-        return guest.predict(share, fallback, given.alone(folder))
-    finally:
-        guest.listener.done()
+    with guest.listener:
+        return guest.predict(share, fallback, given.alone(folder), names[1:])

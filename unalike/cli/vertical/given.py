@@ -15,7 +15,7 @@ def parties(args: argparse.Namespace) -> Any:
     """Return the parties of all tables, aligned."""
     from unalike.vertical import Parties
 
-    tables = dict(map(named, args.table))
+    tables = tables_of(args)
     if len(tables) < 2:
         raise UnalikeError("unalike vertical: give --table PARTY=FILE for two parties or more.")
     drop: dict[str, list[str]] = {}
@@ -27,6 +27,15 @@ def parties(args: argparse.Namespace) -> Any:
         overlap=args.overlap, test=args.test, seed=getattr(args, "seed", None) or 0,
         scale=getattr(args, "scale", "standard"),
     )  # fmt: skip
+
+
+def tables_of(args: argparse.Namespace) -> dict[str, str]:
+    """Return the tables of `--table PARTY=FILE`, each party's own."""
+    pairs = list(map(named, args.table))
+    for k, (name, _) in enumerate(pairs):
+        if name in dict(pairs[:k]):
+            raise UnalikeError(f"unalike vertical: --table {name}=… is given twice: each party has one table.")
+    return dict(pairs)
 
 
 def read(args: argparse.Namespace, name: str, table: str, column: str | None, schema: Any = None) -> Any:
@@ -113,21 +122,26 @@ def of_run(folder: Path) -> tuple[list[str], str]:
     """Return the parties of a run, and how it treats rows that a host does not have."""
     import tomllib
 
-    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     try:
+        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
         return list(config["vertical"]["parties"]), str(config["run"]["fallback"])
-    except KeyError:
+    except (KeyError, TypeError, ValueError):
         raise UnalikeError(f"{folder} holds no vertical run.") from None
 
 
 def share(folder: Path) -> bytes:
     """Return a party's latest part of a model."""
-    from unalike.vertical.node import epoch_of
+    from unalike.vertical.node import epoch_of, read_share
 
     files = [file for file in folder.glob("epoch-*.share") if epoch_of(file) is not None]
     if not files:
         raise UnalikeError(f"{folder} has no part of a model.")
-    return max(files, key=lambda file: epoch_of(file) or 0).read_bytes()
+    latest = max(files, key=lambda file: epoch_of(file) or 0)
+    try:
+        read_share(latest.read_bytes())
+    except UnalikeError as error:
+        raise UnalikeError(f"{latest} cannot be used: {error}") from None
+    return latest.read_bytes()
 
 
 def alone(folder: Path) -> bytes | None:

@@ -54,14 +54,10 @@ def _here(args: argparse.Namespace, folder: Path) -> Any:
     from unalike.vertical.predict import predicted as by_shares
 
     names, fallback = given.of_run(folder)
-    tables = dict(map(given.named, args.table))
-    return by_shares(
-        {name: given.share(folder / name) for name in names},
-        tables,
-        given.ids(args, tables),
-        fallback,
-        given.alone(folder),
-    )
+    tables = given.tables_of(args)
+    shares = {name: given.share(folder / name) for name in names if name in tables or name == names[0]}
+    ids = given.ids(args, tables)
+    return by_shares(shares, tables, ids, fallback, given.alone(folder), args.duplicates, names)
 
 
 def _line(line: dict[str, Any]) -> str:
