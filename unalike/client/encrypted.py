@@ -133,15 +133,15 @@ class EncryptedClient(HidingClient):
         }
 
     def _sums_of(self, answered: Answered, parts: Parts, came: list[int]) -> dict[int, np.ndarray]:
-        """Return the sums in the ciphertexts, without their tags; refuse what is not the sum of those who came."""
-        clients, sums = len(answered.present), dict[int, np.ndarray]()
+        """Return the sums in the ciphertexts, without their tags; refuse what is not the sum of those who came.
+
+        All refusals are alike: a server that changes ciphertexts must not learn from them what is inside."""
         self._wrong += 1
-        for bits, some in grouped(answered.slots, clients).items():
-            vector = Vector(sum(slot.count for slot in some), bits - ring.carry_bits(clients), clients)
-            ciphers = self.opener.read(_octets(parts, f"{MASKED}{bits}"), vector)
-            sums[bits] = self.opener.opened(ciphers, vector, len(came))
-        codes = _by_slot(answered.slots, clients, sums)
-        found = [int(codes[f"{TAG}{place}"]) % tags.PRIME for place in range(tags.COUNT)]
+        try:
+            sums, codes = self._opened(answered, parts, len(came))
+        except UnalikeError:
+            codes = {}
+        found = [int(codes[f"{TAG}{place}"]) % tags.PRIME for place in range(tags.COUNT)] if codes else None
         if found != tags.of_sum(self.key.secret, answered.label, came, _tagged(answered.slots, codes)):
             raise UnalikeError(
                 f"What the server wants opened is not the sum of the replies of {len(came)} clients to what this "
@@ -151,6 +151,15 @@ class EncryptedClient(HidingClient):
         for place in range(tags.COUNT):
             codes[f"{TAG}{place}"].zero_()  # views of the sums
         return sums
+
+    def _opened(self, answered: Answered, parts: Parts, summed: int) -> tuple[dict[int, np.ndarray], dict[str, Tensor]]:
+        """Return what is in the ciphertexts, by modulus and by slot."""
+        clients, sums = len(answered.present), dict[int, np.ndarray]()
+        for bits, some in grouped(answered.slots, clients).items():
+            vector = Vector(sum(slot.count for slot in some), bits - ring.carry_bits(clients), clients)
+            ciphers = self.opener.read(_octets(parts, f"{MASKED}{bits}"), vector)
+            sums[bits] = self.opener.opened(ciphers, vector, summed)
+        return sums, _by_slot(answered.slots, clients, sums)
 
 
 def hiding_client(
@@ -187,7 +196,8 @@ def _about(name: bytes, present: Sequence[int], slots: Sequence[Slot]) -> bytes:
 
 def _tagged(slots: Sequence[Slot], codes: Mapping[str, Tensor]) -> list[np.ndarray]:
     """Return the codes that tags are made of: all but the tags."""
-    return [codes[slot.name].reshape(-1).cpu().numpy() for slot in slots if not slot.name.startswith(TAG)]
+    names = [slot.name for slot in slots if not slot.name.startswith(TAG)]
+    return [codes[name].reshape(-1).cpu().numpy() for name in names if name in codes]
 
 
 def _by_slot(slots: Sequence[Slot], clients: int, sums: Mapping[int, np.ndarray]) -> dict[str, Tensor]:
