@@ -33,10 +33,22 @@ def test_the_shortest_prediction_wins(monkeypatch):
     name, seconds = one.choose("batched", 30, 3000, 10, compiler=True)
     assert name == "batched"
     assert seconds == pytest.approx(
-        {"sequential": 6.0, "workers": 3.0, "batched": 0.36, "batched, compiled": 20 + 10 * (0.15 * 0.03 + 0.006)}
+        {"sequential": 6.0, "workers": 3.0, "batched": 0.36, "batched, compiled": 10 + 10 * (0.15 * 0.03 + 0.006)}
     )
     assert one.choose("batched", 30, 3000, 10_000, compiler=True)[0] == "batched, compiled"
     assert one.choose("batched", 30, 3000, 10_000, compiler=False)[0] == "batched"
+
+
+def test_the_time_of_compiling_is_measured_and_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch, "compile", lambda f, **k: f)
+    found(monkeypatch, Costs(1.0, 1.0, 1.0, 0.0))  # a step of a stack is slow: compiling pays
+    one = type("One", (ua.Callback,), {"on_round": lambda self, run, line: True})()  # ends after the first round
+    run = testing.run(ua.FedAvg(), "linear", callbacks=[one], **LONG)
+    assert run.reason.startswith("batched: batched, compiled") and 0 < run.engine.compiling_seconds < 10
+    (kept,) = json.loads((tmp_path / "cache/step-costs.json").read_text()).values()
+    assert kept["compiling"] == run.engine.compiling_seconds != costs.COMPILING
+    slow = Costs(2e-4, 2e-4, 1e-3, 2e-6, compiling=100.0)
+    assert slow.choose("batched", 30, 3000, 10, compiler=True)[1]["batched, compiled"] > 100
 
 
 def test_one_long_client_makes_a_stack_slow(monkeypatch):

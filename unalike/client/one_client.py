@@ -35,7 +35,6 @@ from unalike.client.samples import Chosen, row_values
 from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Outputs, Request, Train
 from unalike.contract.requests import PUBLIC, Measure
 from unalike.errors import EngineRefused, UnalikeError, did_you_mean, first_line
-from unalike.nn.numerics import keep_memory
 from unalike.nn.task import BoundModule, FunctionalModule
 from unalike.training import LocalTraining, Order, Slots, augment, to_device, update
 
@@ -91,8 +90,6 @@ class OneClient:
 
     def __init__(self, job: Job):
         self.job = job
-        if job.task.device.type == "cpu":
-            keep_memory()
         self.bound: BoundModule = job.task.live()
         self._functional: FunctionalModule | None = None
         self._refused = False

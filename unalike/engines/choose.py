@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ def choose_engine(
     runs = 1 if member is None else member.runs
     engine, reason = _choose(name, job, cohort * runs, options, rounds, taken)
     engine.planned = rounds
+    if isinstance(engine, Batched) and engine.compile and job.task.device.type == "cpu":
+        engine.after_compiling = functools.partial(costs.keep_compiling, job)
     return (engine if member is None else member.wrap(engine)), reason
 
 

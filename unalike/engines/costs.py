@@ -43,8 +43,8 @@ WIDE = 8
 PATIENCE = 0.02
 # another engine is chosen only if its time is below this share of the usual one's: a busy machine misleads
 CLEARLY = 0.75
-# seconds to compile a step in its few widths (two cores: 6 to 16)
-COMPILING = 20.0
+# seconds to compile a step, until that has been measured (two cores: 3 to 16)
+COMPILING = 10.0
 # the share of a step's fixed cost that remains when compiled (measured: a tenth)
 COMPILED = 0.15
 # runs with fewer steps are not worth a measurement
@@ -54,12 +54,13 @@ FEW = 2000
 @dc.dataclass(frozen=True)
 class Costs:
     """Seconds per step: of one client alone; of one client while every core has one; of a stack: fixed, and per
-    client."""
+    client. And the seconds that compiling such a step takes."""
 
     single: float
     crowd: float
     stack: float
     each: float
+    compiling: float = COMPILING
 
     def choose(
         self, usual: str, longest: float, total: float, rounds: int, compiler: bool
@@ -73,7 +74,7 @@ class Costs:
         }
         if compiler:
             compiled = COMPILED * longest * self.stack + total * self.each
-            seconds["batched, compiled"] = compiled + COMPILING / max(1, rounds)
+            seconds["batched, compiled"] = compiled + self.compiling / max(1, rounds)
         best = min(seconds, key=lambda name: seconds[name])
         name = best if seconds[best] < CLEARLY * seconds[usual] else usual
         return name, {name: s * rounds for name, s in seconds.items()}
@@ -110,6 +111,15 @@ def measured(job: Job) -> Costs:
         if not busy:
             _write(file, {k: dc.asdict(v) for k, v in known.items()})
     return known[key]
+
+
+def keep_compiling(job: Job, seconds: float) -> None:
+    """Keep how long compiling this work took, for the next choice."""
+    key, file = _key(job), cache() / "step-costs.json"
+    known = _known(str(file))
+    if key in known and not _busy():
+        known[key] = dc.replace(known[key], compiling=seconds)
+        _write(file, {k: dc.asdict(v) for k, v in known.items()})
 
 
 def _busy() -> bool:

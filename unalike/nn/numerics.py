@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -56,7 +56,8 @@ def numerics(precision: str, deterministic: bool) -> Iterator[None]:
     if deterministic:
         torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with kept_memory():
+            yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, conv
         torch.backends.cudnn.benchmark = search
@@ -77,13 +78,40 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@functools.cache
-def keep_memory() -> None:
-    """Tell glibc to keep freed memory for the rest of this process: a step frees and requests the same blocks again,
-    and fresh pages cost more than the arithmetic of a small recurrent step (measured: 14 ms to 10 on a CPU)."""
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's names: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+KEEPING = {MMAP_THRESHOLD: 1 << 30, TRIM_THRESHOLD: 1 << 29}
+# glibc adjusts them by itself until somebody sets them; this is where it ends in a program that uses large blocks
+USUAL = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20}
+
+
+class _Keeping:
+    """How many ask glibc to keep freed memory."""
+
+    lock, count = threading.Lock(), 0
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Let glibc keep freed memory for a while: a step frees and requests the same blocks again, and fresh pages
+    cost more than the arithmetic of a small recurrent step (measured: 14 ms to 10 on a CPU)."""
+    _keep(1)
+    try:
+        yield
+    finally:
+        _keep(-1)
+
+
+def _keep(change: int) -> None:
+    with _Keeping.lock:
+        _Keeping.count += change
+        if _Keeping.count == max(0, change):  # the first one comes, or the last one goes
+            _set_malloc(KEEPING if change > 0 else USUAL)
+
+
+def _set_malloc(values: dict[int, int]) -> None:
     if sys.platform != "linux":
         return
     with suppress(AttributeError, OSError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        mallopt(-1, 1 << 29)  # M_TRIM_THRESHOLD
+        for name, value in values.items():
+            mallopt(name, value)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unalike.engines.batched.graphs import compiler_switches
 from unalike.errors import first_line
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Compilation:
         sys.setswitchinterval(SWITCH)
         try:
             compiled = step.again(pure)
-            with torch.no_grad(), _own_stream(course.offset.device):
+            with torch.no_grad(), compiler_switches(), _own_stream(course.offset.device):
                 compiled.warm(moving, course)
             self.step = compiled
         except Cancelled:

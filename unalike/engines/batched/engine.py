@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
 from unalike.engines.batched.beside import WORTH, Compilation, Pace
 from unalike.engines.batched.captured import Exchanges
-from unalike.engines.batched.graphs import capturing
+from unalike.engines.batched.graphs import capturing, compiler_switches
 from unalike.engines.batched.stack import Stack
 from unalike.engines.batched.step import Course, Step, StepKind
 from unalike.engines.engine import Engine
@@ -29,6 +29,8 @@ from unalike.nn.task import FunctionalModule
 
 class Batched(Engine):
     name = "batched"
+    after_compiling: Callable[[float], None] | None = None  # is told at the end how long compiling took
+    _limited = False  # whether this process's share of the GPU's memory is a budget's
 
     def __init__(
         self,
@@ -95,7 +97,18 @@ class Batched(Engine):
                     step.notes.append(f"the steps were not compiled: {step.beside.error}")
                 step.early, step.beside = False, None
 
+    @property
+    def compiling_seconds(self) -> float:
+        """Return the seconds that rounds have waited for the compiler."""
+        return sum(step.compiling_seconds for step in self.steps_made)
+
     def close(self) -> None:
+        if self.after_compiling is not None and self.compiling_seconds:
+            self.after_compiling(self.compiling_seconds)
+            self.after_compiling = None
+        if self._limited:
+            torch.cuda.set_per_process_memory_fraction(1.0, self.job.task.device)
+            self._limited = False
         for step in self.steps_made:
             if step.beside is not None:
                 step.beside.cancel()
@@ -125,6 +138,7 @@ class Batched(Engine):
             total = torch.cuda.get_device_properties(task.device).total_memory
             held = torch.cuda.memory_reserved(task.device)
             torch.cuda.set_per_process_memory_fraction(min(1.0, (held + budget) / total), task.device)
+            self._limited = True
         most = (budget or free) // (each := self._bytes_each())
         if most < 1:
             raise UnalikeError(
@@ -164,7 +178,9 @@ class Batched(Engine):
         self.pace.rounds = self.planned
         self.pace.begin(call.round)
         self._change_over()
-        with one_thread() if self.job.task.device.type == "cpu" else nullcontext():
+        compiles = self.compile and (not self.early or any(not step.early for step in self.steps_made))
+        switches = compiler_switches() if compiles else nullcontext()
+        with one_thread() if self.job.task.device.type == "cpu" else nullcontext(), switches:
             yield from self._chunks(call, ids)
 
     def _chunks(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class StaticBuffers:
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
         self.total = torch.zeros(c, dtype=step.task.dtype, device=device)
         self._parts: dict[int, tuple[Any, ...]] = {}
+        self._warmed: set[int] = set()  # widths whose step is compiled
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if step.mode == "graph" else None
         if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
@@ -103,6 +105,11 @@ class StaticBuffers:
         """Make `count` steps; on CUDA several per replay, which costs a small model less than starting each."""
         if self._pool is None:
             plain = self.step.moved is None and not self.step.pure.keyed and not self.step.asked
+            if width not in self._warmed and not self.step.early:
+                began = time.perf_counter()
+                self.warm(width)
+                self.step.compiling_seconds += time.perf_counter() - began
+            self._warmed.add(width)
             with quiet():
                 for several in (UNROLLED, 1) if plain and count >= MANY else (1,):
                     for _ in range(count // several):
@@ -114,7 +121,8 @@ class StaticBuffers:
                 for _ in range(count):
                     self._body(width)
             return
-        for several in SEVERAL:
+        # what is soon replaced need not be captured in many forms
+        for several in SEVERAL[-3:] if self.step.early else SEVERAL:
             while count >= several:
                 if (width, several) not in self._graphs:
                     self._capture(width, several)
@@ -125,6 +133,7 @@ class StaticBuffers:
         """Take two steps, for which the compiler makes what is not there yet, and leave every value as it was."""
         with self._unchanged(), quiet():
             self._two(width)
+        self._warmed.add(width)
 
     def _two(self, width: int) -> None:
         for _ in range(2):
@@ -204,6 +213,14 @@ def quiet() -> Iterator[None]:
             _filters.inside -= 1
             if not _filters.inside:
                 _filters.before.__exit__(None, None, None)
+
+
+def compiler_switches() -> AbstractContextManager[Any]:
+    """Return the context in which steps are compiled: dynamo's switches as they need them, then put back."""
+    config = torch._dynamo.config
+    limit = max(64, getattr(config, "recompile_limit", 8))
+    # the recurrent layers of `fast` are one operation each
+    return config.patch(recompile_limit=limit, allow_rnn=True)  # type: ignore[no-any-return]
 
 
 class _filters:

@@ -122,15 +122,13 @@ class Step:
     ):
         self.task, self.pure, self.kind, self.width = task, pure, kind, width
         self.early = early
+        self.compiling_seconds = 0.0  # that rounds have waited for the compiler
         self.beside: Compilation | None = None
         self.args = dict(kind.args)
         self.moved = None if kind.local.augment is None else augment.parse(kind.local.augment)
         self.notes: list[str] = []
         self.mode = "eager" if not compile else "graph" if task.device.type == "cuda" else "compiled"
         if compile:
-            limit = getattr(torch._dynamo.config, "recompile_limit", 8)
-            torch._dynamo.config.recompile_limit = max(64, limit)
-            torch._dynamo.config.allow_rnn = True  # the LSTM of `fast` is one operation a layer
             with quiet():
                 made = self._step, self._step_at, self._steps_at
                 parts: list[Any] = [part if early else torch.compile(part, dynamic=False) for part in made]
