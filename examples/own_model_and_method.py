@@ -40,7 +40,7 @@ class Gentle(ua.Method):
 
 
 def sure(output: Tensor, y: Tensor) -> Tensor:
-    """The probability of the right class, one value a sample."""
+    """The probability of the right class, one value per sample."""
     return torch.softmax(output, -1).gather(-1, y[..., None])[..., 0]
 
 

@@ -48,7 +48,7 @@ ARGUMENTS = {
     "model for other data": ({"module": nn.Linear(4, 3)}, r"does not accept the data: a batch of shape \[2, 5\]"),
     "too few outputs": ({"module": nn.Linear(5, 2)}, "run to 2 and the model has 2 outputs: it needs at least 3"),
     "nothing to train": ({"module": nn.Tanh()}, "The model has no trainable weights"),
-    "mean loss": ({"loss": nn.functional.cross_entropy}, "one value a sample"),
+    "mean loss": ({"loss": nn.functional.cross_entropy}, "one value per sample"),
 }  # fmt: skip
 
 

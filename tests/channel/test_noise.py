@@ -116,7 +116,7 @@ def test_a_new_tree_begins_after_its_leaves():
 
 def test_a_tree_has_one_exchange_a_round():
     channel = channel_of("clip:1.0,tree-noise:2.0:2", 2)
-    with pytest.raises(UnalikeError, match="one exchange a round"):
+    with pytest.raises(UnalikeError, match="one exchange per round"):
         exchanged(channel, torch.zeros(2, 2, dtype=torch.float64), 2.0, when=(0, 1))
 
 

@@ -254,13 +254,13 @@ def test_a_method_shows_what_it_reads_what_the_server_sees_and_its_bytes(capsys)
     assert "leaves the client its change of the model and the change of its control variate (the server reads" in out
     assert "reads sums of delta, control" in out
     assert "the server sees every message" in out
-    assert "down 2 vectors of the model's size, 4 bytes a parameter each" in out
+    assert "down 2 vectors of the model's size, 4 bytes per parameter each" in out
     assert do(capsys, "list scaffold")[1] == do(capsys, "list method scaffold")[1]
 
 
 @pytest.mark.parametrize("name", ["feddf", "oneshot"])
 def test_bytes_are_counted_without_hundreds_of_steps(name, monkeypatch):
-    """By default FedDF's server makes 500 steps a round and a client of OneShot 300 passes."""
+    """By default FedDF's server makes 500 steps per round and a client of OneShot 300 passes."""
     steps, update = [], one_client.update
     monkeypatch.setattr(one_client, "update", lambda *a, **k: steps.append(1) or update(*a, **k))
     list_.method_facts(name)
@@ -269,7 +269,7 @@ def test_bytes_are_counted_without_hundreds_of_steps(name, monkeypatch):
 
 def test_dry_run_trains_and_writes_nothing(here, capsys):
     code, out, _ = do(capsys, "run run.toml --dry-run --folder never")
-    assert code == 0 and "participants: 4 a round" in out and "rounds = 3" in out
+    assert code == 0 and "participants: 4 per round" in out and "rounds = 3" in out
     assert not Path("never").exists()
 
 
@@ -401,8 +401,8 @@ MISTAKES = [
      "is a model."),
     ("run run.toml --model own.py:build --widht 3", "unalike run: there is no setting --widht here. Did you mean "
      "'--width'?"),
-    ("run run.toml --loss own.py:scalar", "unalike: The loss must give one value a sample, [2]; it gave shape []: use "
-     "reduction='none'."),
+    ("run run.toml --loss own.py:scalar", "unalike: The loss must give one value per sample, [2]; it gave shape []: "
+     "use reduction='none'."),
     ("run run.toml --method own.py:build", "unalike: 'own.py:build' is not a method: it must be a class made from "
      "unalike.Method."),
     ("local-federation 8 run.toml --data digits --partition iid|stream:5 --dry-run", "unalike: 'stream:5' makes data "

@@ -128,7 +128,7 @@ def test_mistakes(here, capsys):
 
 def test_describe(here, capsys):
     code, out, _ = do(capsys, "data describe digits --partition shards:1 --clients 10 --seed 3")
-    assert code == 0 and "samples a client  143 to 144, median 144" in out and "classes           10" in out
+    assert code == 0 and "samples per client  143 to 144, median 144" in out and "classes             10" in out
     rows = [line for line in out.splitlines() if line.endswith((" 143", " 144"))][1:]
     assert len(rows) == 10 and all("█" in row for row in rows)  # sorted by label and cut: mostly one class each
     code, out, _ = do(capsys, "data describe digits --partition iid:true --clients 200 --json")
@@ -236,7 +236,7 @@ def test_describe_a_number_to_predict(raw, capsys):
     assert found["target"] == [{"least": 0.25, "mean": 0.875, "most": 1.5}, {"least": 1, "mean": 1, "most": 1}]
     code, out, _ = do(capsys, line)
     assert code == 0 and ["north", "2", "0.25", "0.875", "1.5"] in [line.split() for line in out.splitlines()]
-    assert "classes           none: a number to predict" in out
+    assert "classes             none: a number to predict" in out
     code, out, _ = do(capsys, "data describe --table raw.csv --label ill --drop id --clients 3 --partition iid --json")
     assert json.loads(out)["clients"] == 3  # a table without clients
 

@@ -206,7 +206,7 @@ def test_partition_text_refuses(text, pieces):
     [
         ("iid", 4, ["each of 5 clients 1 or more of 4 samples", "at most 4 clients"]),
         ("dirichlet:0.1:3", 14, ["each of 5 clients 3 or more of 14 samples", "at most 4 clients"]),
-        ("shards:20", 9, ["each of 5 clients 20 or more of 9 samples", "fewer samples a client"]),
+        ("shards:20", 9, ["each of 5 clients 20 or more of 9 samples", "fewer samples per client"]),
         ("shards:2", 9, ["each of 5 clients 2 or more of 9 samples", "at most 4 clients"]),
     ],
 )

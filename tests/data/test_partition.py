@@ -439,7 +439,7 @@ def test_power_law_classes_of_letters():
 
 def test_power_law_classes_impossible():
     labels = np.arange(100) % 10
-    with says("'power-law-classes:11'", "at most 10 classes a client"):
+    with says("'power-law-classes:11'", "at most 10 classes per client"):
         partition.PowerLawClasses(11)(labels, 10, 0)
     with says("leaves classes without a client: ask for at least 9 clients"):
         partition.PowerLawClasses(2)(labels, 8, 0)

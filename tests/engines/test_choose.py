@@ -110,7 +110,7 @@ def test_a_busy_machine_or_a_broken_file_stops_nobody(monkeypatch, tmp_path):
     [
         ({"rounds": 2}, "stack 5 clients"),  # 120 steps
         ({"deterministic": True}, "stack 5 clients"),
-        ({"clients_per_round": 1}, "one client a round"),
+        ({"clients_per_round": 1}, "one client per round"),
     ],
 )
 def test_where_nothing_is_measured(monkeypatch, changes, words):

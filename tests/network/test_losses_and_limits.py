@@ -35,7 +35,7 @@ def test_a_methods_own_amount_of_work_is_within_a_clients_rules_too(tmp_path):
     with refused("none of 4 clients gave an answer of use"):
         served(tables("oneshot", method={"epochs": 60}), Direct(people(tmp_path, Policy.open(max_steps=3))), said)
     for k, steps in enumerate((120, 60, 180, 180)):
-        refusal = f"The run wants {steps} steps a round of this client, which does 3 at most (--max-steps)"
+        refusal = f"The run wants {steps} steps per round of this client, which does 3 at most (--max-steps)"
         assert any(f"site-{k}" in text and refusal in text for text in said), said
 
 

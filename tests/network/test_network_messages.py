@@ -638,7 +638,7 @@ def test_a_method_of_ones_own_needs_the_same_file_at_both_ends(tmp_path):
 
 
 def test_more_steps_than_it_does(tmp_path):
-    with refused("site-2: The run wants 3 steps a round of this client, which does 2 at most"):
+    with refused("site-2: The run wants 3 steps per round of this client, which does 2 at most"):
         served(tables(), with_rules(tmp_path, Policy.open(max_steps=2)))
 
 

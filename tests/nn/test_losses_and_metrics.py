@@ -98,7 +98,7 @@ def mixed(output, y):
 
 CLASSES, FLOATS = federation(SIZES), regression(())
 WRONG = [
-    (CLASSES, dict(loss=F.cross_entropy), "one value a sample, [2]; it gave shape []: use reduction='none'."),
+    (CLASSES, dict(loss=F.cross_entropy), "one value per sample, [2]; it gave shape []: use reduction='none'."),
     (CLASSES, dict(loss=lambda o, y: 1.0), "it gave float"),
     (CLASSES, dict(loss="cross-entrop"), "Did you mean 'cross-entropy'?"),
     (CLASSES, dict(loss=nn.CrossEntropyLoss), "got CrossEntropyLoss, a class"),
@@ -106,7 +106,7 @@ WRONG = [
     (CLASSES, dict(loss=nn.CrossEntropyLoss(reduction="sum")), "reduction='sum': it must be 'mean' or 'none'"),
     (CLASSES, dict(loss=nn.BCEWithLogitsLoss()), "does not accept outputs [2, 3] and labels [2] (torch.int64)"),
     (CLASSES, dict(loss=mixed), "The loss mixes samples"),
-    (CLASSES, dict(metrics={"a": lambda o, y: o}), "The metric 'a' must give one value a sample, [2]; it gave [2, 3]"),
+    (CLASSES, dict(metrics={"a": lambda o, y: o}), "'a' must give one value per sample, [2]; it gave [2, 3]"),
     (CLASSES, dict(metrics={"a": lambda o, y: o[:, 7]}), "The metric 'a' does not accept outputs [2, 3]"),
     (CLASSES, dict(metrics={"loss": absolute_error}), "A metric cannot be named 'loss'"),
     (CLASSES, dict(metrics={"means.a": absolute_error}), "A metric cannot be named 'means.a'"),
@@ -157,7 +157,7 @@ class Unused(nn.Module):
     "module,given,words",
     [
         (nn.Linear(4, 3), {}, "The model does not accept the data: a batch of shape [2, 3] (torch.float64) gave: mat1"),
-        (Two(), {}, "with a row a sample; 2 samples gave tuple. Say which part: output='logits'"),
+        (Two(), {}, "with one row per sample; 2 samples gave tuple. Say which part: output='logits'"),
         (Unused(), {}, "The head 'spare' is not called by the model's forward: name another head."),
         (Unused(), {"head": "ot"}, "no layer 'ot' to be its head. Did you mean 'out'?"),
         (nn.Sequential(nn.Flatten()), {}, "The model has no trainable weights"),

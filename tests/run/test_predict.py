@@ -150,7 +150,7 @@ def test_a_client_s_own_statistics():
 @pytest.mark.parametrize(
     "x,words",
     [
-        (torch.zeros(4), r"x has shape \[4\]: it must be \[n, 5\], a row a sample \(x\[None\]"),
+        (torch.zeros(4), r"x has shape \[4\]: it must be \[n, 5\], one row per sample \(x\[None\]"),
         (torch.zeros(2, 4), r"x has shape \[2, 4\]"),
         (torch.zeros(2, 5).fill_(torch.nan), "NaN or infinite in row 0"),
         (torch.zeros(2, 5, dtype=torch.uint8), "x is uint8"),

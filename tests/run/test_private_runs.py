@@ -303,7 +303,7 @@ REFUSED = [
         {"channel": "clip:1.0,noise:auto@delta,local-noise:1@control", "epsilon": 8.0},
         "all of them a number",
     ),
-    (UNIFORM, {"channel": "clip:1.0,tree-noise:auto", "epsilon": 8.0, "exchanges": 2}, "one exchange a round"),
+    (UNIFORM, {"channel": "clip:1.0,tree-noise:auto", "epsilon": 8.0, "exchanges": 2}, "one exchange per round"),
     (UNIFORM, {"channel": "adaptive-clip:0.1,tree-noise:1.0", "rounds": 0}, "one bound for all"),
     (UNIFORM, {"channel": "adaptive-clip:0.1:0.5:0.2:0.01,noise:1.0", "rounds": 0}, "Raise the std"),
     (ua.FLHC(2, warmup=0), {}, "FLHC reads 'own' of every single client"),

@@ -199,7 +199,7 @@ def test_the_order_is_a_function_of_seed_round_and_client():
 
 def test_blocks_are_cut_to_a_limit():
     plan = order(ua.LocalTraining(batch_size=3), [10, 17, 5])
-    assert plan.block_steps(limit=1) == 1 and plan.block_steps(limit=90) == 10  # 3 clients x 3 samples a step
+    assert plan.block_steps(limit=1) == 1 and plan.block_steps(limit=90) == 10  # 3 clients x 3 samples per step
 
 
 def test_a_client_trains_alike_in_any_cohort_and_chunk():

@@ -1,5 +1,5 @@
 """From nothing to a comparison: FedAvg, FedProx and SCAFFOLD on handwritten
-digits, split among 50 clients by Dirichlet(0.1): few classes a client.
+digits, split among 50 clients by Dirichlet(0.1): few classes per client.
 
 It ends with a page to look at, report.html, and checks its own result: every
 method must have learned, and SCAFFOLD must be ahead of FedAvg, as it should be

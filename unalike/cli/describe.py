@@ -162,14 +162,14 @@ def _clients(fed: Federation, data: dict[str, Any]) -> dict[str, Any]:
         "test samples": 0 if fed.global_test is None else len(fed.global_test[0]),
         "a sample": f"{str(fed.train.x.dtype).removeprefix('torch.')} {list(fed.train.x.shape[1:])}",
         "classes": fed.classes,
-        "samples a client": {"least": int(sizes.min()), "median": float(np.median(sizes)), "most": int(sizes.max())},
+        "samples per client": {"least": int(sizes.min()), "median": float(np.median(sizes)), "most": int(sizes.max())},
     }
     if fed.public is not None:
         facts["public samples"] = len(fed.public[0])
         facts["public labels"] = "none" if fed.public[1] is None else "yes"
     facts |= {f"{name} samples": len(columns.y) for name, columns in fed.further.items()}
     if fed.classes is not None:
-        facts["classes a client"] = float((fed.label_counts() > 0).sum(1).mean())
+        facts["classes per client"] = float((fed.label_counts() > 0).sum(1).mean())
     if "name" not in data and fed.label_names is not None:
         facts["label names"] = fed.label_names
     return facts
@@ -179,8 +179,8 @@ def _words(facts: dict[str, Any], fed: Federation) -> dict[str, str]:
     """Return the facts of `_clients` in words."""
     forms = {int: "{:,}", float: "{:.1f}"}
     words = {k: forms.get(type(v), "{}").format(v) for k, v in facts.items() if k != "label names"}
-    each = facts["samples a client"]
-    words["samples a client"] = f"{each['least']:,} to {each['most']:,}, median {each['median']:,.0f}"
+    each = facts["samples per client"]
+    words["samples per client"] = f"{each['least']:,} to {each['most']:,}, median {each['median']:,.0f}"
     if fed.classes is None:
         words["classes"] = "none: a number to predict"
     elif "label names" in facts:

@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group(required=True)
     for kind, text in KINDS.items():
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=text)
-    parser.add_argument("--clients", action="store_true", help="a row a round and client instead of a row a round")
+    parser.add_argument("--clients", action="store_true", help="one row per round and client instead of one per round")
     parser.add_argument("--architecture", metavar="NAME", help="whose model, where clients have different networks")
     parser.add_argument("--allow-code", action="store_true", help="run Python files that the run's config.toml names")
     out = parser.add_argument("--out", metavar="FILE", help="default: in the folder")

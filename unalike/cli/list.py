@@ -152,7 +152,7 @@ def _detail(kind: str, name: str, as_json: bool) -> int:
     if facts:
         ways = [k for k in ("down", "up", "between clients") if k in facts]
         each = {k: f"{facts[k]} vector{'s' * (facts[k] != '1')} of the model's size" for k in ways}
-        words = facts | {k: f"{text}, 4 bytes a parameter each" for k, text in each.items()}
+        words = facts | {k: f"{text}, 4 bytes per parameter each" for k, text in each.items()}
         print("\n" + show.table([], [[k, str(v)] for k, v in words.items()], "in a round"))
     if seen:
         print("\n" + show.sight_table(seen))

@@ -75,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def bounds(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the number of clients a server needs, and for the limits on what clients may send."""
-    parser.add_argument("--least", type=int, metavar="N", help="begin, and go on, with so many clients [all to begin]")
+    parser.add_argument("--least", type=int, metavar="N", help="clients needed to begin and to continue [all to begin]")
     parser.add_argument(
         "--enough", type=float, metavar="N", help="answers that close an exchange: 10, or 0.8 of all [1]"
     )

@@ -186,7 +186,7 @@ def facts(run: Run) -> dict[str, str]:
     return {
         "data": f"{run.population:,} clients, {sizes.sum():,} samples ({sizes.min():,} to {sizes.max():,} each)",
         "model": _parameters(run),
-        "participants": f"{run.sampling.size(run.population):,} a round",
+        "participants": f"{run.sampling.size(run.population):,} per round",
         **({} if run.channel is None else {"channel": ", then ".join(map(str, run.channel.stages))}),
         "engine": f"{engine} on {run.task.device}",
         "because": why,

@@ -36,7 +36,7 @@ class Limits:
         steps = int(local.counts(ids, chosen.sizes, round)[0])
         if self.max_steps is not None and steps > self.max_steps:
             raise UnalikeError(
-                f"The run wants {steps} steps a round of this client, which does {self.max_steps} at most "
+                f"The run wants {steps} steps per round of this client, which does {self.max_steps} at most "
                 "(--max-steps)."
             )
         if chosen.samples.own is not None:

@@ -197,7 +197,7 @@ def checked_output(batch: Batch, rows: object) -> Tensor:
     """Return the rows from a function of `outputs`; raise unless there is one per sample of the batch."""
     if not isinstance(rows, Tensor) or rows.dim() < 1 or len(rows) != len(batch.y):
         got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-        raise UnalikeError(f"A function of outputs must give one row a sample, {len(batch.y)} here; it gave {got}.")
+        raise UnalikeError(f"A function of outputs must give one row per sample, {len(batch.y)} here; it gave {got}.")
     return rows
 
 

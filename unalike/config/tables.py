@@ -45,13 +45,13 @@ TABLE: Known = {
 FOLDER = Setting(
     str,
     None,
-    Knob("with a name, where that set's files are; alone, a .npz or .safetensors file a client, or CLIENT/CLASS/*.png"),
+    Knob("with a name, where that set's files are; alone, one .npz or .safetensors per client, or CLIENT/CLASS/*.png"),
 )
 PICTURES: Known = {"folder": FOLDER, "size": hints(picture_dataset)["size"]}
 SCALE = _table["scale"]._replace(default=None)  # arrays are left as they are unless asked for
 DATA = Setting(str, None, Knob("a data set by name (unalike list data)"))
 MODEL: Known = {
-    "loss": Setting(str, None, Knob("a loss by name, or file.py:loss of (output, y), one value a sample")),
+    "loss": Setting(str, None, Knob("a loss by name, or file.py:loss of (output, y), one value per sample")),
     "metrics": Setting(
         list[str],
         None,

@@ -165,7 +165,7 @@ def assigned_names(assigned: Assigned, population: int) -> list[str]:
         name, colon, count = (text.strip() for text in part.partition(":"))
         if not colon or not count.isdecimal():
             raise UnalikeError(
-                f"architecture={assigned!r}: it must be a list of names, one a client, or such as "
+                f"architecture={assigned!r}: it must be a list of names, one per client, or such as "
                 "'small:10, large:10', ten clients and the next ten."
             )
         out += [name] * min(int(count), 10 * population)

@@ -161,11 +161,11 @@ class Me:
         at_once: int | None = None,
         **args: object,
     ) -> Average:
-        """Return the mean over all my samples of `fn(batch, **args)`, which gives one row a sample (or a dict of such).
-        `at` is a vector, or several as [k, P]: then the result has a leading k. data, only, rows: as in `train`. over:
-        "samples" is all of them; "batch" one mini-batch of the local training's kind, "epoch" its mini-batches of one
-        pass (without a short last one where those are dropped). at_once: `fn` sees no more samples than these at a
-        time (where its rows are large: gradients)."""
+        """Return the mean over all my samples of `fn(batch, **args)`, which gives one row per sample (or a dict of
+        such). `at` is a vector, or several as [k, P]: then the result has a leading k. data, only, rows: as in `train`.
+        over: "samples" for all of them; "batch" for one mini-batch as in local training; "epoch" for the mini-batches
+        of one pass (without a short last one if those are dropped). at_once: `fn` sees at most this many samples at a
+        time (if its rows are large, such as gradients)."""
         return Average(at, fn, checked_args(args), data, over, only, checked_rows(rows), at_once=at_once)
 
     def sum(self, fn: Callable[..., Tensor | dict[str, Tensor]], data: DataName = "train", **args: object) -> Average:
@@ -266,7 +266,7 @@ class Batch:
     """A mini-batch as extra losses, replaced steps and averages see it. `weights` sum to one over the real samples
     and are zero on padding: use `batch.mean`, never `.mean()`.
 
-    `rows` has the tensors that a request gave with a row a sample, each cut to this batch (`batch.rows.target`).
+    `rows` has the tensors that a request gave with one row per sample, each cut to this batch (`batch.rows.target`).
     """
 
     def __init__(

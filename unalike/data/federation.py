@@ -99,7 +99,7 @@ class Federation:
         self.planted = {name: np.asarray(values) for name, values in (planted or {}).items()}
         for name, values in self.planted.items():
             if values.shape != (len(train),):
-                raise UnalikeError(f"planted {name!r} has shape {list(values.shape)}: it must be one value a client.")
+                raise UnalikeError(f"planted {name!r} has shape {list(values.shape)}: it must be one value per client.")
         self.drift = drift
         self.label_names = None if label_names is None else [str(name) for name in label_names]
         if label_names is not None and len(label_names) != self.classes:

@@ -43,8 +43,8 @@ def from_pictures(
     data = picture_dataset(folder, size)
     if data.natural is None:
         raise UnalikeError(
-            f"{folder} has folders of classes, without clients: put them into a folder a client, or deal them out with "
-            "picture_dataset(folder).split('dirichlet:0.3', clients=10)."
+            f"{folder} has folders of classes, without clients: put them into one folder per client, or divide them "
+            "by picture_dataset(folder).split('dirichlet:0.3', clients=10)."
         )
     return data.split(test=test, validation=validation, seed=seed)
 

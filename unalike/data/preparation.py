@@ -173,7 +173,7 @@ class Preparation:
     def apply(self, x: Tensor) -> Tensor:
         """Return raw features [n, D] as the model sees them, float32 [n, width]."""
         if x.dim() != 2 or x.shape[1] != len(self.center):
-            raise UnalikeError(f"x has shape {list(x.shape)}: it must be [n, {len(self.center)}], a row a sample.")
+            raise UnalikeError(f"x has shape {list(x.shape)}: it must be [n, {len(self.center)}], one row per sample.")
         center, scale = (torch.tensor(v, dtype=torch.float64, device=x.device) for v in (self.center, self.scale))
         return self._finish(x, (x.double() - center) / scale)
 
@@ -214,7 +214,7 @@ class Preparation:
             return y
         mean, scale = (torch.tensor(v, dtype=torch.float64, device=y.device) for v in self.target)
         if len(mean) != math.prod(y.shape[1:]):
-            raise UnalikeError(f"y has shape {list(y.shape)}, and {len(mean)} numbers a sample were prepared.")
+            raise UnalikeError(f"y has shape {list(y.shape)}, and {len(mean)} numbers per sample were prepared.")
         return ((_flat(y) - mean) / scale).reshape(y.shape).float()
 
     @property
@@ -307,7 +307,7 @@ def prepare(columns: Columns, recipe: Recipe) -> Preparation:
     """Return the preparation for clients whose training rows are all in this process."""
     if not recipe.fits(columns.x):
         shape = f"{list(columns.x.shape[1:])} {columns.x.dtype}"
-        raise UnalikeError(f"A sample is {shape}: features to be scaled must be one row of floats a sample.")
+        raise UnalikeError(f"A sample is {shape}: features to be scaled must be one row of floats per sample.")
     samples = len(columns.y)
     first = {name: totals(rows) for name, rows in first_sums(columns, recipe).items()}
     second = second_sums(columns, *means(first, samples))

@@ -195,7 +195,7 @@ class Frame:
             return values
         if values.ndim > 1:
             raise UnalikeError(
-                f"The column {name!r} of {self.what} has {list(values.shape[1:])} values a row: give one a row."
+                f"The column {name!r} of {self.what} has {list(values.shape[1:])} values per row: give one per row."
             )
         if values.dtype.kind == "M":
             return Words.of(np.datetime_as_string(values).tolist()) if words else values

@@ -54,7 +54,7 @@ def from_table(
 
     `source` is a CSV or parquet file, a pandas, polars or pyarrow table, a dict of columns or a list of rows.
     `features` are all other columns where not given, without those in `drop`; those in `categorical` become one 0/1
-    feature a value. The label's values become 0, 1, … in sorted order, and `label_names` of the result keeps them;
+    feature per value. The label's values become 0, 1, … in sorted order, and `label_names` of the result keeps them;
     with `regression` the label is a number. `missing` and `unseen` are as in `table_dataset`.
     `test` is a share to hold out of every client (0.2), or a second table for the global test set.
     """
@@ -78,7 +78,7 @@ def table_dataset(
     time: Annotated[str | None, Knob("the table's column that says when it was, for the partition periods")] = None,
     columns: Sequence[str] = (),
     drop: Annotated[Sequence[str], Knob("columns of the table to leave out, such as a row's number")] = (),
-    categorical: Annotated[Sequence[str], Knob("features that are words or codes: one 0/1 feature a value")] = (),
+    categorical: Annotated[Sequence[str], Knob("features that are words or codes: one 0/1 feature per value")] = (),
     regression: Annotated[bool | None, Knob("the label is a number, not a class; without it, by looking")] = None,
     missing: Annotated[
         str, Knob("rows with missing cells are filled in, left out or refused", choices=MISSING)
@@ -240,7 +240,7 @@ def _schema(
         shape = getattr(cells[name], "shape", (0,))[1:]
         if shape and len(features) > 1:
             raise UnalikeError(
-                f"The column {name!r} of {raw.what} has {list(shape)} numbers a row: such a column must be the only "
+                f"The column {name!r} of {raw.what} has {list(shape)} numbers per row: such a column must be the only "
                 f"feature; write features=[{name!r}]."
             )
     columns = found_columns(raw, cells, features, categorical)

@@ -95,7 +95,7 @@ def _suggest(job: Job, cohort: int, rounds: int) -> tuple[str, str, dict[str, An
     (docs/engines.md)."""
     recurrent, convolution = heavy(job.task.module)
     if cohort == 1:
-        return "sequential", "one client a round", {}
+        return "sequential", "one client per round", {}
     if job.task.device.type != "cpu":
         return "batched", f"{job.task.device.type} device", {}
     if not recurrent and not convolution:

@@ -159,7 +159,7 @@ class Task:
         if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != y.shape[0]:
             got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise UnalikeError(
-                f"The loss must give one value a sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
+                f"The loss must give one value per sample, [{y.shape[0]}]; it gave {got}: use reduction='none'."
             )
         return value.reshape(value.shape[0], -1).mean(-1)
 
@@ -254,7 +254,7 @@ class Task:
                 got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
                 part = "" if isinstance(out, Tensor) else " Say which part: output='logits', output=0 or a function."
                 raise UnalikeError(
-                    f"The model must give one tensor with a row a sample; {len(y)} samples gave {got}.{part}"
+                    f"The model must give one tensor with one row per sample; {len(y)} samples gave {got}.{part}"
                 )
             self._check_rows("The loss", self.losses, out, y)
             self._check_metrics(out, y)
@@ -300,7 +300,7 @@ class Task:
             ) from error
         got = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         if got != [len(y)]:
-            raise UnalikeError(f"{what} must give one value a sample, [{len(y)}]; it gave {got}.")
+            raise UnalikeError(f"{what} must give one value per sample, [{len(y)}]; it gave {got}.")
         if not torch.allclose(rows.double(), torch.cat(alone).double(), rtol=1e-4, atol=1e-6, equal_nan=True):
             raise UnalikeError(
                 f"{what} mixes samples: outputs {list(out.shape)} and labels {list(y.shape)} must go together row by "

@@ -126,7 +126,7 @@ def _module(model: Mapping[str, Any], tensors: dict[str, Tensor], build: Build |
     if build is None and "name" not in model:
         where = f", built by {model['source']}" if model.get("source") else ""
         raise UnalikeError(
-            f"{path} holds a model of one's own ({model['class']}{where}): give what builds it, "
+            f"{path} holds a user's own model ({model['class']}{where}): give what builds it, "
             f"ua.load_model(path, build={model['class'].rpartition('.')[2]})."
         )
     # built without memory first, so that a file cannot make us allocate any amount

@@ -61,7 +61,7 @@ class Newcomers:
         task, local = run.task, run.local
         for name in ("lr", "epochs", "steps"):
             if isinstance(getattr(local, name), Sequence | np.ndarray):
-                raise UnalikeError(f"new_clients: {name} is a list with a value a client; give one for all.")
+                raise UnalikeError(f"new_clients: {name} is a list with one value per client; give one for all.")
         self.run, self.data = run, data.to(task.device, task.dtype)
         self.states = ClientStore(state_shapes(run.method, task, local), len(data), task.device)
         mean = float(run.data.train.sizes.mean())

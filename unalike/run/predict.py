@@ -118,7 +118,7 @@ class Predictor:
     def _check(self, x: Tensor) -> None:
         if tuple(x.shape[1:]) != self.shape or not x.dim():
             raise UnalikeError(
-                f"x has shape {list(x.shape)}: it must be [n, {', '.join(map(str, self.shape))}], a row a sample "
+                f"x has shape {list(x.shape)}: it must be [n, {', '.join(map(str, self.shape))}], one row per sample "
                 "(x[None] for a single one)."
             )
         if x.dtype in (torch.uint8, torch.bool) and not self.tokens:

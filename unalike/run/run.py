@@ -227,7 +227,7 @@ class Run:
             names = ", ".join(map(repr, self.tasks))
             raise UnalikeError(
                 f"There are {len(self.tasks)} networks: say which client has which, architecture=[...] with {names}, "
-                "one name a client."
+                "one name per client."
             )
         given = assigned if joined is None else joined
         found = Architectures(given, self.population, sizes, heads)  # type: ignore[arg-type]

@@ -46,11 +46,11 @@ def simulate(
       module, and one whose weights you have loaded or set, starts with the weights it has. Where clients have
       different networks: a dict from names to models, and `architecture` says which client has which. None: for methods
       that need no model. A method that makes its own (trees) does not look at it.
-    loss: a name, or a function of (output, y) with one value a sample; default cross-entropy, or squared
+    loss: a name, or a function of (output, y) with one value per sample; default cross-entropy, or squared
       error where y is a number.
     metrics: a list of names and functions, or a dict from names to functions; the first is the headline. Names:
       accuracy, auc, f1, balanced_accuracy, log_loss, brier, calibration_error; rmse, mae, r2. A function of (outputs,
-      y) gives one value a sample, or one number for all; `function.higher_is_better = False` where less is better.
+      y) gives one value per sample, or one number for all; `function.higher_is_better = False` where less is better.
       Default: accuracy, or for numbers rmse, mae and r2.
     head: the last layer's name, where it is not found.
     output: which part of what the model returns is its output, where that is a tuple or a dict: a key or attribute

@@ -299,7 +299,7 @@ def _least_noise(stage: Noise, others: list[Noise], settings: RunSettings, q: fl
         joint = lambda z: GaussianNoise(together(*[z, *known] * n)).event(q)  # noqa: E731
         return noise_for(settings.epsilon, settings.delta, rounds, joint)
     if n > 1:
-        raise UnalikeError(f"channel: a tree has one exchange a round; got exchanges={n}.")
+        raise UnalikeError(f"channel: a tree has one exchange per round; got exchanges={n}.")
     trees = -(-rounds // stage.leaves)
     return noise_for(settings.epsilon, settings.delta, trees, lambda z: dc.replace(stage, multiplier=z).event(q))
 

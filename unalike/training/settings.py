@@ -27,10 +27,11 @@ class LocalTraining:
     them.
     """
 
-    epochs: Amount | None = knob(None, "passes over a client's data a round (or give steps); a list: one each")
-    steps: Amount | None = knob(None, "mini-batch steps a round; a list: one a client")
-    batch_size: int | None = knob(32, 'samples a step, or "full"', above=0, written=int | str)  # None is the full batch
-    lr: Amount = knob(0.1, "learning rate; a list: one a client")
+    epochs: Amount | None = knob(None, "passes over a client's data per round (or give steps); a list: one each")
+    steps: Amount | None = knob(None, "mini-batch steps per round; a list: one per client")
+    # None is the full batch
+    batch_size: int | None = knob(32, 'samples per step, or "full"', above=0, written=int | str)
+    lr: Amount = knob(0.1, "learning rate; a list: one per client")
     lr_decay: float = knob(1.0, "the rate of round t (from 0) is lr * lr_decay**t", above=0)
     optimizer: str = knob("sgd", "how a gradient becomes a step", choices=OPTIMIZERS, noun="optimizer")
     momentum: float = knob(0.0, "of sgd and rmsprop", least=0)

@@ -123,7 +123,7 @@ class TernGrad(Quantiser):
 
     name = "ternary"
 
-    clip_sigmas: float | None = knob(None, "entries are cut at so many standard deviations", above=0, values="2.5")
+    clip_sigmas: float | None = knob(None, "entries are cut at this many standard deviations", above=0, values="2.5")
 
     @property
     def most(self) -> int:

@@ -48,7 +48,7 @@ class TreeNoise(Noise):
 
     def server(self, total: Total) -> None:
         if total.round < 0 or total.exchange:
-            raise refuse(self, "a tree has one exchange a round, and this method has more.")
+            raise refuse(self, "a tree has one exchange per round, and this method has more.")
         sigma, (tree, step) = self.z * self.bound(total.values), divmod(total.round, self.leaves)
         for name, value in total.sums.items() if sigma else ():
             # the tree's number is part of each node's purpose; a draw depends on the purpose alone

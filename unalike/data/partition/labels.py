@@ -27,7 +27,7 @@ class Dirichlet(Dealer):
     """Label skew: each class is shared among the clients in proportions drawn from Dir(alpha, …, alpha).
 
     As in NIID-Bench (Li et al. 2022, arXiv:2102.02079), a client that has its even share already gets none
-    of the classes that follow. Small alpha: few classes a client and very unequal sizes; 100 is nearly IID.
+    of the classes that follow. Small alpha: few classes per client and very unequal sizes; 100 is nearly IID.
     Where 20 draws leave a client below `min_size`, the best draw is repaired with samples of the largest
     clients (NIID-Bench, with a minimum of 10, draws on, possibly for ever). With min_size 0 the first draw is taken
     as it is: clients may then be empty, and Dataset.split must be told drop_empty=True.
@@ -131,7 +131,7 @@ class Classes(Dealer):
         totals = np.bincount(classes)
         wanted = f"The partition {str(self)!r} must give each of {clients} clients {each} of {len(totals)} classes"
         if each > len(totals):
-            raise UnalikeError(f"{wanted}: ask for at most {len(totals)} classes a client.")
+            raise UnalikeError(f"{wanted}: ask for at most {len(totals)} classes per client.")
         if clients * each < len(totals):
             raise UnalikeError(f"{wanted}, which leaves classes without a client: ask for more classes or clients.")
         if np.minimum(totals, clients).sum() < clients * each:
@@ -277,7 +277,7 @@ class PowerLawClasses(Dealer):
         kinds = len(totals)
         wanted = f"The partition {str(self)!r} must give each of {clients} clients {self.classes} of {kinds} classes"
         if self.classes > kinds:
-            raise UnalikeError(f"{wanted}: ask for at most {kinds} classes a client.")
+            raise UnalikeError(f"{wanted}: ask for at most {kinds} classes per client.")
         if clients + self.classes - 1 < kinds:
             raise UnalikeError(
                 f"{wanted}, which leaves classes without a client: ask for at least {kinds - self.classes + 1} clients."

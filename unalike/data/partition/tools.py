@@ -45,7 +45,7 @@ def checked(labels: np.ndarray, clients: int, each: int, name: str) -> np.ndarra
         most = len(labels) // each
         raise UnalikeError(
             f"The partition {name!r} must give each of {clients} clients {each} or more of {len(labels)} "
-            + (f"samples: ask for at most {most} clients." if most else "samples: ask for fewer samples a client.")
+            + (f"samples: ask for at most {most} clients." if most else "samples: ask for fewer samples per client.")
         )
     return labels
 

@@ -234,7 +234,7 @@ def _samples(page: _Page, fed: Any) -> None:
         return _points(page, fed)
     if not drawn:
         return None  # tokens, or joined vectors of different lengths
-    page.title("samples by label, a row a client" if fed.classes is not None else "samples, a row a client")
+    page.title("samples by label, one row per client" if fed.classes is not None else "samples, one row per client")
     return _cells(page, fed, [(f"client {_name(fed, k)}"[:14], pair, page.shades[k]) for k, pair in drawn.items()])
 
 

@@ -160,7 +160,7 @@ class Step:
         if live is not None:
             lr = torch.where(live, lr, 0.0)
         known = self._known(moving, common, index, drawn)
-        # one picture for all clients: the first layer of a stack is then one product, not one a client
+        # one picture for all clients: the first layer of a stack is then one product, not one per client
         each = None if self.kind.samples == "same" else 0
         dims = (0, 0, each, each, 0, 0, 0, 0)
         if self.kind.step is not None:
