@@ -64,13 +64,14 @@ def same(model, pooled):
     return equal and torch.equal(model.cuts, pooled.cuts) and model.base == pooled.base
 
 
-def test_golden(monkeypatch):
+@pytest.mark.parametrize("engine", ["direct", "tls"], indirect=True)
+def test_golden(engine, monkeypatch):
     file = golden("trees_histogram")
     codes, y = np.array(file["codes"], np.float32), np.array(file["y"]).astype(int)
     monkeypatch.setattr(SecureBoost, "learn_cuts", lambda self, me, rows: setattr(me, "cuts", whole(me.columns)))
     own, theirs = file["vertical"]["guest_columns"], file["vertical"]["host_columns"]
     parties = Parties.from_arrays({"guest": codes[:, own], "host": codes[:, theirs]}, y)
-    run = fit(SecureBoost(trees=3, depth=3, bins=8, bits=512), parties, epochs=3)
+    run = fit(SecureBoost(trees=3, depth=3, bins=8, bits=512), parties, epochs=3, engine=engine)
     assert np.abs(run.session.me.margin[:, 0].numpy() - np.array(file["margins"])).max() < 1e-12
     pooled = boost(
         Boosting(trees=3, depth=3, bins=8), Boosted(whole(10), torch.zeros(10).bool(), 2), *as_rows(codes, y)
