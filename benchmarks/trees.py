@@ -1,7 +1,7 @@
 """How long trees take, on two quiet cores: pooled, 100 clients in simulation, masked, and between two parties.
 
     python benchmarks/trees.py                       all; minutes
-    python benchmarks/trees.py pooled clients        some of: pooled clients masked paillier ou a9a
+    python benchmarks/trees.py pooled clients        some of: pooled clients masked masks paillier ou a9a fedtree
     python benchmarks/trees.py paillier --trees 3    fewer trees of the encrypted runs
     python benchmarks/trees.py --credit FILE.npz     the UCI credit table (x_train 30,000 × 23, y_train), if you have it
 
@@ -9,8 +9,16 @@ Without --credit the table is made up: 30,000 × 23 with columns of the same kin
 says so. The a9a-sized table is a1a's training and test rows by name, if they can be had (`unalike data get a1a`), else
 made up: 32,561 × 123 of 0 and 1. Every encrypted run is compared with the pooled one: "equal" means the same leaves,
 bit for bit. Goals: pooled 20 ms a tree, 100 clients 100 ms, masked 500 ms, Paillier 150 s for 20 trees, a9a 7 s a tree.
-For comparison, published by FedTree's authors (16 threads of a Xeon, a9a, depth 6, 255 bins): FedTree 5.25 s a tree,
-FATE 34.0 s; neither was run here.
+
+`masked` adds in the ring of the masks, as a simulation does. `masks` runs the whole protocol between 100 clients in one
+process (engine loopback) and tells what one client and the server each take: on machines of their own clients work side
+by side, so that a tree takes about the sum of both, and the network.
+
+`fedtree` runs FedTree 1.0.5 beside it where it is installed: `pip install fedtree` brings a library that needs
+libntl.so.44, the system's (libntl44) or that of the wheel passagemath-ntl 10.5.49, in LD_LIBRARY_PATH under that name.
+Its keys of the stored program have 512 bits, ours 2048. Published by its authors (FedTree's documentation, Experiments;
+16 threads of a Xeon, a9a, depth 6, 255 bins, two parties), seconds a tree: vertical with encryption FedTree 5.25, FATE
+34.02; horizontal with secure sums FedTree 0.098, FATE 8.76. FATE was not run here.
 """
 
 import argparse
@@ -79,6 +87,49 @@ def clients(x, y, channel=(), rounds=5):
     return float(np.median([line["seconds"] for line in run.history[1:]])), equal
 
 
+def real_masks(x, y, neighbours=None, rounds=2):
+    """Processor seconds a tree of one of 100 clients and of the server, with the whole protocol of secure sums."""
+    from unalike.engines.loopback import Loopback
+
+    spent, marks, ask = [0.0], [], Loopback.ask
+
+    def timed_ask(self, requests):
+        for client, parts in requests.items():
+            start = time.process_time()
+            answers = list(ask(self, {client: parts}))
+            spent[0] += time.process_time() - start
+            yield from answers
+
+    class Mark(ua.Callback):
+        def on_round(self, run, line):
+            marks.append((time.process_time(), spent[0]))
+
+    Loopback.ask = timed_ask
+    try:
+        fed = Dataset(torch.tensor(x), torch.tensor(y)).split("dirichlet:0.3", 100, seed=0)
+        stage = ua.channel.SecureSum(**({} if neighbours is None else {"neighbours": neighbours}))
+        method, options = ua.HistBoost(trees=rounds, depth=5), {"evaluate_every": rounds + 1, "engine": "loopback"}
+        run = ua.simulate(None, fed, method, rounds=rounds, channel=[stage], callbacks=[Mark()], **options)
+    finally:
+        Loopback.ask = ask
+    whole, clients = (marks[-1][k] - marks[0][k] for k in (0, 1))
+    equal = torch.equal(run.server.value.flatten(0, 1), leaves(ua.trees.fit(method, fed)))
+    return clients / 100 / (rounds - 1), (whole - clients) / (rounds - 1), equal
+
+
+def fedtree(x, y, depth, bins, trees, mode="vertical", privacy="he"):
+    """Seconds a tree of FedTree between two parties; None where it is not installed."""
+    try:
+        from fedtree import FLClassifier
+    except (ImportError, OSError) as error:
+        print(f"FedTree cannot be loaded: {error}")
+        return None
+    settings = {"max_depth": depth, "max_num_bin": bins, "learning_rate": 0.3, "min_child_weight": 1, "lambda_ft": 1}
+    model = FLClassifier(n_parties=2, mode=mode, privacy_tech=privacy, n_trees=trees, gamma=0, verbose=0,
+                         objective="binary:logistic", **settings)  # fmt: skip
+    return timed(lambda: model.fit(x, y))[1] / trees
+
+
 def quick_path(x, y):
     fed = Dataset(torch.tensor(x), torch.tensor(y)).split("dirichlet:0.3", 100, seed=0)
     one, few = (ua.HistBoost(trees=count, depth=5) for count in (1, TREES + 1))
@@ -115,6 +166,12 @@ def main():
     if "masked" in args.what:
         seconds, equal = clients(x, y, [ua.channel.SecureSum()])
         print(f"100 clients, secure sums (rings of the simulation): {1000 * seconds:.0f} ms a tree, equal: {equal}")
+    for neighbours in (None, 54) if "masks" in args.what else ():  # 54: what crypto.graph.choose(100) finds enough
+        client, server, equal = real_masks(x, y, neighbours)
+        print(
+            f"100 clients, real masks, {neighbours or 99} neighbours, processor time a tree: a client {client:.2f} s, "
+            f"the server {server:.2f} s, together {client + server:.2f} (goal 0.5); equal: {equal}"
+        )
     for cipher in ("paillier", "ou"):
         if cipher in args.what:
             seconds, equal, down, up = between(x, y, cipher, 5, args.trees, 11)
@@ -128,6 +185,16 @@ def main():
         seconds, equal, down, up = between(x, y, "paillier", 6, trees, 61)
         print(f"{source}, {x.shape[0]:,} × {x.shape[1]}, Paillier, depth 6:")
         print(f"  {seconds / trees:.2f} s a tree (goal 7); equal: {equal}")
+    if "fedtree" in args.what:
+        x, y, _ = credit(args.credit)
+        wide, labels, name = a9a()
+        for what, given in (
+            ("credit, depth 5, 32 bins, encrypted", (x, y, 5, 32, 2)),
+            (f"{name}, depth 6, 255 bins, encrypted", (wide, labels, 6, 255, 2)),
+            ("credit, depth 5, 32 bins, 2 parties with rows, secure sums", (x, y, 5, 32, 20, "horizontal", "sa")),
+        ):
+            if (seconds := fedtree(*given)) is not None:
+                print(f"FedTree, {what}: {seconds:.2f} s a tree")
 
 
 if __name__ == "__main__":

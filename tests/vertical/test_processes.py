@@ -86,3 +86,48 @@ def test_killed_processes_give_the_model_of_an_uninterrupted_run(tmp_path, start
     for first, second in ((tmp_path / "one" / "bank", own), (tmp_path / "state-one", state)):
         whole, broken = share(first, epochs), share(second, epochs)
         assert whole.keys() == broken.keys() and all((whole[n] == broken[n]).all() for n in whole)
+
+
+@pytest.mark.slow
+def test_trees_of_parties_killed_after_every_tree_are_those_of_an_uninterrupted_run(tmp_path, start):
+    """Bank and shop are killed in turn, each after a tree, and both after the last but one."""
+    bank_and_shop(tmp_path)
+    keys.make_server(tmp_path / "keys", [HERE])
+    keys.make_node(tmp_path / "shop").rename(tmp_path / "keys" / "clients" / "shop.pub")
+    port, trees = free_port(), 5
+    serve = (
+        "serve --table bank=bank.csv --id customer --label bank:default --keys keys --host shop --method secure-boost "
+        f"--trees {trees} --depth 2 --bins 8 --bits 512 --epochs {trees} --unmatched missing --bind {HERE} "
+        f"--port {port} --wait 100 --out "
+    )
+    join = (
+        f"join {HERE}:{port} --table shop=shop.csv --id customer --ca keys/ca.crt --key shop --wait 100 "
+        "--least-bits 512 --state "
+    )
+    guest, host = start(serve + "one"), start(join + "state-one")
+    assert guest.wait(200) == 0 and host.wait(60) == 0
+    for name, of, inner in (("two", "one", "bank"), ("state-two", "state-one", ".")):
+        (tmp_path / name / inner).mkdir(parents=True)
+        (tmp_path / name / inner / "alignment").write_bytes((tmp_path / of / inner / "alignment").read_bytes())
+    (tmp_path / "two" / "config.toml").write_bytes((tmp_path / "one" / "config.toml").read_bytes())
+
+    own, state = tmp_path / "two" / "bank", tmp_path / "state-two"
+    reached = lambda: max([int(file.stem.split("-")[1]) for file in own.glob("epoch-*.share")], default=0)  # noqa: E731
+    guest, host, kills = start(serve + "two --resume"), start(join + "state-two"), 0
+    while guest.poll() is None and reached() < trees - 1:
+        before = reached()
+        wait_for(lambda now=before, run=guest: reached() > now or run.poll() is not None)
+        if kills % 2 == 0 or reached() == trees - 1:
+            host.send_signal(signal.SIGKILL)
+            host.wait(20)
+            host = start(join + "state-two")
+        if kills % 2 or reached() == trees - 1:
+            guest.send_signal(signal.SIGKILL)
+            guest.wait(20)
+            guest = start(serve + "two --resume")
+        kills += 1
+    assert guest.wait(200) == 0 and host.wait(60) == 0 and kills >= 2
+    for first, second in ((tmp_path / "one" / "bank", own), (tmp_path / "state-one", state)):
+        whole, broken = share(first, trees), share(second, trees)
+        assert whole.keys() == broken.keys() and all((whole[n] == broken[n]).all() for n in whole)
+    assert (share(own, trees)["forest"][0] == 1).any()  # the shop's columns are split by too
