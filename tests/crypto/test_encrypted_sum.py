@@ -6,7 +6,7 @@ from small import refused
 
 from unalike.crypto import ckks, tags
 from unalike.crypto.common_key import PAILLIER, SCHEMES, CommonKey
-from unalike.crypto.encrypted_sum import CkksAdder, PaillierAdder, Vector, cipher_bytes, opener
+from unalike.crypto.encrypted_sum import CkksAdder, PaillierAdder, Vector, cipher_bytes, exact_bits, opener
 from unalike.crypto.paillier import PublicKey
 
 CLIENTS = 5
@@ -78,6 +78,10 @@ def test_ckks_refuses_sums_that_it_cannot_round():
     key = CommonKey.new("ckks-symmetric")
     with refused("CKKS adds 38 exactly"):
         opener(key).encrypted(np.zeros(3, dtype=np.int64), Vector(3, 36, 5))
+
+
+def test_more_clients_bring_more_error_and_leave_fewer_bits():
+    assert [exact_bits(n) for n in (3, 1024, 1025, 4096, 4097, 100_000)] == [38, 38, 37, 37, 36, 34]
 
 
 def test_ckks_notices_what_is_no_whole_code():

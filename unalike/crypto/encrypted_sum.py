@@ -26,7 +26,7 @@ from unalike.errors import UnalikeError
 # bytes of one ciphertext with its length, padded with zeros: its own are about 65,676
 CKKS_BYTES = 65_728
 RANGE = 24  # bits of the largest number of a CKKS vector: the modulus has 60, the scale 35, and one is the sign's
-# bits of a sum of codes: with 1,000 clients the error is then below a tenth of a code
+# bits of a sum of codes over up to 1,024 clients: the error is then below a tenth of a code
 CKKS_BITS = 38
 
 
@@ -159,12 +159,18 @@ class CkksOpener(CkksAdder):
         return codes.astype(np.int64)
 
 
+def exact_bits(clients: int) -> int:
+    """Return the bits of a sum that CKKS adds exactly: the error grows with the root of the number of clients."""
+    return CKKS_BITS - max(0, math.ceil((carry_bits(clients) - 10) / 2))
+
+
 def _factor(vector: Vector) -> float:
     """Return the factor for codes with which their sum is as large as the modulus allows."""
-    if vector.sum_bits > CKKS_BITS:
+    most = exact_bits(vector.clients)
+    if vector.sum_bits > most:
         raise UnalikeError(
             f"A sum of codes of {vector.bits} bits over {vector.clients} clients has {vector.sum_bits} bits, and CKKS "
-            f"adds {CKKS_BITS} exactly: give ckks fewer bits, or take paillier or secure-sum."
+            f"adds {most} exactly: give ckks fewer bits, or take paillier or secure-sum."
         )
     return 2.0 ** (RANGE - vector.sum_bits)
 

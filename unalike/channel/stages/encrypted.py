@@ -13,7 +13,7 @@ from unalike.channel.stage import Sees, refuse
 from unalike.channel.stages.secure_sum import NUMBER, Summed
 from unalike.crypto import batchcrypt, ckks, tags
 from unalike.crypto.common_key import CKKS, PAILLIER, SYMMETRIC
-from unalike.crypto.encrypted_sum import CKKS_BITS, Vector, cipher_bytes
+from unalike.crypto.encrypted_sum import Vector, cipher_bytes, exact_bits
 from unalike.crypto.ring import carry_bits
 from unalike.crypto.secure_sum import KEY
 from unalike.settings.knobs import knob
@@ -102,11 +102,12 @@ class Ckks(Encrypted):
     def check_codes(self, name: str, bits: int, clients: int, whole: bool) -> None:
         if whole:
             raise refuse(self, f"{name!r} is of whole numbers, too long for CKKS: take paillier or secure-sum.")
-        if bits + carry_bits(clients) > CKKS_BITS:
+        most, padding = exact_bits(clients), carry_bits(clients)
+        if bits + padding > most:
             raise refuse(
                 self,
-                f"codes of {bits} bits of {clients} clients are longer than the {CKKS_BITS} bits that CKKS adds "
-                f"exactly: give it at most {CKKS_BITS - carry_bits(clients)} bits, or take paillier or secure-sum.",
+                f"codes of {bits} bits of {clients} clients are longer than the {most} bits that CKKS adds exactly: "
+                f"give it at most {most - padding} bits, or take paillier or secure-sum.",
             )
 
     def promise(self, clients: int) -> str:
