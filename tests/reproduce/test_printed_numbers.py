@@ -7,7 +7,7 @@ import pytest
 from paths import ROOT
 
 from unalike.errors import UnalikeError
-from unalike.reproduce import define, judge, measure, pages, pictures, results, tally
+from unalike.reproduce import define, judge, measure, overview, pages, pictures, results, tally
 from unalike.reproduce.numbers import Numbers, Printed, parse
 
 PAPERS = {"feddc": 335, "rfedavg": 104, "fedfa": 144, "fedavgr": 79}
@@ -104,8 +104,10 @@ def test_places_name_rows_methods_and_measures_that_are_there(name):
 
 def test_searches_are_for_baselines_and_what_was_found_is_what_they_say():
     """A setting is matched on printed numbers of baselines, never on the paper's own method."""
+    for paper in map(define.paper, PAPERS):
+        searches = [table for name, table in paper.tables.items() if name.startswith("search")]
+        assert not {method for table in searches for method in table.methods} & {*paper.own}
     paper = define.paper("fedavgr")
-    assert not {*paper.tables["search"].methods} & {*paper.own}
     folder = ROOT / "experiments" / "fedavgr" / "results"
     if not folder.is_dir():
         pytest.skip("a copy of the package without its results")
@@ -229,3 +231,23 @@ def test_the_picture_has_a_point_a_number_on_or_off_the_diagonal():
     late = _cell(parse("> 600"), [400.0], ROUNDS)
     assert "rounds to the target" in pictures.diagonal(paper, [tally.Judged(late.paper, late)])
     assert pictures.diagonal(paper, [tally.Judged(late.paper, None)]) == ""
+
+
+def test_the_time_of_a_set_that_was_not_run_is_that_of_another_a_sample(tmp_path, monkeypatch):
+    paper = define.paper("fedavgr")
+    rows = {row.id: row for row in paper.tables["table3"].rows}
+    assert paper.like(rows["mnist-shards-300"], "fedavg")["data"]["name"] == "dna"
+    assert paper.larger(rows["mnist-shards-300"], "fedavg") == 60_000 / 2_000
+    assert paper.larger(rows["dna-shards-300"], "fedavg") == 1.0
+    assert paper.larger(paper.tables["table2-synthetic"].rows[0], "fedavg") == 1.0  # drawn: its size is not a fact
+    monkeypatch.setattr(measure, "estimate", lambda tables, done: (10.0, "cpu"))
+    row = rows["mnist-shards-300"]
+    found = pages.Found(paper, paper.tables["table3"], [row], range(10), results.Results(tmp_path))
+    assert next(found.lacking_runs()) == (row, "fedavg", 10, (300.0, "cpu"))
+
+
+def test_the_page_shows_what_settings_were_searched_for(tmp_path):
+    (tmp_path / "notes.md").write_text("# Notes\n\n## Settings left out\n\n| rate | 0.1 |\n\n## Else\n\nno\n")
+    empty = results.Results(tmp_path / "results")
+    page = overview.write([(define.paper("fedavgr"), empty, empty)], tmp_path / "docs").read_text()
+    assert "## Settings that the papers leave out\n" in page and "**FedAvgR.**\n\n| rate | 0.1 |\n" in page

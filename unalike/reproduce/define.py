@@ -6,7 +6,7 @@
     [[table]]                  id, title, methods, measures, rows, seeds; wide: a column a measure; best, further: so
                                many methods, the best by validation, have so many seeds more
     [numbers.table3."a-b"]     what the paper prints in row a-b: a value a measure for each method, and their origin
-    [like]                     data sets of which nothing was run: the one whose times count for it
+    [like]                     data sets of which nothing was run: the one whose times count for it, a sample each
     [printed]                  the same from the paper's own file of numbers (unalike/reproduce/numbers.py)
     [quick]                    a table of minutes, with claims that can fail; several as [[quick]], each with an id
 
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike import config
+from unalike.data.sources import FACTS
 from unalike.errors import UnalikeError, line_of, unknown
 from unalike.reproduce.numbers import Numbers, Printed, parse
 from unalike.run.settings import RunSettings
@@ -232,6 +233,12 @@ class Paper:
         tables = self.settings(row, method)
         name = tables["data"].get("name")
         return {**tables, "data": {**tables["data"], "name": self.tree.get("like", {}).get(name, name)}}
+
+    def larger(self, row: Row, method: str) -> float:
+        """Return how many times as many samples the row's data set has as the one by which its time is estimated."""
+        both = self.settings(row, method), self.like(row, method)
+        own, other = (FACTS.get(str(tables["data"].get("name"))) for tables in both)
+        return own.train / other.train if own and other else 1.0
 
     def job(self, row: Row, method: str, seed: int, tables: Tables | None = None, fold: int | None = None) -> Job:
         """Return the job with a seed: the run's is the seed itself, the data's counts from the paper's own."""

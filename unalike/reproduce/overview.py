@@ -53,6 +53,7 @@ def write(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
         _titled("## Three things to know", part(notes, "Three things to know")),
         *_pictures(printed, docs),
         _titled("## What the verdicts mean", judge.RULES),
+        *_searched(printed),
         *_differing(printed),
         *_waiting(printed),
         "## Table by table",
@@ -110,6 +111,17 @@ def _differing(entries: Sequence[Entry]) -> list[str]:
             out.append("\n".join([f"{entry.paper.name}:", "", *lines]))
             out.append(entry.note("Why it differs"))
     return ["## Where a paper's own method differs", *out] if out else []
+
+
+def _searched(entries: Sequence[Entry]) -> list[str]:
+    """Show by paper the settings that it leaves out: what it gives, what was tried, what was found."""
+    out = [f"**{entry.paper.name}.**\n\n{text}" for entry in entries if (text := entry.note("Settings left out"))]
+    head = (
+        "Searched by matching the printed numbers of baselines, never those of the paper's own method. Rows of the "
+        "tables above keep the settings that were declared first; what was found has tables of its own (`search`, "
+        "`found`)."
+    )
+    return ["## Settings that the papers leave out", head, *out] if out else []
 
 
 def _waiting(entries: Sequence[Entry]) -> list[str]:

@@ -89,7 +89,8 @@ class Found:
         for row, method in itertools.product(self.rows, self.table.methods):
             lacking = len(self.wanted(row, method)) - len(self.results_of(row, method))
             if lacking:
-                yield row, method, lacking, measure.estimate(self.paper.like(row, method), self.timed)
+                one = measure.estimate(self.paper.like(row, method), self.timed)
+                yield row, method, lacking, one and (one[0] * self.paper.larger(row, method), one[1])
 
     def results_of(self, row: Row, method: str) -> list[Result]:
         jobs = self.jobs(row, method)
