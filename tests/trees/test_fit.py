@@ -23,6 +23,15 @@ def test_leaves_and_depth_are_limits():
     assert max(fit(Boosting(trees=1, depth=2), (X, Y)).all_trees[0].leaves) < 8
 
 
+def test_where_leaves_are_few_the_best_split_of_a_level_is_kept_not_the_first():
+    side, other = np.divmod(np.arange(40) % 4, 2)
+    y = np.where(side == 0, 3.0 * other, 10 + 6.0 * other)  # below the right child there is more to gain
+    tree = fit(Boosting(trees=1, depth=2, leaves=3, bins=4), (np.stack([side, other], 1), y)).all_trees[0]
+    assert tree.splits.tolist() == [1, 3] and tree.column[[1, 3]].tolist() == [0, 1]
+    both = fit(Boosting(trees=1, depth=2, bins=4), (np.stack([side, other], 1), y)).all_trees[0]
+    assert both.splits.tolist() == [1, 2, 3] and both.gain[2] < both.gain[3]
+
+
 def test_gamma_and_lambda_and_rate():
     assert len(fit(Boosting(trees=1, gamma=1e6), (X, Y)).all_trees[0].leaves) == 1
     one, half = (fit(Boosting(trees=1, rate=rate), (X, Y)).margins(X) for rate in (1.0, 0.5))
