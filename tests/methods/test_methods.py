@@ -517,6 +517,13 @@ LEARNS = {  # method, rounds, and the bar (chance is 0.1), with what was measure
     "fedexp": (ua.FedExP(), 40, 0.73),  # 0.836
     "ccvr": (ua.CCVR(every=30), 30, 0.76),  # 0.858, and 0.616 before it is calibrated
     "mocha": (ua.Mocha(1e-4, every=5), 15, 0.75),  # 0.849, on features of a network that was never trained
+    "fedbuff": (
+        ua.FedBuff(5),
+        150,
+        0.77,
+    ),  # 0.883, of half as many arrivals in a step as others have clients in a round
+    "fedasync": (ua.FedAsync(0.6), 500, 0.45),  # 0.554: ten are at work, and every step is one skewed client's
+    "astw": (ua.ASTW(5, 2), 120, 0.54),  # 0.649: the first model counts for long
     "hist-boost": (ua.HistBoost(trees=3, depth=3, bins=4), 3, 0.6),
     "tree-bagging": (ua.TreeBagging(trees=20, depth=3, bins=4), 2, 0.15),
     "tree-cyclic": (ua.TreeCyclic(trees=8, depth=3, bins=4), 8, 0.15),
@@ -527,7 +534,7 @@ GLOBAL = {  # those with one common model, judged on the global test set
     "oneshot", "flhc", "fedavgr", "fedavgm", "fedadagrad", "fedyogi", "fedadam", "centralized", "feddf", "fedgen",
     "fedmix", "fedcurv", "virtual", "fedcluster", "fedfmc", "moon", "fedntd", "fedlc", "fedrs", "fedsam", "fedasam",
     "fedexp", "ccvr", "naivemix", "local-mixup", "data-sharing", "hybrid-fl", "astraea", "xormixfl",
-    "powersgd", "hist-boost", "tree-bagging", "tree-cyclic",
+    "powersgd", "hist-boost", "tree-bagging", "tree-cyclic", "fedbuff", "fedasync", "astw",
 }  # fmt: skip
 
 
@@ -535,7 +542,7 @@ LONG = {  # about a second each, or more; their goldens and the contract's proof
     "apfl", "astraea", "centralized", "cronus", "dapper", "def-kt", "ditto", "fedasam", "fedavgr", "fedcluster",
     "fedcurv", "feddf", "fedfmc", "fedgen", "fedlc", "fedmd", "fedmix", "fednova", "fedntd", "fedproto", "fedrep",
     "fedrs", "fedsam", "fesem", "flhc", "hybrid-fl", "local-mixup", "mapper", "mocha", "moon", "naivemix", "per-fedavg",
-    "pfedme", "powersgd", "qfedavg", "rfedavg", "rfedavg-plus", "virtual",
+    "pfedme", "powersgd", "qfedavg", "rfedavg", "rfedavg-plus", "virtual", "fedbuff", "fedasync", "astw",
 }  # fmt: skip
 
 

@@ -1,10 +1,14 @@
 """Asynchronous runs between machines: nobody waits for a slow client, its updates count, a killed server goes on."""
 
+import signal
+
 import pytest
 import torch
-from small import refused
+from small import federation, refused
 from test_network_messages import Direct, data, own, served, tables
 
+import unalike as ua
+from unalike.network import one_machine, server
 from unalike.network.client import Client
 from unalike.network.link import Lost
 from unalike.network.policy import Policy
@@ -101,3 +105,24 @@ def test_weights_are_those_of_the_versions(tmp_path):
     both = [served(tables("fedavg", 3, run={"evaluate_clients": "none"}), Direct(people(tmp_path / "a")))]
     both += [served(settings(rounds=3, asynchronous="buffer:4"), Streaming(people(tmp_path / "b")))]
     assert torch.allclose(both[0].server.w, both[1].server.w, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_a_real_federation_of_six_does_not_wait_for_one():
+    """One client is stopped, and rounds go on without it. Let go, it answers with what it began, and that counts."""
+    pytest.importorskip("flwr")
+    fed = federation(sizes=(8, 4, 12, 10, 6, 9))
+    chosen = settings(rounds=200, clients_per_round=6, asynchronous="buffer:3", evaluate_every=200)
+    with one_machine.federation(fed) as (here, link):
+        slow = here.processes["client-0005"]
+
+        class Slow(ua.Callback):
+            def on_round(self, run, line):
+                if line["round"] in (1, 9):
+                    slow.send_signal(signal.SIGSTOP if line["round"] == 1 else signal.SIGCONT)
+                return line["round"] > 9 and line["staleness_most"] >= 6
+
+        asked = {"wait": 90, "deadline": 90, "classes": 3, "check": here.processes.check}
+        run = server.run(chosen, link, here.public, test=fed.global_test, callbacks=[Slow()], **asked)
+    assert 9 < run.rounds_done < 200 and run.history[-1]["staleness_most"] >= 6
+    assert all(line["clients"] == 3 for line in run.history) and not any("lost" in line for line in run.history)

@@ -12,7 +12,7 @@ from unalike import testing
 from unalike.channel.aged import AgedSums
 from unalike.channel.sums import Sums
 from unalike.contract import Outcome
-from unalike.contract.staleness import weight
+from unalike.contract.staleness import staleness_weight as weight
 from unalike.methods import METHODS
 from unalike.run.arrivals import refusal
 

@@ -17,14 +17,15 @@ from unalike.contract.privacy import privacy
 from unalike.contract.requests import Average, Gradient, Outputs, Request, Train, plain_args, tensor_args
 from unalike.contract.server import Arrived, Best, Cohort, Message, Replies, Server
 from unalike.contract.server_draws import ServerDraws
+from unalike.contract.staleness import STALENESS, parse_staleness, staleness_weight
 from unalike.contract.vectors import Layouts, Vectors, by_network
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import Knob, knob
 
 __all__ = [
-    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "Answer", "Architectures", "Arrived", "Average", "Batch", "Best",
-    "Call", "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layout", "Layouts", "LazyOutcome", "Me",
-    "Message", "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server",
+    "BUFFERS", "EVALUATION", "LOSS", "OPTIMIZER", "STALENESS", "Answer", "Architectures", "Arrived", "Average", "Batch",
+    "Best", "Call", "Cohort", "Evaluate", "Field", "Fields", "Gradient", "Knob", "Layout", "Layouts", "LazyOutcome",
+    "Me", "Message", "Method", "Outcome", "Outputs", "Parcels", "PerClient", "Replies", "Request", "Sealed", "Server",
     "ServerDraws", "Train", "Vectors", "by_network", "check_serverless", "client_functions", "fingerprint",
-    "function_name", "knob", "plain_args", "privacy", "settings", "tensor_args",
+    "function_name", "knob", "parse_staleness", "plain_args", "privacy", "settings", "staleness_weight", "tensor_args",
 ]  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from unalike.errors import UnalikeError
 
-WORDS = "how a reply counts by its age: constant, polynomial:A, (1 + age)^-A, or hinge:A:B, 1 / (A (age - B) + 1)"
+STALENESS = "how a reply counts by its age: constant, polynomial:A, (1 + age)^-A, or hinge:A:B, 1 / (A (age - B) + 1)"
 
 
-def weight(text: str, age: int) -> float:
+def staleness_weight(text: str, age: int) -> float:
     """Return how much a reply of this age counts, in (0, 1]."""
-    kind, numbers = parse(text)
+    kind, numbers = parse_staleness(text)
     if kind == "constant":
         return 1.0
     if kind == "polynomial":
@@ -18,7 +18,7 @@ def weight(text: str, age: int) -> float:
     return 1.0 if age <= b else 1 / (a * (age - b) + 1)
 
 
-def parse(text: str) -> tuple[str, list[float]]:
+def parse_staleness(text: str) -> tuple[str, list[float]]:
     """Return the kind and its numbers."""
     kind, *rest = text.split(":") if isinstance(text, str) else [""]
     try:

@@ -20,21 +20,31 @@ from __future__ import annotations
 
 import dataclasses as dc
 
-from unalike.contract import Answer, Cohort, Fields, Me, Method, Server, knob
-from unalike.contract.staleness import WORDS, parse, weight
+from unalike.contract import (
+    STALENESS,
+    Answer,
+    Cohort,
+    Fields,
+    Me,
+    Method,
+    Server,
+    knob,
+    parse_staleness,
+    staleness_weight,
+)
 
 
 @dc.dataclass(frozen=True)
 class FedAsync(Method):
     alpha: float = knob(0.6, "α, how much of a fresh model is mixed in", above=0, most=1, tune=(0.05, 1.0))
-    staleness: str = knob("polynomial:0.5", f"s: {WORDS}", values="polynomial:0.5, hinge:10:4")
+    staleness: str = knob("polynomial:0.5", f"s: {STALENESS}", values="polynomial:0.5, hinge:10:4")
     mu: float = knob(0.0, "strength of the spring", least=0)
 
     name = "fedasync"
     asynchronous = "is"
 
     def __post_init__(self) -> None:
-        parse(self.staleness)
+        parse_staleness(self.staleness)
 
     def client(self, me: Me, s: Fields, m: Fields) -> Answer:
         return me.train(m.w, pull=self.mu, push=-self.mu * m.w).then(self.done)
@@ -42,5 +52,5 @@ class FedAsync(Method):
     def round(self, server: Server, cohort: Cohort) -> None:
         cohort.start(self.client, w=server.w)
         for age, replies, began in cohort.arrived(1):
-            share = self.alpha * weight(self.staleness, age)
+            share = self.alpha * staleness_weight(self.staleness, age)
             server.w = (1 - share) * server.w + share * (began.w + replies.mean("delta"))

@@ -20,26 +20,25 @@ import dataclasses as dc
 
 import torch
 
-from unalike.contract import Cohort, Field, Method, Server, knob
-from unalike.contract.staleness import WORDS, parse, weight
+from unalike.contract import STALENESS, Cohort, Field, Method, Server, knob, parse_staleness, staleness_weight
 
 
 @dc.dataclass(frozen=True)
 class FedBuff(Method):
     buffer: int = knob(10, "K, arrivals in a step of the server", values="10", least=1, tune=[5, 10, 20])
     server_lr: float = knob(1.0, "η_g, the server's rate")
-    staleness: str = knob("polynomial:0.5", f"s: {WORDS}")
+    staleness: str = knob("polynomial:0.5", f"s: {STALENESS}")
 
     name = "fedbuff"
     asynchronous = "is"
     sends = {"delta": Field(weight="one")}
 
     def __post_init__(self) -> None:
-        parse(self.staleness)
+        parse_staleness(self.staleness)
 
     def round(self, server: Server, cohort: Cohort) -> None:
         cohort.start(self.client, w=server.w)
         total, count = torch.zeros_like(server.w), 0.0
         for age, replies, _ in cohort.arrived(self.buffer):
-            total, count = total + weight(self.staleness, age) * replies.sum("delta"), count + replies.count
+            total, count = total + staleness_weight(self.staleness, age) * replies.sum("delta"), count + replies.count
         server.w = server.w + self.server_lr * total / count

@@ -33,7 +33,7 @@ from unalike.contract import (
 )  # fmt: skip
 from unalike.contract.architectures import remaining
 from unalike.contract.peers import Parcels, Sealed, check_message, parcels_of
-from unalike.contract.staleness import weight
+from unalike.contract.staleness import staleness_weight
 from unalike.engines.engine import Engine
 from unalike.engines.families import Families, divided
 from unalike.errors import Diverged, UnalikeError
@@ -281,7 +281,7 @@ class Round:
             )
         self.start(fn, message)
         groups = self._groups(self.buffer)
-        sums = [(weight(self.staleness, age), sums) for age, sums, *_ in groups]
+        sums = [(staleness_weight(self.staleness, age), sums) for age, sums, *_ in groups]
         ids, when = self.arrivals, (self.round, 0)
         return self._replies(AgedSums(sums) if len(sums) > 1 else sums[0][1], None, ids, when)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unalike.contract.staleness import WORDS as AGES
-from unalike.contract.staleness import parse as parse_staleness
+from unalike.contract import STALENESS, parse_staleness
 from unalike.draws import check_seed
 from unalike.engines import ENGINES
 from unalike.errors import UnalikeError
@@ -49,7 +48,7 @@ class RunSettings:
     delta: float = knob(1e-5, "δ of the ε in each line, where there is noise", above=0, below=0.1, fact=False)
     max_epsilon: float | None = knob(None, MOST, above=0, **HOW, fact=False)
     asynchronous: Any = knob(None, ARRIVALS, written=str, fact=False)
-    staleness: str = knob("polynomial:0.5", f"of an asynchronous run: {AGES}", fact=False)
+    staleness: str = knob("polynomial:0.5", f"of an asynchronous run: {STALENESS}", fact=False)
     buffers: str = knob("average", "BatchNorm's statistics", choices=BUFFER_POLICIES, noun="buffer policy", fact=False)
     seed: int = knob(0, "of everything random in the run", least=0)
     engine: str = knob("auto", "who runs the clients (unalike list engines)", choices=CHOICE, noun="engine", **HOW)
