@@ -103,7 +103,7 @@ def ours(modules, fed, args, precision, rounds, kinds, **options):
     local = ua.LocalTraining(epochs=1, batch_size=BATCH, lr=LR, shuffle=options.pop("shuffle", True))
     return ua.simulate(
         modules, fed, method, architecture=kinds, rounds=rounds, local=local, engine="batched", device=args.device,
-        precision=precision, evaluate_every=rounds, **options,
+        precision=precision, evaluate_every=rounds, compile=args.device == "cuda", **options,
     )  # fmt: skip
 
 

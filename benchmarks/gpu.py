@@ -76,7 +76,7 @@ def products(module, x, y, steps):
 def run(module, fed, local, rounds, precision, **options):
     began = time.perf_counter()
     result = ua.simulate(
-        module, fed, ua.FedAvg(), rounds=rounds + 2, engine="batched", device="cuda", precision=precision,
+        module, fed, ua.FedAvg(), rounds=rounds + 2, engine="batched", device="cuda", precision=precision, compile=True,
         local=ua.LocalTraining(lr=0.05, **local), **options,
     )  # fmt: skip
     times = [line["seconds_clients"] if "seconds_clients" in line else line["seconds"] for line in result.history]

@@ -118,7 +118,7 @@ def main():
         times = Times()
         ua.simulate(
             module, fed, method, rounds=OURS + 3, clients_per_round=given.participants, device=given.device,
-            precision=given.precision, engine="batched", local=local, callbacks=[times],
+            precision=given.precision, engine="batched", local=local, callbacks=[times], compile=given.device == "cuda",
         )  # fmt: skip
         ours, first = statistics.median(times.seconds[3:]), sum(times.seconds[:3])
         whole = (ours * given.rounds + first) / 60

@@ -37,6 +37,7 @@ def seconds(build, fed, batch, rounds, device):
     run = ua.simulate(
         build(), fed, ua.FedAvg(), rounds=rounds, local=ua.LocalTraining(epochs=2, batch_size=batch, lr=0.01),
         device=device, precision="bf16" if device == "cuda" else "highest",
+        **({"compile": True} if device == "cuda" else {}),
     )  # fmt: skip
     return statistics.median(line["seconds"] for line in run.history[1:])
 

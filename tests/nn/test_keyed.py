@@ -204,3 +204,13 @@ def test_compiled_draws_are_the_eager_ones(monkeypatch):
         eager, compiled = (simulate(seeded(DRAWING[name]), fed, LOCAL, "batched", compile=c) for c in (False, True))
         assert not compiled.engine.notes
         torch.testing.assert_close(compiled.server.deltas, eager.server.deltas, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_a_resumed_run_draws_as_if_it_had_never_stopped(tmp_path, engine):
+    fed, folder = federation((6, 3), (5, 4)), str(tmp_path / "run")
+    options = {"method": ua.Scaffold(), "engine": engine}
+    whole = simulate(seeded(Encoder), fed, LOCAL, rounds=2, **options)
+    simulate(seeded(Encoder), fed, LOCAL, rounds=1, folder=folder, **options)
+    again = simulate(seeded(Encoder), fed, LOCAL, rounds=2, folder=folder, resume=True, **options)
+    assert torch.equal(whole.server.w, again.server.w)

@@ -56,7 +56,7 @@ from unalike.network.policy import Policy, no_files
 from unalike.network.runs import RUN_ID, Runs
 from unalike.network.seal import Keyring
 from unalike.network.words import facts_words, plan_words, sums_words
-from unalike.nn.numerics import DTYPES, find_device
+from unalike.nn.numerics import DTYPES, find_device, kept_memory
 from unalike.nn.task import Task, default_loss
 from unalike.settings.toml import dump_toml
 
@@ -386,6 +386,7 @@ class Patience:
         self.wait = min(self.wait * 2, LONGEST)
 
 
+@kept_memory()
 def attend(
     link: ClientLink, client: Client, once: bool = False, poll: float = 0.2, pause: Callable[[float], None] = time.sleep
 ) -> None:
