@@ -18,12 +18,13 @@ class Waiting(ua.Callback):
     """After the round that has begun to compile, wait for the end of it; notes which rounds had a compiled step."""
 
     def __init__(self, wait=True):
-        self.wait, self.early, self.settled = wait, [], []
+        self.wait, self.early, self.settled, self.steps = wait, [], [], []
 
     def on_round(self, run, line):
         steps = run.engine.steps_made
         self.early.append(any(step.early for step in steps))
         self.settled.append(run.engine.settled)
+        self.steps.append(steps[0])
         for step in steps:
             if step.beside is not None and self.wait:
                 step.beside.wait(60)
@@ -48,6 +49,7 @@ def test_rounds_begin_at_once_and_change_over(early):
     run = testing.run(ua.Scaffold(), "linear", rounds=8, callbacks=[clock], **RUN)
     assert clock.early == [True] * 4 + [False] * 4  # begun in the fourth round, used from the fifth on
     assert clock.settled == [False] * 4 + [True] * 4
+    assert [step is clock.steps[0] for step in clock.steps] == clock.early  # another one from then on
     assert [step.mode for step in run.engine.steps_made] == ["compiled"] and not run.engine.notes
     plain = testing.run(ua.Scaffold(), "linear", rounds=8, **{**RUN, "engine": "sequential"})
     assert testing.difference(plain, run) < 1e-9
@@ -87,6 +89,7 @@ def test_a_step_that_cannot_be_compiled_stays(early, monkeypatch):
 
 def test_the_end_of_a_run_cancels_its_compiler(early, monkeypatch):
     ended, interval = [], sys.getswitchinterval()
+    sys.setswitchinterval(0.004)
 
     def slow(*_):
         try:
@@ -100,7 +103,8 @@ def test_the_end_of_a_run_cancels_its_compiler(early, monkeypatch):
     (compilation,) = (step.beside for step in run.engine.steps_made)
     compilation.wait(30)
     assert compilation.done and compilation.step is None and not compilation.error
-    assert len(ended) == 1 and sys.getswitchinterval() == interval
+    assert ended == pytest.approx([beside.SWITCH]) and sys.getswitchinterval() == pytest.approx(0.004)
+    sys.setswitchinterval(interval)
 
 
 def test_the_pace_of_a_run(monkeypatch):
