@@ -140,7 +140,7 @@ def release(handle: int | None) -> None:
         os.close(handle)
 
 
-class Company:
+class OtherProcesses:
     """Count the other processes of one kind on this machine, of any user. Each holds a lock on its own file in the
     folder for temporary files; processes with another temporary folder are not counted."""
 

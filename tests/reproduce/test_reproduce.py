@@ -17,7 +17,7 @@ from paths import ROOT
 import unalike as ua
 from unalike import config
 from unalike.cli import main
-from unalike.files import Company
+from unalike.files import OtherProcesses
 from unalike.methods.fedavgr import trace_norm
 from unalike.reproduce import choose, define, jobs, judge, measure, overview, pages, results
 from unalike.reproduce.centroids import Centroids
@@ -412,7 +412,8 @@ def test_times_are_those_of_runs_that_were_alone(tiny, tmp_path, capsys, monkeyp
 @contextlib.contextmanager
 def company(folder):
     """Another process with a queue."""
-    hold = "import time; from unalike.files import Company; c = Company('queues'); print(1, flush=True); time.sleep(99)"
+    made = "from unalike.files import OtherProcesses; c = OtherProcesses('queues')"
+    hold = f"import time; {made}; print(1, flush=True); time.sleep(99)"
     options = {"stdout": subprocess.PIPE, "env": {**os.environ, "TMPDIR": str(folder)}}
     with subprocess.Popen([sys.executable, "-c", hold], **options) as other:
         assert other.stdout.readline()
@@ -422,7 +423,7 @@ def company(folder):
 
 def test_company(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    one, two = Company("queues"), Company("queues")
+    one, two = OtherProcesses("queues"), OtherProcesses("queues")
     assert one.others() == two.others() == 1
     two.leave()
     assert one.others() == 0 and two.others() is None
@@ -433,7 +434,7 @@ def test_company(tmp_path, monkeypatch):
     assert len([*(tmp_path / "unalike-queues").iterdir()]) == 1
     one.leave()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    lost = Company("queues")
+    lost = OtherProcesses("queues")
     assert lost.others() is None
     lost.leave()
 

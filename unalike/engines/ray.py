@@ -430,7 +430,7 @@ def _theirs(error: Any) -> UnalikeError:
 # ---------------------------------------------------------------- in the worker's process
 
 
-class Held(ClientStore):
+class WorkerRows(ClientStore):
     """A worker's rows of its clients; it records new state, to be sent back with the replies."""
 
     def __init__(self, *args: Any):
@@ -468,7 +468,7 @@ class Worker:
         data = Federation(**parts).to(task.device, task.dtype)
         data = own_memory(data) if drifts else data
         self.folder = Path(tempfile.gettempdir()) / f"unalike-ray-rows-{os.getpid()}"
-        self.rows = Held(shapes, len(data), task.device, budget, self.folder)
+        self.rows = WorkerRows(shapes, len(data), task.device, budget, self.folder)
         self.job = Job(method, task, data, local, seed, self.rows, mean, drifts=drifts)
         from unalike.engines.choose import choose_engine  # imported here, because that module imports this one
 

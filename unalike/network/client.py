@@ -366,7 +366,7 @@ ANSWERS: dict[str, Callable[[Client, Asked], bytes]] = {
 }  # fmt: skip
 
 
-class Patience:
+class Backoff:
     """Reports a problem once, and waits longer each time it recurs."""
 
     def __init__(self, say: Callable[[str], None], first: float, pause: Callable[[float], None]):
@@ -393,7 +393,7 @@ def attend(
     """Join, and answer requests for ever, or with `once` until a run is over."""
     link.join()
     client.say("joined")
-    patience = Patience(client.say, poll, pause)
+    patience = Backoff(client.say, poll, pause)
     try:
         while not (once and client.ended):
             try:
@@ -415,7 +415,7 @@ def attend(
         link.leave()
 
 
-def _rejoin(link: ClientLink, client: Client, patience: Patience) -> None:
+def _rejoin(link: ClientLink, client: Client, patience: Backoff) -> None:
     """Join again; a server whose certificate is not trusted is waited for like one that is away."""
     while True:
         try:

@@ -131,7 +131,7 @@ def object_ids(tree: Any) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-class _Coming:
+class _IncomingMessage:
     """A message whose objects arrive one by one."""
 
     def __init__(self, tree: Any, message_id: str):
@@ -156,7 +156,7 @@ class _Coming:
 
 def _fetch(tree: Any, message_id: str, ask: Callable[[str], bytes], seconds: float) -> Message:
     """Fetch a message with all its objects, within limits of bytes and time."""
-    coming, wait, end = _Coming(tree, message_id), FIRST_WAIT, time.monotonic() + max(seconds, 1.0)
+    coming, wait, end = _IncomingMessage(tree, message_id), FIRST_WAIT, time.monotonic() + max(seconds, 1.0)
     while coming.missing:
         for object_id in [*coming.missing]:
             with contextlib.suppress(transfer.ObjectUnavailableError):
@@ -341,7 +341,7 @@ class FlowerServer(_End):
             pushed = self._push([*asked.values()], runtime.PushAppMessagesRequest, self._run)
         waiting = dict(zip(pushed.message_ids, asked, strict=True))
         waiting.pop("", None)
-        coming: dict[int, _Coming] = {}
+        coming: dict[int, _IncomingMessage] = {}
         self._slowest = 0.0
         last = False
         while (waiting or coming) and not last:
@@ -355,7 +355,7 @@ class FlowerServer(_End):
 
     def stream(self, more: Callable[[], Mapping[int, Parts]], seconds: float) -> Iterator[tuple[int, bytes | Lost]]:
         """Give answers as they come, while further requests are sent."""
-        waiting, coming, ends = dict[str, int](), dict[int, _Coming](), dict[int, float]()
+        waiting, coming, ends = dict[str, int](), dict[int, _IncomingMessage](), dict[int, float]()
         while True:
             if requests := more():
                 salt = secrets.token_bytes(16)
@@ -382,7 +382,7 @@ class FlowerServer(_End):
         # kept beyond the deadline, so that the SuperLink still has answers that came just before it
         return Message(content(parts, salt, **about), self._ids[client], "train", ttl=seconds + GRACE)
 
-    def _declared(self, waiting: dict[str, int], coming: dict[int, _Coming]) -> Iterator[tuple[int, Lost]]:
+    def _declared(self, waiting: dict[str, int], coming: dict[int, _IncomingMessage]) -> Iterator[tuple[int, Lost]]:
         """Look once for answers that have been announced; these move from `waiting` to `coming`."""
         if not waiting:
             return
@@ -392,11 +392,11 @@ class FlowerServer(_End):
             client = waiting.pop(proto.metadata.reply_to_message_id, None)
             if client is not None:
                 try:
-                    coming[client] = _Coming(tree, proto.metadata.message_id)
+                    coming[client] = _IncomingMessage(tree, proto.metadata.message_id)
                 except UnalikeError as error:
                     yield client, Lost(str(error))
 
-    def _whole(self, coming: dict[int, _Coming]) -> Iterator[tuple[int, bytes | Lost]]:
+    def _whole(self, coming: dict[int, _IncomingMessage]) -> Iterator[tuple[int, bytes | Lost]]:
         """Fetch once whatever has arrived of each answer; yield the complete ones, and those that cannot be read."""
         attempt = _attempt(self._pull(self._run))
         for client, one in [*coming.items()]:
@@ -413,7 +413,7 @@ class FlowerServer(_End):
                 del coming[client]
                 yield client, answer
 
-    def _received(self, client: int, coming: _Coming) -> bytes | Lost:
+    def _received(self, client: int, coming: _IncomingMessage) -> bytes | Lost:
         message = coming.message()
         self._confirm(self._run, coming.id)
         if message.has_content():

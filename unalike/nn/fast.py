@@ -27,7 +27,7 @@ def kernels() -> Any:
     return importlib.import_module("unalike.nn.kernels")
 
 
-class Once(torch.autograd.Function):
+class NoDoubleBackward(torch.autograd.Function):
     """A gradient that cannot be differentiated again: it raises instead of being silently wrong."""
 
     generate_vmap_rule = True
@@ -119,7 +119,7 @@ def _channels(x: Tensor) -> Tensor:
     return x.permute(1, 0, 4, 2, 3).reshape(b, c * i, h, w)
 
 
-class _ConvPoolBackward(Once):
+class _ConvPoolBackward(NoDoubleBackward):
     @staticmethod
     def forward(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
         return conv_pool_backward(g, won, x, weight, inward)
@@ -246,7 +246,7 @@ def _(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -
     return inner.new_empty(inner.shape), weight.new_empty(weight.shape)
 
 
-class _LSTMBackward(Once):
+class _LSTMBackward(NoDoubleBackward):
     @staticmethod
     def forward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return lstm_backward(g, hidden, cells, inner, weight)
@@ -356,7 +356,7 @@ def _(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor,
     return g.new_empty(c, steps, b, 3 * width), weight.new_empty(weight.shape), weight.new_empty(c, 3 * width)
 
 
-class _GRUBackward(Once):
+class _GRUBackward(NoDoubleBackward):
     @staticmethod
     def forward(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return gru_backward(g, hidden, inner, weight)
@@ -444,7 +444,7 @@ def _(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Te
     return g.new_empty(g.shape), weight.new_empty(weight.shape)
 
 
-class _RNNBackward(Once):
+class _RNNBackward(NoDoubleBackward):
     @staticmethod
     def forward(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
         return rnn_backward(g, hidden, weight, relu)

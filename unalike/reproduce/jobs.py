@@ -26,7 +26,7 @@ from unalike.data.federation import Federation
 from unalike.engines.batched.lockstep import Member, together
 from unalike.engines.choose import stacks_pay
 from unalike.errors import Diverged, EngineRefused, UnalikeError
-from unalike.files import Company
+from unalike.files import OtherProcesses
 from unalike.metrics.names import score_in
 from unalike.reproduce import centroids, local_models
 from unalike.reproduce.define import Job, plain
@@ -68,8 +68,8 @@ class Clock:
 class Watch(Callback):
     """Print a line from time to time, and end the run when the time is over."""
 
-    def __init__(self, clock: Clock, title: str, quiet: bool, company: Company):
-        self.clock, self.title, self.quiet, self.said, self.company = clock, title, quiet, 0.0, company
+    def __init__(self, clock: Clock, title: str, quiet: bool, others: OtherProcesses):
+        self.clock, self.title, self.quiet, self.said, self.processes = clock, title, quiet, 0.0, others
 
     def on_start(self, run: Any) -> None:
         run.folder.trim(BESIDE, run.rounds_done)
@@ -79,7 +79,7 @@ class Watch(Callback):
 
     def on_round(self, run: Any, line: dict[str, Any]) -> bool:
         done, now = line["round"], time.monotonic()
-        if others := self.company.others():
+        if others := self.processes.others():
             run.folder.append(BESIDE, {"round": done, "others": others})
         if now - self.said > SAY_EVERY or done == run.rounds:
             self.said = now
@@ -117,14 +117,14 @@ class Queue:
         self._data: Federation | None = None
         self.made = self._ended = 0
         self.without: dict[str, NoData] = {}  # data sets that could not be fetched
-        self._company = Company("queues")
+        self._other_processes = OtherProcesses("queues")
         self._shared = Shared(results.folder)
         self._again: set[str] = set()  # runs repeated for their time
         # when the user was last told that this process waits
         self._said = 0.0
 
     def close(self) -> None:
-        self._company.leave()
+        self._other_processes.leave()
 
     def make(self, jobs: Sequence[Job], timed: bool = False) -> list[Result]:
         """Return the results of all jobs whose data are available; timed: only of runs that had the machine to
@@ -290,7 +290,7 @@ class Queue:
             raise OutOfTime
         callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []
         callbacks += [centroids.Centroids()] if self.centroids else []
-        callbacks.append(Watch(self.clock, title, self.quiet or not title, self._company))
+        callbacks.append(Watch(self.clock, title, self.quiet or not title, self._other_processes))
         tables = self.placed(job)
         options: dict[str, Any] = {"member": member} if member else {}
         if member:
