@@ -8,6 +8,7 @@ import torch
 from small import refused
 
 import unalike as ua
+from unalike import config
 from unalike.channel import Ckks, Paillier, SecureSum
 from unalike.client.preparing import LIMB, LIMBS, limbs, slots_of, unlimbed
 from unalike.crypto.secure_sum import Void
@@ -81,3 +82,24 @@ def test_sums_that_count_others_are_void():
 def test_a_sum_of_too_few_is_refused():
     with refused("a sum of fewer than 5"):
         by_hidden_messages(federation(), SecureSum(least=5))
+
+
+def test_a_loopback_run_prepares_by_its_channel(monkeypatch, tmp_path):
+    """A table of three clients, by the settings of a file; the run is that of a simulation."""
+    rng, stages = np.random.default_rng(1), []
+    rows = [f"{k},{rng.normal() * 1e3:.3f},{rng.normal():.4f},{k % 2}" for k in range(3) for _ in range(6)]
+    (tmp_path / "t.csv").write_text("\n".join(["who,income,age,label", *rows]))
+    inner = config.runner.by_hidden_messages
+    monkeypatch.setattr(
+        config.runner, "by_hidden_messages", lambda fed, stage: stages.append(str(stage)) or inner(fed, stage)
+    )
+    tables = {
+        "data": {"table": str(tmp_path / "t.csv"), "label": "label", "client": "who"},
+        "model": {"name": "linear"}, "method": {"name": "fedavg"}, "local": {"batch_size": 3},
+        "run": {"rounds": 1, "channel": "secure-sum", "device": "cpu"},
+    }  # fmt: skip
+    real, simulated = (
+        config.run({**tables, "run": {**tables["run"], "engine": engine}}) for engine in ("loopback", "sequential")
+    )
+    assert stages == ["secure-sum:0.67"]
+    assert real.data.preparation == simulated.data.preparation and torch.equal(real.server.w, simulated.server.w)
