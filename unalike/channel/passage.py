@@ -121,7 +121,8 @@ class Passage:
         return (plain - self.summing.bytes(self.slots)) * len(sums.ids)
 
     def opening_bytes(self, came: int) -> tuple[int, int]:
-        """Return the bytes down and up of opening the sum of so many, where that takes any beside the replies'."""
+        """Return the bytes, down and up, of opening the sum over this many clients, if that takes any beside the
+        replies'."""
         return (0, 0) if self.summing is None else self.summing.opening_bytes(self.slots, came)
 
     def close(self, sums: Sums) -> None:

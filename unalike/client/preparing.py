@@ -183,7 +183,7 @@ def _added(answers: Iterable[tuple[int, bytes]], widths: dict[str, int], sizes: 
 
 
 def right(sent: Sums, widths: dict[str, int], samples: int) -> bool:
-    """Return whether these can be sums over so many samples."""
+    """Return whether these can be sums over this many samples."""
     if {name: list(value.shape) for name, value in sent.items()} != {name: [n] for name, n in widths.items()}:
         return False
     for name, value in sent.items():

@@ -259,7 +259,7 @@ def _check_values(tables: dict[str, dict[str, Any]]) -> None:
 
 
 def _check_asynchronous(given: Any, method: Method) -> None:
-    """An asynchronous run is of a method that can be so."""
+    """Check that the method of an asynchronous run can be run so."""
     if buffer_of(given) and (why := refusal(method)):
         raise UnalikeError(f"[run] asynchronous: {type(method).__name__} does not run so: {why}.")
 

@@ -76,7 +76,7 @@ class Remote(Protocol):
         ...
 
     def again(self, reason: str, least: int) -> None:
-        """Hear that a sum is void and will be tried again; wait a while until so many are there."""
+        """Called when a sum is void and will be tried again; waits a while until `least` clients are there."""
         ...
 
     def welcome(self) -> Mapping[int, Mapping[str, int]]:

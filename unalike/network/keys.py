@@ -87,7 +87,8 @@ def make_node(file: Path) -> Path:
 
 
 def make_common(file: Path, scheme: str, bits: int) -> CommonKey:
-    """A key that all clients have in common, and the server has not: its file goes to each of them, over a safe way."""
+    """Make a key that all clients have in common and the server does not; its file must reach each client by a safe
+    channel."""
     key = CommonKey.new(scheme, bits)
     file.parent.mkdir(parents=True, exist_ok=True)
     _save(file, key.to_bytes(), secret=True)

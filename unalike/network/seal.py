@@ -92,7 +92,8 @@ class Keyring:
 
     @property
     def has_peers(self) -> bool:
-        """Whether this client was given the others' keys, so that it takes nobody's word for them."""
+        """Return whether this client was given the other clients' keys, so that it need not trust the server for
+        them."""
         return self._known is not None
 
     def sign(self, data: bytes) -> bytes:

@@ -187,7 +187,7 @@ class Clients:
             self.attendance.failed(client, said)
 
     def again(self, reason: str, least: int) -> None:
-        """Say that a sum is void and is tried again, and wait a while until so many clients are there."""
+        """Report that a sum is void and is tried again, and wait a while until enough clients are there."""
         self.say(f"{printable(reason, 500)} It is asked for again.")
         end = time.monotonic() + min(self.deadline, GREETING)
         while len(self.link.online()) < least and time.monotonic() < end:

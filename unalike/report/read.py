@@ -117,7 +117,7 @@ class RunFiles:
 
     @property
     def is_vertical(self) -> bool:
-        """Whether its parties hold different columns of the same people."""
+        """Return whether its parties hold different columns of the same people."""
         return self.vertical is not None
 
     @property

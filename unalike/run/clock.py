@@ -222,12 +222,12 @@ class Devices:
         return self.clock.step_seconds * factor / self.speeds(ids, time)
 
     def travel(self, ids: np.ndarray, time: float, down: float, up: float) -> np.ndarray:
-        """Return the seconds that a message and its reply are on their way, of so many bytes each."""
+        """Return the seconds that a message and its reply of these sizes are on their way."""
         rates = {name: self._laws[name](self, ids, time) for name in ("download", "upload")}
         return self.clock.latency + down / rates["download"] + up / rates["upload"]
 
     def seconds(self, ids: np.ndarray, when: int, time: float, steps: np.ndarray, down: float, up: float) -> np.ndarray:
-        """Return how long these clients take for so many mini-batches and bytes."""
+        """Return how long these clients take for these numbers of mini-batches and bytes."""
         return self.travel(ids, time, down, up) + steps * self.step_seconds(ids, when, time)
 
     def there(self, ids: np.ndarray, time: float) -> np.ndarray:

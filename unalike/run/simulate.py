@@ -40,7 +40,7 @@ def simulate(
     recipe: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Run:
-    """Run `method` for so many rounds and return the `Run`.
+    """Run `method` for `rounds` rounds and return the `Run`.
 
     model: one of `ua.models`, or a function that builds a model: its weights come from the run's seed. Any other
       module, and one whose weights you have loaded or set, starts with the weights it has. Where clients have

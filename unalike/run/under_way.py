@@ -73,7 +73,7 @@ class UnderWay:
         return np.array(free[: self.places - len(self.heap)], dtype=np.int64)
 
     def _drawn(self, count: int) -> np.ndarray:
-        """Return so many clients that are free and there, fewer where there are not as many."""
+        """Return this many clients that are free and present, or fewer if there are not enough."""
         if count <= 0:
             return np.empty(0, dtype=np.int64)
         rng, found = draws.generator(self.seed, "arrivals", self.number), dict[int, None]()

@@ -29,12 +29,12 @@ class Encrypted(Summed):
 
     @property
     def scheme(self) -> str:
-        """The scheme, as a common key names it."""
+        """Return the scheme's name, as in a common key."""
         raise NotImplementedError
 
     @property
     def key_bits(self) -> int:
-        """The bits of a Paillier key; 0 of another scheme's."""
+        """Return the bits of a Paillier key; 0 for another scheme."""
         return 0
 
     def vector_bytes(self, count: int, bits: int, clients: int) -> int:

@@ -123,7 +123,7 @@ class SecureSum(Summed):
     agree: bool = knob(False, "clients sign the list of those who came before they open the sum")
 
     def degree(self, clients: int) -> int:
-        """Return how many neighbours each of so many clients has."""
+        """Return how many neighbours each of `clients` clients has."""
         if self.neighbours is None or self.neighbours >= clients - 1:
             return clients - 1
         return self.neighbours + self.neighbours % 2

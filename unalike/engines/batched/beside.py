@@ -44,7 +44,7 @@ class Pace:
 
     @property
     def known(self) -> bool:
-        """Whether enough rounds have gone by."""
+        """Return whether enough rounds have passed."""
         return len(self.begins) > ENOUGH and self.begins[0] > 0
 
     @property
@@ -73,7 +73,7 @@ class Compilation:
 
     @property
     def done(self) -> bool:
-        """Whether the thread has ended."""
+        """Return whether the thread has ended."""
         return not self._thread.is_alive()
 
     def _work(self, step: Step, pure: Any, moving: dict[str, Any], course: Course) -> None:
