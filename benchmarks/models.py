@@ -3,8 +3,8 @@
     python benchmarks/models.py [part of a name ...] [--device cuda] [--limit 540] [--each 60] [--out models.jsonl]
 
 Twenty clients, ten steps of 32 samples each, tf32 on a GPU (on a CPU fewer: the goals are a GPU's), `auto`. Every
-architecture has a process of its own, with empty caches of the compiler and of Triton. A line of JSON is written as soon
-as an architecture is through; one that would not fit into the time limit is left out and named. torch, numpy and
+architecture has a process of its own, with empty caches of the compiler and of Triton. A line of JSON is written as
+soon as an architecture is through; one that would not fit into the time limit is left out and named. torch, numpy and
 safetensors are enough.
 
 first    seconds from the call of `simulate` to the end of its first round, caches cold
