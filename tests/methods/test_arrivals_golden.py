@@ -2,6 +2,7 @@
 of the latter that has no golden numbers, by hand."""
 
 import dataclasses as dc
+import itertools
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from goldens import golden
 from torch import nn
 
 import unalike as ua
+from unalike import testing
 
 CASES = {case["name"]: case for case in golden("channel_asynchronous")["cases"]}
 EVERYWHERE = pytest.mark.parametrize("engine", ["sequential", "workers", "batched", "loopback"])
@@ -149,3 +151,12 @@ def test_layers_may_have_their_own_rounds():
     assert found[3][2:] == pytest.approx(weights @ deep / weights.sum(), abs=1e-12)
     one_stamp, *_ = layers(case, GivenLayers(5, 2, 2.0, deep="last"), "batched")
     assert found[3][:2] == pytest.approx(one_stamp[3][:2]) and found[3][2:] != pytest.approx(one_stamp[3][2:])
+
+
+def test_deep_layers_change_only_when_they_travel():
+    seen = Seen()
+    run = testing.run(ua.ASTW(3, 1), "mlp", rounds=5, engine="sequential", callbacks=[seen])
+    heads = [run.server.layout.head(torch.tensor(w)).tolist() for w in seen.w]
+    bodies = [run.server.layout.body(torch.tensor(w)).tolist() for w in seen.w]
+    assert heads[0] == heads[1] != heads[2] == heads[3] == heads[4]  # the third round of a loop is the deep one
+    assert all(one != other for one, other in itertools.pairwise(bodies))

@@ -43,6 +43,7 @@ def test_arriving_together_is_the_synchronous_run(name):
     assert [line["virtual_seconds"] for line in apart.history] == [3.0, 6.0, 9.0, 12.0]
     known = {**numbers(together)[-1], "virtual_seconds": 12.0, "staleness": 0.0, "staleness_most": 0, "under_way": 0}
     assert numbers(apart)[-1] == known
+    assert not apart.arrivals.under_way.calls  # nobody works with any version: no message is kept
 
 
 @pytest.mark.parametrize(
