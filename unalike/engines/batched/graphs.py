@@ -46,7 +46,7 @@ class StaticBuffers:
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
         self.total = torch.zeros(c, dtype=step.task.dtype, device=device)
         self._parts: dict[int, tuple[Any, ...]] = {}
-        self._warmed: set[int] = set()  # widths whose step is compiled
+        self._warmed: set[tuple[int, int]] = set()  # widths, and numbers of steps in a call, that are compiled
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if step.mode == "graph" else None
         if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
@@ -101,19 +101,22 @@ class StaticBuffers:
         total += torch.where(live[:, 0], loss, 0.0)
         self.at += 1
 
+    def _timed_body(self, width: int, several: int) -> None:
+        """One step, or several; the first of a kind is compiled, and its time is noted."""
+        began, first = time.perf_counter(), (width, several) not in self._warmed
+        self._body(width, several)
+        if first:
+            self._warmed.add((width, several))
+            self.step.compiling_seconds += 0.0 if self.step.early else time.perf_counter() - began
+
     def steps(self, width: int, count: int) -> None:
         """Make `count` steps; on CUDA several per replay, which costs a small model less than starting each."""
         if self._pool is None:
             plain = self.step.moved is None and not self.step.pure.keyed and not self.step.asked
-            if width not in self._warmed and not self.step.early:
-                began = time.perf_counter()
-                self.warm(width)
-                self.step.compiling_seconds += time.perf_counter() - began
-            self._warmed.add(width)
             with quiet():
                 for several in (UNROLLED, 1) if plain and count >= MANY else (1,):
                     for _ in range(count // several):
-                        self._body(width, several)
+                        self._timed_body(width, several)
                     count %= several
             return
         if capturing(self.at.device):  # of a whole exchange: a graph cannot be replayed into another
@@ -133,7 +136,7 @@ class StaticBuffers:
         """Take two steps, for which the compiler makes what is not there yet, and leave every value as it was."""
         with self._unchanged(), quiet():
             self._two(width)
-        self._warmed.add(width)
+        self._warmed.add((width, 1))
 
     def _two(self, width: int) -> None:
         for _ in range(2):
