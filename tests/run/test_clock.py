@@ -11,6 +11,7 @@ import unalike as ua
 from unalike import config
 from unalike.config import flags
 from unalike.run.clock import Devices
+from unalike.run.timing import Timing
 
 IDS = np.arange(6)
 EVEN = ua.LocalTraining(steps=4, batch_size=4, lr=0.1)
@@ -228,3 +229,17 @@ def test_files_and_flags_say_the_same():
         config.run({**tables, "clock": {"cutoff": -1.0}})
     with refused("Scaffold does not run so"):
         config.check({**tables, "method": {"name": "scaffold"}, "run": {"rounds": 1, "asynchronous": "buffer:2"}})
+
+
+def test_who_was_late_is_out_for_the_rest_of_the_round():
+    class Given:
+        def steps(self, call, ids):
+            return np.array([1, 9, 1]) if call == "long" else np.ones(3)
+
+        def up(self, call):
+            return 0
+
+    timing = Timing(devices(3, cutoff=5.0), Given(), 0, 0.0)
+    for call in ("long", "short"):
+        assert timing.exchange(call, IDS[:3], 0.0).tolist() == [True, False, True]
+    assert timing.time == 6.0 and timing.gone == {1}
