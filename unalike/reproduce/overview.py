@@ -117,9 +117,8 @@ def _searched(entries: Sequence[Entry]) -> list[str]:
     """Show by paper the settings that it leaves out: what it gives, what was tried, what was found."""
     out = [f"**{entry.paper.name}.**\n\n{text}" for entry in entries if (text := entry.note("Settings left out"))]
     head = (
-        "Searched by matching the printed numbers of baselines, never those of the paper's own method. Rows of the "
-        "tables above keep the settings that were declared first; what was found has tables of its own (`search`, "
-        "`found`)."
+        "Searched by matching the printed numbers of baselines, never those of the paper's own method. The papers' "
+        "tables keep the settings that were declared first; what was found has tables of its own (`search`, `found`)."
     )
     return ["## Settings that the papers leave out", head, *out] if out else []
 
