@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import unalike as ua
+from unalike.engines.batched import beside
 
 BATCH = 32
 FULL = {"clients": 20, "steps": 10, "rounds": 30}
@@ -239,6 +240,7 @@ def repeats(build, data, args):
 
 def one(name, args):
     """Measure one architecture in this process; returns what is found."""
+    beside.ON = args.beside
     build, data = MODELS[name]
     began, cuda = time.perf_counter(), args.device == "cuda"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = cuda
@@ -276,7 +278,7 @@ def child(name, args):
     """Measure one architecture in a process of its own, with cold caches; None where it did not end in time."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {n: str(Path(folder, n.lower())) for n in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-        more = ["--repeat"] if args.repeat else []
+        more = [f"--{flag}" for flag in ("repeat", "beside") if getattr(args, flag)]
         for option in ("device", "each", "clients", "steps", "rounds", "settled"):
             more += [f"--{option}", str(getattr(args, option))]
         command = [sys.executable, __file__, "--one", name, *more]
@@ -319,6 +321,7 @@ def main():
         "--settled", type=int, default=10, help="rounds that are timed when nothing is compiled any more"
     )
     parser.add_argument("--repeat", action="store_true", help="try whether deterministic=True repeats bit for bit")
+    parser.add_argument("--beside", action="store_true", help="begin at once, and compile beside the rounds")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     for name, value in (FULL if args.device == "cuda" else SMALL).items():

@@ -212,7 +212,8 @@ class SecureClient(HidingClient):
         """Mask the vectors of the answer to a request, in place."""
         member = self._sum(when)
         present, sealed = numbers(parts, PRESENT), parts.get(SHARES)
-        there = [v for v in member.neighbours if v in {*present}]
+        came = {*present}
+        there = [v for v in member.neighbours if v in came]
         got = rows({SHARES: sealed} if sealed is not None else {}, SHARES, len(there), SEALED)
         member.accept(dict(zip(there, got, strict=True)), present, asked)
         member.mask(words)

@@ -119,7 +119,7 @@ def opened_by_some(group: Group, cipher: Cipher, parts: Mapping[int, int], thres
     if len(parts) < threshold:
         raise Void(f"{len(parts)} clients opened the sum, and {threshold} must: it is void, nothing was learnt.")
     some = dict([*parts.items()][:threshold])
-    weights = shamir.weights([*some], group.order)
+    weights = shamir.weights(tuple(some), group.order)
     mask = group.product([group.power(w, part) for w, part in zip(weights, some.values(), strict=True)])
     return _number(group, cipher, mask, most)
 

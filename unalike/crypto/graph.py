@@ -42,9 +42,15 @@ class Lattice:
         self.degree = degree
         self._order = sorted(clients, key=lambda client: hashlib.sha256(seed + client.to_bytes(8, "big")).digest())
         self._place = {client: place for place, client in enumerate(self._order)}
+        self._known: dict[int, tuple[int, ...]] = {}  # a server asks for each client's several times
 
     def of(self, client: int) -> tuple[int, ...]:
         """Return the neighbours of a client, in ascending order."""
+        if client not in self._known:
+            self._known[client] = self._find(client)
+        return self._known[client]
+
+    def _find(self, client: int) -> tuple[int, ...]:
         if self.degree == len(self._order) - 1:
             return tuple(sorted(other for other in self._order if other != client))
         place, half = self._place[client], self.degree // 2

@@ -7,6 +7,8 @@ Python's integers do not take constant time: do not let an attacker measure a ma
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -51,16 +53,12 @@ def combine(given: Mapping[int, int], prime: int = PRIME) -> int:
     return sum(weight * value for weight, value in zip(factors, given.values(), strict=True)) % prime
 
 
-def weights(points: Sequence[int], prime: int = PRIME) -> list[int]:
+@functools.lru_cache(maxsize=1024)  # a round's sums have the same neighbours
+def weights(points: tuple[int, ...], prime: int = PRIME) -> list[int]:
     """Return Lagrange's weights at 0 for shares at these points: w(i) = Π x(j) / (x(j) − x(i)), j ≠ i."""
-    tops, bottoms = [], []
-    for x in points:
-        top = bottom = 1
-        for other in points:
-            if other != x:
-                top, bottom = top * other % prime, bottom * (other - x) % prime
-        tops.append(top)
-        bottoms.append(bottom)
+    whole = math.prod(points)  # points are small in practice: a remainder at the end is faster than one at each step
+    tops = [whole // x % prime for x in points]
+    bottoms = [math.prod([other - x for other in points if other != x]) % prime for x in points]
     others = _products_of_others(bottoms, prime)
     inverse = pow(others[0] * bottoms[0], -1, prime)  # one inversion for all
     return [top * rest * inverse % prime for top, rest in zip(tops, others, strict=True)]

@@ -234,9 +234,9 @@ class MaskedSums(HiddenSums):
                 with self._judging(client):
                     signed[client] = octets(answer, "signature", SIGNATURE)
             parts["signatures"] = self._signatures(came, signed)
-        request = wire.encode({"kind": "sum", "stage": "open", **header}, parts)
+        request, present = wire.encode({"kind": "sum", "stage": "open", **header}, parts), {*collector.present}
         for client, answer in self._answers({c: (request,) for c in came}, "open"):
-            there = [v for v in collector.group.lattice.of(client) if v in {*collector.present}]
+            there = [v for v in collector.group.lattice.of(client) if v in present]
             with self._judging(client):
                 shares = rows(answer, "shares", len(there), BYTES)
                 collector.take_opened(client, dict(zip(there, shares, strict=True)))

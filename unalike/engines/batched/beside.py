@@ -22,6 +22,7 @@ from unalike.errors import first_line
 if TYPE_CHECKING:
     from unalike.engines.batched.step import Course, Step
 
+ON = False  # proven on a CPU only; `benchmarks/models.py --beside` tries it on a GPU
 WORTH = 15.0  # seconds that the rest of a run must take for compiling to begin: it seldom takes less
 ENOUGH = 3  # rounds after which the pace of a run is known: the first ones capture
 SWITCH = 1e-4  # seconds for which a thread keeps the interpreter's lock while one compiles; rounds let go of it often

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
+from unalike.engines.batched import beside
 from unalike.engines.batched.beside import WORTH, Compilation, Pace
 from unalike.engines.batched.captured import Exchanges
 from unalike.engines.batched.graphs import capturing, compiler_switches
@@ -50,7 +51,7 @@ class Batched(Engine):
         self.capture = cuda and self.compile and fast is not False
         # further networks of a method have modules that two threads cannot call at once
         deterministic = torch.are_deterministic_algorithms_enabled()
-        self.early = cuda and compile is None and not deterministic and not job.task.nets
+        self.early = beside.ON and cuda and compile is None and not deterministic and not job.task.nets
         self.take(job)
 
     def take(self, job: Job) -> None:
