@@ -17,14 +17,20 @@ def test_every_method_has_its_case():
     assert set(CASES) == set(ua.METHODS)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("kind", "dtype"), [("mlp", "float64"), ("norm", "float32")])
+def halved(first, second):
+    """Each method with the first; with the second every other one, and the rest in `make acceptance`."""
+    marks = [[pytest.mark.slow] * (k % 2) for k in range(len(CASES))]
+    return [(*first, name) for name in CASES] + [
+        pytest.param(*second, name, marks=mark) for name, mark in zip(CASES, marks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "name"), halved(("mlp", "float64"), ("norm", "float32")))
 def test_engines_agree(name, kind, dtype):
     testing.check_engines(CASES[name][0], kind, dtype)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("engine", ("batched", "loopback"))
+@pytest.mark.parametrize(("engine", "name"), halved(("batched",), ("loopback",)))
 def test_resumed_is_uninterrupted(name, engine):
     testing.check_resume(CASES[name][0], engine=engine)
 
@@ -62,7 +68,7 @@ def test_bites(name, plain):
 
 
 @pytest.mark.parametrize("toy", [*TOYS, Ring()], ids=lambda t: type(t).__name__)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in ("lstm", "norm"))) for k in KINDS])
 def test_toys_agree_on_all_engines(toy, kind):
     testing.check_engines(toy, kind, "float64")
     testing.check_engines(toy, kind, "float32")

@@ -31,6 +31,7 @@ LONG = [
 ]  # as Consensus, minutes of a compiler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("toy", [reach.Consensus, *LONG, reach.Noisy], ids=lambda toy: toy.__name__)
 def test_compiled_equals_eager(toy):
     eager, traced = (testing.run(toy(), "mlp", engine="batched", dtype="float64", compile=c) for c in (False, True))

@@ -236,7 +236,7 @@ def test_a_dict_of_columns():
     for wrong, pieces in [
         ({**columns, "v": [1, 2]}, ("unequal lengths",)),
         ({**columns, "v": [1, 2, np.inf, 3]}, ("'v' of the table is a number but has 'inf' in row 3",)),
-        ({**columns, "w": np.zeros((4, 2))}, ("'w' of the table has .2. numbers a row", "features=.'w'.")),
+        ({**columns, "w": np.zeros((4, 2))}, ("'w' of the table has .2. numbers per row", "features=.'w'.")),
         ({"c": [1, 1, 2], "y": [0, 1, 0], "w": [[1, 2], [np.nan, 1], [1, 1]]}, ("'w'", "missing or infinite in row 2")),
         ({**columns, "v": [1, 2, 3, "x"]}, ("'v' of the table is a number but has 'x' in row 4",)),
         ({**columns, "c": ["a", None, "b", "b"]}, ("'c' of the table is empty in row 2",)),

@@ -75,7 +75,10 @@ def run(method, kind="linear", ordinary=False, **changes):
     return testing.run(method, kind, **given)
 
 
-@pytest.mark.parametrize(("method", "kind"), ALL, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
+SOME = [pytest.param(*one, marks=[pytest.mark.slow] * (k % 2)) for k, one in enumerate(ALL)]  # every other one
+
+
+@pytest.mark.parametrize(("method", "kind"), SOME, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
 def test_replayed_exchanges_are_the_ordinary_ones(method, kind, replays):
     made = run(method, kind)
     assert not made.engine.exchanges.notes

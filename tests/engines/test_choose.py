@@ -147,6 +147,7 @@ def test_a_resumed_run_keeps_its_engine(monkeypatch, tmp_path):
         assert testing.run(ua.FedAvg(), "linear", **more).engine.name == "sequential"
 
 
+@pytest.mark.slow
 def test_compiled_where_it_pays(monkeypatch):
     compiled = Costs(1.0, 1.0, 1.0, 0.0)
     found(monkeypatch, compiled)

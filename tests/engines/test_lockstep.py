@@ -104,6 +104,7 @@ def test_in_float32_and_in_chunks(stacked):
     assert {*stacked} == {3}
 
 
+@pytest.mark.slow
 def test_compiled(stacked, monkeypatch):
     """Up to the code generator, which is slow; the stack has steps of its own, of its own width."""
     from unalike.engines.batched.graphs import StaticBuffers

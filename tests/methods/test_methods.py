@@ -406,12 +406,14 @@ def test_who_reads_single_replies():
         "fedfmc": {("own", "model", "each")},  # in the first round of a fork
         "fesem": {("model", "model", "each"), ("place", ("clusters",), "each")},
         "mocha": {("gain", "head", "each")},  # what a client hears is mixed from all of them
+        "astw": {("shallow", "all but head", "each"), ("deep", "head", "each")},  # it keeps each client's last model
         "tree-bagging": {(part, ("trees_a_round", "places"), "each") for part in PARTS},
         "tree-cyclic": {(part, ("trees_a_round", "places"), "each") for part in PARTS},
     }
     assert not reads(ua.FedFa(weighting="uniform")) and not reads(ua.FedFa(weighting="samples"))
     tables = {name: {n: f.shape for n, f in cls().tables.items()} for name, cls in ua.METHODS.items() if cls().tables}
     apart = {name: {"models": "model"} for name in ("fedamp", "heur-fedamp", "fesem")}
+    apart["astw"] = {"shallow": "all but head", "deep": "head", "rounds": (2,)}
     assert tables == {"rfedavg": {"means": "features"}, "fedavgr": {"mean": "features", "spread": "features"}, **apart}
 
 

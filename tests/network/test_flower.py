@@ -380,6 +380,7 @@ def test_the_command_to_go_on_has_what_was_given():
         assert shlex.split(said) == ["serve", *given]
 
 
+@pytest.mark.slow
 def test_serve_and_join_by_command(tmp_path):
     """Keys by command, a server and two clients as anyone would start them; then the server is started anew."""
     fed = data(2)

@@ -28,6 +28,7 @@ ON_PUBLIC = ("feddf", "fedmd", "dapper", "cronus", "data-sharing", "xormixfl")  
 ON_HALVES = ("fedmeta",)  # clients' samples are divided in two: test_public_set.py too
 METHODS = [n for n, method in ua.METHODS.items() if not method.pooled and not method.serverless]
 METHODS = [name for name in METHODS if name not in (*ON_PUBLIC, *ON_HALVES)]
+METHODS = [name for name in METHODS if ua.METHODS[name].asynchronous != "is"]  # test_arrivals_between.py
 
 
 class Direct:

@@ -30,6 +30,7 @@ def counted(found):
     return out
 
 
+@pytest.mark.slow
 def test_a_few_changes_of_every_kind(siege):
     found = siege.besiege(120, seed=1, scenes=("fedavg", "sealed", "prepared"), rounds=6)
     assert not found.faults, found.faults[:5]

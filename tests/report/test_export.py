@@ -82,6 +82,7 @@ def test_safetensors_is_the_final_model(tmp_path):
     assert torch.equal(module.eval()(x), run.model(x))
 
 
+@pytest.mark.slow
 def test_onnx_computes_what_torch_computes(tmp_path):
     """Convolutions, on another number of samples than the model was traced with; onnx's own reference computes it."""
     import onnx

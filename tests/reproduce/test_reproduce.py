@@ -353,6 +353,7 @@ def test_a_budget_stops_a_stack_and_it_goes_on(tmp_path, capsys, monkeypatch):
     assert [len(read_rounds(f / "rounds.jsonl")) for f in folders] == [40, 40]
 
 
+@pytest.mark.slow
 def test_a_budget_stops_the_queue_and_the_same_command_goes_on(tiny, tmp_path, capsys):
     assert go(tiny, "one", "--full", "--budget", "0.05s", "--seeds", "1") == 0
     first = json.loads(capsys.readouterr().out)

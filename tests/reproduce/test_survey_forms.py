@@ -38,6 +38,7 @@ def mixed(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_a_row_of_several_networks_has_the_numbers_of_each(mixed, tmp_path):
     assert go(mixed, "--quick", "--seeds", "1") == 0
     result = next(r for r in kept(tmp_path, "quick").values() if r["method"] == "fedavg")
@@ -76,6 +77,7 @@ def test_planted_groups_have_numbers_and_one_network_has_none():
     assert of_groups(small.run(ua.FedAvg(), rounds=1)) == {"round": 1}
 
 
+@pytest.mark.slow
 def test_several_quick_tables(tmp_path, capsys):
     file = tmp_path / "tiny.toml"
     head, _, quick = TINY.partition("[quick]\n")

@@ -66,7 +66,7 @@ def test_every_model_of_ours_comes_back(name, tmp_path):
 def test_a_model_of_one_s_own_needs_what_builds_it(tmp_path):
     done = trained(Net(), output="logits", dtype="float64")
     file = done.save(tmp_path / "m", source="net.py:Net")
-    with refused(r"holds a model of one's own \(Net, built by net.py:Net\).*ua.load_model\(path, build=Net\)"):
+    with refused(r"holds a user's own model \(Net, built by net.py:Net\).*ua.load_model\(path, build=Net\)"):
         ua.load_model(file)
     for builds in (Net, Net(), lambda: Net()):
         loaded = ua.load_model(file, build=builds)
@@ -80,7 +80,7 @@ def test_a_model_of_one_s_own_needs_what_builds_it(tmp_path):
 def test_a_model_of_ours_with_another_layer_is_one_s_own(tmp_path):
     changed = ua.models.mlp(5, (4,), classes=3)
     changed.relu1 = nn.Tanh()
-    with refused("holds a model of one's own"):
+    with refused("holds a user's own model"):
         ua.load_model(trained(changed).save(tmp_path / "m"))
 
 

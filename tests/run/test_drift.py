@@ -135,6 +135,7 @@ def test_every_engine_gives_the_same(method):
     assert (runs[0].server.w - plain.server.w).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_compiled_stacks_see_it():
     compiled, note = Note(), Note()
     local = ua.LocalTraining(steps=2, batch_size=2, lr=0.1)

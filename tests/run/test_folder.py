@@ -256,6 +256,7 @@ WHERE = {
     "allow_samples": None, "new_clients": None, "new_steps": None,  # where there are any: tests/run/test_newcomers.py
     "channel": None, "epsilon": None,  # where there are any, "channel.stages": tests/channel/test_written.py
     "delta": None, "max_epsilon": None, "exchanges": None,
+    "clock": None, "asynchronous": None, "staleness": None,  # where there are any: tests/run/test_asynchronous.py
     "architecture": None,  # of several networks: "model.architecture_fingerprint"
 }  # fmt: skip
 
@@ -460,8 +461,8 @@ class TornOpen(Full):
         return Torn(file) if self.left == 0 else file
 
 
-@pytest.mark.parametrize("engine", ("sequential", "loopback"))
-@pytest.mark.parametrize("fault", ("replace", "fsync", "open", "write"))
+@pytest.mark.parametrize("engine", ("sequential", pytest.param("loopback", marks=pytest.mark.slow)))
+@pytest.mark.parametrize("fault", ("replace", pytest.param("fsync", marks=pytest.mark.slow), "open", "write"))
 def test_a_full_disk_at_every_moment(fault, engine, tmp_path):
     """One line, the last checkpoint is whole, and after making room the run goes on as if nothing had happened."""
     places, name, make = {

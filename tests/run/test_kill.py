@@ -39,6 +39,7 @@ def test_ten_kills_at_random_moments(tmp_path):
     assert len(logged(tmp_path / "killed")) == ROUNDS
 
 
+@pytest.mark.slow
 def test_a_kill_at_every_use_of_the_disk(tmp_path):
     """Two rounds with checkpoints before and after them write seven files and the log, and remove one; loopback also
     writes and keeps the states of two clients in each round."""

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 import torch
 from paths import ROOT
 from small import timeless
@@ -41,6 +42,7 @@ def process(program, folder):
     return subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_killed_and_continued_in_fresh_processes_is_the_command_line_s_run(tmp_path):
     killed = process(KILLED + block(callbacks="[Die()]"), tmp_path)
     assert killed.returncode == -9, killed.stderr

@@ -52,7 +52,10 @@ class ASTW(Method):
 
     @property
     def sends(self) -> dict[str, Field]:  # type: ignore[override]
-        return {"shallow": Field(self.shallow, read="each"), "deep": Field(self.deep, read="each")}
+        return {
+            "shallow": Field(self.shallow, read="each", what="its change of the shallow layers"),
+            "deep": Field(self.deep, read="each", what="its change of the deep layers"),
+        }
 
     @property
     def tables(self) -> dict[str, Field]:  # type: ignore[override]
