@@ -29,13 +29,13 @@ def test_simulation_and_loopback_have_the_same_bits(channel):
 
 
 def test_short_codes_are_packed():
-    """39 numbers of 8 bits and 2 for padding are one ciphertext; beside it one for loss, trained, samples and count,
-    and one for two tags; two clients open the sum."""
+    """39 numbers of 8 bits and 2 for padding are one ciphertext; beside it one for loss, trained, samples, count and
+    five tags; two clients open the sum."""
     channel = "clip:1.0,quantise:8:0.1,paillier:1024"
     done = summed(channel, ua.FedAvg(weights="uniform"))
     width = 2 * 1024 // 8
-    opened = -(-39 * 10 // 8) + -(-4 * 42 // 8) + -(-2 * 32 // 8)
-    assert done.history[0]["bytes_up"] == 3 * 3 * width + 2 * opened
+    opened = -(-39 * 10 // 8) + -(-(4 + 5) * 42 // 8)
+    assert done.history[0]["bytes_up"] == 3 * 2 * width + 2 * opened
     plain = summed("clip:1.0,quantise:8:0.1", ua.FedAvg(weights="uniform"))
     torch.testing.assert_close(done.server.w, plain.server.w, rtol=0, atol=1e-6)
 

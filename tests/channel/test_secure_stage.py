@@ -180,3 +180,22 @@ def test_whole_numbers_are_summed_as_they_are():
     codes = summing.codes(slots, {"counts": rows}, Way({}, None, None), np.zeros(2), np.array([5, 6]))
     assert summing.decoded(slots[0], codes["counts"].sum(0)).tolist() == [11, 22, 27]
     assert codes[":samples"].sum() == 11 and codes[":count"].sum() == 2
+
+
+class OwnRows(ua.FedAvg):
+    """Sends each client a row that nobody reads."""
+
+    def round(self, server, cohort):
+        row = ua.PerClient(torch.arange(len(cohort.ids)))
+        server.w = server.w + cohort.call(self.client, w=server.w, row=row).mean("delta")
+
+
+class Declared(OwnRows):
+    own_rows = ("row",)
+
+
+def test_rows_for_single_clients_are_declared_or_refused():
+    """Simulated as between machines, where clients refuse them."""
+    with refused("OwnRows sends 'row' to each client for itself"):
+        summed(OwnRows())
+    assert torch.equal(summed(Declared(), engine="loopback").server.w, summed(engine="loopback").server.w)

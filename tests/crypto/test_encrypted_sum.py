@@ -104,7 +104,7 @@ def added(*clients):
     """Return the tags and the vectors of a sum of these clients."""
     sums = [sum(VECTORS[k][place] for k in clients) for place in range(2)]
     found = [tags.tags(SECRET, LABEL, k, VECTORS[k]) for k in clients]
-    return [sum(some) % tags.PRIME for some in zip(*found, strict=True)], sums
+    return tags.reduced([sum(some) for some in zip(*found, strict=True)]), sums
 
 
 def test_tags_of_a_sum_are_those_that_are_expected():
@@ -128,4 +128,18 @@ def test_tags_show_every_other_sum():
 def test_three_times_one_reply_is_not_the_sum_of_three():
     found = tags.tags(SECRET, LABEL, 0, VECTORS[0])
     expected = tags.of_sum(SECRET, LABEL, range(3), [3 * part for part in VECTORS[0]])
-    assert [3 * one % tags.PRIME for one in found] != expected
+    assert tags.reduced([3 * one for one in found]) != expected
+
+
+@pytest.mark.parametrize("factor", [(1 << 29) - 3, *tags.PRIMES, tags.PRIMES[0] * tags.PRIMES[1]])
+def test_a_multiple_of_a_prime_in_a_sum_is_noticed(factor):
+    """A server that adds a reply so many times leaves the tag of that prime as it is: the others show it."""
+    found, sums = added(0, 1, 2)
+    more = [sums[0] + factor * np.array([0, 1, 0]), sums[1]]
+    other = tags.of_sum(SECRET, LABEL, range(3), more)
+    assert sum(a != b for a, b in zip(found, other, strict=True)) >= 3
+
+
+def test_primes_are_primes_and_differ():
+    assert len({*tags.PRIMES}) == tags.COUNT and max(tags.PRIMES) < 1 << tags.BITS - 1
+    assert all(pow(2, p - 1, p) == pow(3, p - 1, p) == 1 for p in tags.PRIMES)

@@ -255,6 +255,29 @@ def test_a_second_list_opens_nothing_more():
         federation.members[0].open([0, 1, 2, 3, 4, 5])
 
 
+def test_a_client_signs_one_list_and_opens_no_other():
+    member = ready(threshold=3).members[0]
+    statement = member.agree([0, 1, 2, 3])
+    assert member.agree([3, 2, 1, 0]) == statement
+    for ask in (member.agree, member.open):
+        with pytest.raises(UnalikeError, match="second list"):
+            ask([0, 1, 2, 4])
+    assert member.open([0, 1, 2, 3])
+
+
+def test_before_its_own_vector_left_a_client_signs_nothing():
+    federation = Federation(threshold=3)
+    federation.deal()
+    with pytest.raises(UnalikeError, match="cannot be"):
+        federation.members[0].agree([0, 1, 2, 3])
+
+
+def test_who_dealt_does_not_change_after_a_client_has_masked():
+    federation = ready(threshold=3)
+    with pytest.raises(UnalikeError, match="not again"):
+        federation.masked(0, b"another request")
+
+
 def test_each_neighbour_is_opened_by_one_of_its_two_secrets():
     federation = ready(threshold=3)
     given = federation.members[0].open([0, 1, 2, 3])

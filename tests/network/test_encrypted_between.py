@@ -190,7 +190,7 @@ def test_a_server_that_cheats_has_nothing_opened(stage, change, channel, make):
 
 
 def test_after_some_sums_that_are_none_a_client_opens_nothing_more(make):
-    """Tags can be guessed once in 2^58; so that nobody tries."""
+    """Tags can be guessed once in 2^77; so that nobody tries."""
     people, said = make(), []
 
     class Guessing(Cheating):

@@ -268,7 +268,10 @@ def test_a_server_that_sends_one_client_another_model_gets_nothing(people):
         served(settings_of(rounds=1), Lying(people))
 
 
-def test_a_model_of_its_own_is_refused_by_a_client(people):
+@pytest.mark.parametrize("name", ["w", ":largest"])
+def test_a_model_or_weight_of_its_own_is_refused_by_a_client(name, people):
+    """With weights of its own making for all but one client, a server would have that client's reply as the sum."""
+
     class Lying(Direct):
         def exchange(self, requests, seconds):
             out = {}
@@ -277,8 +280,8 @@ def test_a_model_of_its_own_is_refused_by_a_client(people):
                 if header["kind"] == "request":
                     own_header, own_parts = wire.decode(parts[1])
                     header.pop("format"), own_header.pop("format")
-                    w = tensors.pop("w")
-                    parts = (wire.encode(header, tensors), wire.encode(own_header, {**own_parts, "w": w}))
+                    moved = {name: tensors.pop(name) * (1.0 if k == 2 else 1e3)}
+                    parts = (wire.encode(header, tensors), wire.encode(own_header, {**own_parts, **moved}))
                 out[k] = parts
             return super().exchange(out, seconds)
 

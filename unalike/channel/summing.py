@@ -68,9 +68,9 @@ def parted(slots: Sequence[Slot], clients: int, totals: Sequence[np.ndarray]) ->
     return out
 
 
-def tag_slots(count: int) -> list[Slot]:
-    """Return the slots of `count` tags."""
-    return [Slot(f"{TAG}{place}", 1, tags.BITS) for place in range(count)]
+def tag_slots(count: int, bits: int = 0) -> list[Slot]:
+    """Return the slots of `count` tags. bits: of other slots, whose vector tags join if they fit."""
+    return [Slot(f"{TAG}{place}", 1, max(bits, tags.BITS)) for place in range(count)]
 
 
 class Summing:
@@ -98,7 +98,7 @@ class Summing:
         found = [self._slot(name, value) for name, value in sent.items()]
         own = [TRAINED, SAMPLES, COUNT, *(EXTRA + name for name in self.channel.extra)]
         loss = [] if self.channel.private else [Slot(LOSS, 1, self.stage.bits, self.unit)]
-        about = [*loss, *(Slot(name, 1, self.stage.bits) for name in own), *tag_slots(self.stage.tags)]
+        about = [*loss, *(Slot(name, 1, self.stage.bits) for name in own), *tag_slots(self.stage.tags, self.stage.bits)]
         for slot in (*found, *about):
             self.stage.check_codes(slot.name, slot.bits, self.clients, slot.whole)
         return [*found, *about]

@@ -141,7 +141,7 @@ class EncryptedClient(HidingClient):
             sums, codes = self._opened(answered, parts, len(came))
         except UnalikeError:
             codes = {}
-        found = [int(codes[f"{TAG}{place}"]) % tags.PRIME for place in range(tags.COUNT)] if codes else None
+        found = tags.reduced([int(codes[f"{TAG}{place}"]) for place in range(tags.COUNT)]) if codes else None
         if found != tags.of_sum(self.key.secret, answered.label, came, _tagged(answered.slots, codes)):
             raise UnalikeError(
                 f"What the server wants opened is not the sum of the replies of {len(came)} clients to what this "

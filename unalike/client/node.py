@@ -20,7 +20,7 @@ from unalike.channel.summing import Summing
 from unalike.channel.travel import packed
 from unalike.client.job import Job
 from unalike.client.one_client import OneClient
-from unalike.client.secure import ABOUT, HidingClient, bound
+from unalike.client.secure import ABOUT, HidingClient, bound_at_client
 from unalike.client.state_on_disk import CHANNEL, REPLY, REQUEST, ROUND, StateFolder
 from unalike.contract import LOSS, Call, Evaluate, Fields
 from unalike.errors import Diverged, UnalikeError
@@ -78,6 +78,8 @@ class Node:
         """Run a new call, keep its state as pending, and return the reply's bytes. dealt: the parts of the request that
         are about the sum."""
         header, networked = request.header, "acknowledged" in request.header
+        hides = self.job.channel is not None and self.job.channel.hides
+        asked = bound_at_client(request.parts, self.job.method.own_rows) if hides else b""
         if networked:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)
@@ -86,8 +88,8 @@ class Node:
         # only declared fields, in their declared shapes, may leave
         fields, (task, method) = reply_fields(self.job.method, self.job.task), (self.job.task, self.job.method)
         check_reply({name: value[None] for name, value in sent.items()}, fields, task, method, str(call.function))
-        if self.job.channel is not None and self.job.channel.hides:
-            sent, errors = self._summed(call, sent, state, loss, bound(request.parts), dealt)
+        if hides:
+            sent, errors = self._summed(call, sent, state, loss, asked, dealt)
         else:
             sent, errors = self._through(call, sent, state)
         sent, keys = self._sealed(header, call, sent)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import unalike
 from unalike.channel.summing import COUNT, SAMPLES, Slot, tag_slots
-from unalike.client.secure import ABOUT, HidingClient, bound, whole
+from unalike.client.secure import ABOUT, HidingClient, bound_at_client, whole
 from unalike.contract import Field
 from unalike.data.columns import Columns
 from unalike.data.federation import Federation
@@ -61,7 +61,7 @@ def hidden_sums_for(request: Asked, columns: Columns, hiding: HidingClient) -> b
     codes = {name: limbs(rows[0]) for name, rows in found.items()}
     codes |= {COUNT: torch.ones(1, dtype=torch.int64), SAMPLES: torch.tensor([len(columns.y)])}
     codes |= {slot.name: torch.zeros(1, dtype=torch.int64) for slot in tag_slots(hiding.tags)}
-    return _reply(columns, hiding.hidden(when, bound(request.parts), about, parts, codes))
+    return _reply(columns, hiding.hidden(when, bound_at_client(request.parts), about, parts, codes))
 
 
 def _reply(columns: Columns, parts: dict[str, Tensor]) -> bytes:

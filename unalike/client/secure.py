@@ -25,6 +25,8 @@ from unalike.messages import wire
 
 # parts of a request: who takes part, their sealed shares, what tells one try of an exchange from another
 PRESENT, SHARES, ATTEMPT = ABOUT = "::present", "::shares", "::attempt"
+# what a client may be told for itself in a request's header
+OWN_HEADER = {"format", "run", "acknowledged", "sealed"}
 # prefix, before a number: a masked or encrypted vector of a reply
 MASKED = "sum:"
 MOST = 100_000  # most clients of a sum
@@ -54,16 +56,29 @@ def key_statement(run: str, client: int, key: bytes) -> bytes:
 
 def bound(parts: Sequence[bytes]) -> bytes:
     """Return the hash to which masks are bound: over the part of a request that is the same for all clients, and the
-    names of what each client gets for itself. The model and its statistics must be in the first: a server that sends
-    clients different models could isolate one client's reply in the sum."""
+    names of what each client gets for itself."""
+    _, own = _own(parts)
+    return hashlib.sha256(parts[0] + json.dumps(sorted(own.keys() - {*ABOUT})).encode()).digest()
+
+
+def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = ()) -> bytes:
+    """Return the hash to which masks are bound; refuse a request that tells this client alone anything but about the
+    sum. A server that tells clients different models, functions or weights could isolate one client's reply in it.
+    rows: names that the method declares for each client."""
+    header, own = _own(parts)
+    allowed = {name for name in rows if name not in ("w", BUFFERS) and not name.startswith(":")}
+    for name in (*sorted(header.keys() - OWN_HEADER), *sorted(own.keys() - {*ABOUT} - allowed)):
+        raise UnalikeError(f"The request brings {name[:50]!r} for this client alone: in a secure sum all get the same.")
+    return bound(parts)
+
+
+def _own(parts: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a client's own part of a request."""
     if len(parts) != 2:
         raise UnalikeError(
             "A request for a secure sum has two parts: what all clients get, and what is a client's own."
         )
-    own = sorted(name for name in wire.decode(parts[1])[1] if name not in ABOUT)
-    if alike := next((name for name in own if name in ("w", BUFFERS)), None):
-        raise UnalikeError(f"The request brings {alike!r} for this client alone: in a secure sum all get the same.")
-    return hashlib.sha256(parts[0] + json.dumps(own).encode()).digest()
+    return wire.decode(parts[1])
 
 
 Parts = Mapping[str, Tensor]
@@ -116,7 +131,9 @@ class HidingClient:
         clients: this client's answer is the same in both, and their difference would reveal a few. A server that was
         killed may ask once more."""
         found, before = frozenset(came), self._sums.setdefault(self._when, set()) - {frozenset(came)}
-        if len(before) > 1 or any(len(found ^ other) < self.least for other in before):
+        # each side for itself: who is only in one sum may work with the server, and take itself out
+        sides = [side for other in before for side in (found - other, other - found)]
+        if len(before) > 1 or any(0 < len(side) < self.least for side in sides):
             raise UnalikeError(
                 f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
                 "would tell too much: nothing is opened. If you know why it has to, start this client again."
@@ -230,7 +247,7 @@ class SecureClient(HidingClient):
         """Sign the list of clients that came."""
         member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
-        return {"signature": as_bytes(self._sign(member.statement(came)))}
+        return {"signature": as_bytes(self._sign(member.agree(came)))}
 
     def _open(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Return the shares that open the sum over the clients that came."""

@@ -58,6 +58,9 @@ class Method:
     # whether replies may arrive late, from older versions: "no"; "can": its one call means the same with whoever
     # arrives; "is": it is made for it (`cohort.start`, `cohort.arrived`)
     asynchronous: ClassVar[str] = "no"
+    # parts of messages with a row for each client (`PerClient`) that it needs where replies are hidden in sums: clients
+    # refuse all others there, because the server could isolate one client's reply by them
+    own_rows: ClassVar[tuple[str, ...]] = ()
     # the server holds no model and reads no reply: it only pairs clients
     serverless: ClassVar[bool] = False
 

@@ -120,7 +120,7 @@ class Member:
         self._context = b""
         self._present: frozenset[int] = frozenset()
         self._masked = False
-        self._opened: frozenset[int] | None = None
+        self._came: frozenset[int] | None = None  # the list that it signed or opened
 
     def deal(self) -> Dealt:
         """Return the shares of both secrets, each sealed for its neighbour."""
@@ -140,6 +140,8 @@ class Member:
     def accept(self, sealed: Mapping[int, bytes], present: Sequence[int], request: bytes) -> None:
         """Take the shares that neighbours dealt. present: all clients that dealt; request: the request to be
         answered."""
+        if self._masked:
+            raise UnalikeError("Shares of a sum come before a client masks its answer, and not again.")
         self._present = frozenset(present)
         there = self._present & {*self.neighbours}
         if not self._present <= self.group.keys.keys() or self.client not in self._present or sealed.keys() != there:
@@ -178,6 +180,21 @@ class Member:
         """Return the statement that a client signs to agree on who came."""
         return b"unalike secure sum, came " + self._context + _listed(came)
 
+    def agree(self, came: Sequence[int]) -> bytes:
+        """Return the statement to sign about who came: for one list only, after this client's own answer."""
+        self._settle(came)
+        return self.statement(came)
+
+    def _settle(self, came: Sequence[int]) -> frozenset[int]:
+        """Refuse a list of those who came that cannot be, or is not the one that this client settled on before."""
+        found = frozenset(came)
+        if not self._masked or self.client not in found or not found <= self._present:
+            raise UnalikeError("The server's list of those who came cannot be.")
+        if self._came is not None and self._came != found:
+            raise UnalikeError("The server asks to open a second list of those who came: nothing more is opened.")
+        self._came = found
+        return found
+
     def check_agreed(self, came: Sequence[int], signatures: Mapping[int, bytes], verify: Verify) -> None:
         """Refuse to continue if too few neighbours signed this list."""
         text = self.statement(came)
@@ -191,18 +208,13 @@ class Member:
     def open(self, came: Sequence[int], least: int = 1) -> dict[int, bytes]:
         """Return one share for each neighbour that dealt, chosen by the list of clients whose vectors came. least: the
         fewest clients that must have come."""
-        found = frozenset(came)
+        found = self._settle(came)
         there = found & self._theirs.keys()
-        if not self._masked or self.client not in found or not found <= self._present:
-            raise UnalikeError("The server's list of those who came cannot be.")
-        if self._opened is not None and self._opened != found:
-            raise UnalikeError("The server asks to open a second list of those who came: nothing more is opened.")
         if len(there) < self.group.threshold or len(found) < least:
             raise UnalikeError(
                 f"{len(found)} clients came, {len(there)} of them neighbours; {max(least, 1)} and "
                 f"{self.group.threshold} are needed: nothing is opened."
             )
-        self._opened = found
         return {v: seed if v in found else key for v, (seed, key, _) in self._theirs.items()}
 
 

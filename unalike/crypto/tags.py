@@ -1,10 +1,12 @@
 """Tags of encrypted vectors, by which clients with a common secret know an honest sum of their vectors.
 
 Ciphertexts that can be added can be changed by whoever adds them: a server could have one client's reply opened in
-place of the sum. So each client k adds to its vector x, of whole numbers, the tags Σᵢ hᵢ·xᵢ + r_k modulo a prime, where
+place of the sum. So each client k adds to its vector x, of whole numbers, the tags Σᵢ hᵢ·xᵢ + r_k modulo primes, where
 h and r_k come from the common secret, the label of the sum, and what was asked. Tags add up as vectors do. An opener
-computes Σᵢ hᵢ·Xᵢ + Σ r_k of the sum X and of those who are said to be in it: whoever knows neither h nor r makes
-another sum with these tags only by chance, once in 2^58.
+computes Σᵢ hᵢ·Xᵢ + Σ r_k of the sum X and of those who are said to be in it.
+
+A tag does not show a change by a multiple of its prime. So the primes differ: a change below 2^63 is a multiple of two
+of them at most, and whoever knows neither h nor r meets the other three only by chance, once in 2^77.
 (A homomorphic authenticator as of Agrawal and Boneh, 2009, each h and r used for one sum.)
 """
 
@@ -16,36 +18,38 @@ import numpy as np
 
 from unalike.crypto.masks import derived, mask
 
-PRIME = (1 << 29) - 3
-BITS = 30  # bits of a tag as a signed code
-COUNT = 2  # number of tags
+PRIMES = tuple((1 << 26) - less for less in (5, 27, 45, 87, 101))
+COUNT = len(PRIMES)
+BITS = 27  # bits of a tag as a signed code
 
 
 def tags(secret: bytes, label: bytes, client: int, vectors: Sequence[np.ndarray]) -> list[int]:
     """Return the tags of one client's vectors, int64."""
-    return [(_keyed(secret, label, place, vectors) + _own(secret, label, place, client)) % PRIME for place in _places()]
+    return of_sum(secret, label, [client], vectors)
 
 
 def of_sum(secret: bytes, label: bytes, clients: Iterable[int], vectors: Sequence[np.ndarray]) -> list[int]:
-    """Return the value that these clients' tags must add up to, modulo the prime; vectors: the sum of theirs."""
-    own = [sum(_own(secret, label, place, client) for client in clients) for place in _places()]
-    return [(_keyed(secret, label, place, vectors) + own[place]) % PRIME for place in _places()]
+    """Return the values that these clients' tags must add up to, each modulo its prime; vectors: the sum of theirs."""
+    who = [*clients]
+    own = [sum(_own(secret, label, place, client) for client in who) for place in range(COUNT)]
+    return [(_keyed(secret, label, place, vectors) + own[place]) % prime for place, prime in enumerate(PRIMES)]
 
 
-def _places() -> range:
-    return range(COUNT)
+def reduced(totals: Sequence[int]) -> list[int]:
+    """Return sums of tags, each modulo its prime."""
+    return [total % prime for total, prime in zip(totals, PRIMES, strict=True)]
 
 
 def _keyed(secret: bytes, label: bytes, place: int, vectors: Sequence[np.ndarray]) -> int:
-    """Return Σᵢ hᵢ·xᵢ modulo the prime."""
-    total = 0
+    """Return Σᵢ hᵢ·xᵢ modulo the place's prime."""
+    total, prime = 0, PRIMES[place]
     for number, vector in enumerate(vectors):
         seed = derived(secret, b"unalike sum, weights %d %d " % (place, number) + label)
-        weights = (mask(seed, len(vector)) >> np.uint32(3)).astype(np.int64) % PRIME
-        total += int((weights * (vector % PRIME) % PRIME).sum())
-    return total % PRIME
+        weights = mask(seed, len(vector)).astype(np.int64) % prime
+        total += int((weights * (vector % prime) % prime).sum())
+    return total % prime
 
 
 def _own(secret: bytes, label: bytes, place: int, client: int) -> int:
     """Return a client's r."""
-    return int.from_bytes(derived(secret, b"unalike sum, own %d %d " % (place, client) + label), "big") % PRIME
+    return int.from_bytes(derived(secret, b"unalike sum, own %d %d " % (place, client) + label), "big") % PRIMES[place]

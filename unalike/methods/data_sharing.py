@@ -38,6 +38,7 @@ class DataSharing(Method):
     shuffle: bool = knob(True, "a new order of the public samples every pass of these")
 
     name = "data-sharing"
+    own_rows = ("share",)
     sends = {
         "delta": Field(weight="one"),
         "samples": Field("scalar", weight="one", by="network", what="its number of samples"),

@@ -24,6 +24,7 @@ from unalike.contract import (
     Call,
     Fields,
     Message,
+    Method,
     Outcome,
     PerClient,
     Replies,
@@ -144,6 +145,8 @@ class Round:
         sealed = {part: parcels_of(value) for part, value in message.items() if isinstance(value, Sealed)}
         plain = {part: value for part, value in message.items() if part not in sealed}
         shared, rows = message_parts(plain, len(ids), self.server.values, task)
+        if self.channel is not None and self.channel.hides:
+            _check_rows(self.method, [*rows, *sealed])
         parcels: dict[str, Parcels] = {}
         if sealed:
             ids, rows, parcels = self._delivered(sealed, ids, rows)
@@ -421,3 +424,12 @@ class Round:
                 clients,
             )
         return outcome.loss
+
+
+def _check_rows(method: Method, names: list[str]) -> None:
+    """Refuse rows for single clients that clients would refuse where replies are hidden in sums."""
+    if other := next((name for name in names if name not in method.own_rows), None):
+        raise UnalikeError(
+            f"{type(method).__name__} sends {other!r} to each client for itself, and its replies are hidden in sums: "
+            "there all clients get the same, but for parts that the method declares (own_rows)."
+        )
