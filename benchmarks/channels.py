@@ -32,7 +32,7 @@ STAGES = {  # stages, and whether the limit holds for them
     "local noise": ("clip:1.0,local-noise:0.001", False),
     "secure sum": ("secure-sum", True),
     "secure sum of 8 bits": ("quantise:8:0.1,secure-sum", True),
-    "all of it": ("topk:0.1,clip:1.0,quantise:8,noise:1.0", False),
+    "all of it": ("topk:0.1,quantise:8,clip:1.0,noise:1.0", False),
 }
 
 

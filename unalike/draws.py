@@ -23,7 +23,7 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
-BLOCK = 1 << 14  # how many numbers a CPU draws at once
+BLOCK = 1 << 15  # how many numbers a CPU draws at once
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 _ONE, _STEP64, _LAST64 = np.uint64(1), np.uint64(_STEP), np.uint64(31)
@@ -116,11 +116,11 @@ def whole_of(bits: Tensor) -> Tensor:
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Return uniform numbers in [0, 1). They have 24 random bits each, so that float32 and float64 give the same
     numbers."""
-    return _drawn(_uniform, key, shape, dtype)
+    return _drawn(_uniform_of, key, shape, dtype)
 
 
-def _uniform(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
-    return whole(key, counter).to(dtype) / (1 << 24)
+def _uniform_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    return whole_of(bits).to(dtype) / (1 << 24)
 
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
@@ -137,11 +137,7 @@ def _check_high(high: int) -> None:
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Return standard normal numbers (Box-Muller)."""
-    return _drawn(_normal, key, shape, dtype)
-
-
-def _normal(key: Tensor, counter: Tensor, dtype: torch.dtype) -> Tensor:
-    return normal_of(bits(key, counter), dtype)
+    return _drawn(normal_of, key, shape, dtype)
 
 
 def normal_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
@@ -152,24 +148,40 @@ def normal_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _drawn(law: Callable[..., Tensor], key: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return numbers drawn by `law` for one key, or for each key of a stack."""
+    """Return the numbers that `law` makes of the random bits of one key, or of each key of a stack."""
     count = math.prod(shape)
-    if not key.dim() or key.device.type != "cpu" or count <= BLOCK:
+    if not key.dim() or key.device.type != "cpu" or count <= BLOCK or torch.compiler.is_compiling():
         counter = torch.arange(count, device=key.device)
-        return law(_each(key), counter, dtype).reshape((*key.shape, *shape))
+        return law(bits(_each(key), counter), dtype).reshape((*key.shape, *shape))
     out = torch.empty(len(key), count, dtype=dtype)  # in blocks small enough to stay in the cache
-    for start in range(0, count, BLOCK):
-        counter = torch.arange(start, min(start + BLOCK, count))
-        for row, own in zip(out, key, strict=True):
-            row[start : start + BLOCK] = law(own, counter, dtype)
+    for row, own in zip(out, key.tolist(), strict=True):
+        for start in range(0, count, BLOCK):
+            row[start : start + BLOCK] = law(_block(own, start, min(BLOCK, count - start)), dtype)
     return out.reshape((len(key), *shape))
+
+
+def _block(key: int, start: int, count: int) -> Tensor:
+    """Return `bits` of one key for `count` counters from `start` on. NumPy shifts without a sign, and in place: a CPU
+    takes a quarter of the time."""
+    z = np.arange(count, dtype=np.uint64)
+    z *= _STEP64
+    z += np.uint64((key + (start + 1) * _STEP) & _MASK)
+    for by, mix in _ROUNDS64:
+        z ^= z >> by
+        z *= mix
+    z ^= z >> _LAST64
+    return torch.from_numpy(z.view(np.int64))
 
 
 def fine_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return standard normal numbers, float64, whose tails reach 8.6. The tails of `normal` end at 5.8, too early for
     noise that must hide other numbers."""
-    counter = 2 * torch.arange(math.prod(shape), device=key.device)
-    radius, angle = (((bits(key, counter + k) >> 11) & ((1 << 53) - 1)).double() / 2**53 for k in (0, 1))
+    count = 2 * math.prod(shape)
+    if key.device.type == "cpu" and not torch.compiler.is_compiling():
+        drawn = _block(int(key), 0, count)
+    else:
+        drawn = bits(key, torch.arange(count, device=key.device))
+    radius, angle = ((drawn[k::2] >> 11 & ((1 << 53) - 1)).double() / 2**53 for k in (0, 1))
     return (torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * math.pi * angle)).reshape(shape)
 
 
