@@ -6,7 +6,7 @@ from small import federation, refused, run
 
 import unalike as ua
 from unalike.channel import Ckks, Paillier, acting
-from unalike.crypto import paillier
+from unalike.crypto import paillier, tags
 
 DATA = federation(sizes=(8, 4, 12))
 CHANNELS = {"paillier:1024": "secure-sum", "ckks:symmetric": "secure-sum:bits=30:limit=256", "ckks": None}
@@ -75,6 +75,15 @@ def test_what_cannot_be_is_refused(channel, words):
     data = federation(sizes=(8, 4, 12, 10, 6)) if "36" in channel else DATA
     with refused(words):
         run(data=data, rounds=1, clients_per_round=1.0, channel=channel)
+
+
+def test_ckks_says_how_many_clients_it_adds():
+    for name, bits in ((":tag 0", tags.BITS), ("delta", 28)):
+        Ckks().check_codes(name, bits, 1024, False)
+        with refused("1025 clients are too many for CKKS"):
+            Ckks().check_codes(name, bits, 1025, False)
+    with refused("give it at most 28 bits"):
+        Ckks().check_codes("delta", 30, 1024, False)
 
 
 def test_who_can_open_what_is_said():

@@ -5,7 +5,8 @@ import torch
 from small import refused
 
 from unalike.channel import SecureSum
-from unalike.client.secure import PRESENT, SecureClient, bound, bound_at_client
+from unalike.client.secure import PRESENT, SecureClient, as_bytes, bound, bound_at_client
+from unalike.crypto.secure_sum import RunKey
 from unalike.messages import wire
 
 SHARED = wire.encode({"kind": "request", "function": "client"}, {"w": torch.zeros(2)})
@@ -34,6 +35,42 @@ def test_rows_that_a_method_declares_are_taken():
     for name in ("w", ":largest"):
         with refused(f"brings '{name}' for this client alone"):
             bound_at_client(parts(**{name: ONE}), ["share", name])
+
+
+class Signer:
+    """Takes any signature; a key is written in two ways."""
+
+    def verify(self, public, data, signature):
+        return True
+
+    def point(self, public=None):
+        return b"own" if public is None else public.strip().encode()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("a b c", None), ("a a c", "the same key"), ("a b own", "the same key"),
+        ("a x c", "Client 2 had another key before"),
+    ],
+)  # fmt: skip
+def test_one_client_cannot_be_many(keys, words):
+    client = SecureClient("r", 0, SecureSum(), signer=Signer())
+    pairs = {k: RunKey() for k in range(1, 4)}
+    public = b"".join([client._key.public, *(pair.public for pair in pairs.values())])
+    parts = {"clients": torch.arange(4), "keys": as_bytes(public).view(-1, 32), "signatures": torch.zeros(4, 96).byte()}
+
+    def deal(names, attempt):
+        said = {str(k): f" {name}" for k, name in enumerate(names.split(), 1)}
+        return client._deal({"round": 0, "exchange": 0, "attempt": attempt, "public": said}, parts)
+
+    if words is None:
+        assert deal(keys, "first").keys() == deal(keys, "second").keys()
+        return
+    if "before" in words:
+        deal("a b c", "first")
+    with refused(words):
+        deal(keys, "second")
 
 
 @pytest.mark.parametrize(

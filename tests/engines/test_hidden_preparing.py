@@ -10,10 +10,11 @@ from small import refused
 import unalike as ua
 from unalike import config
 from unalike.channel import Ckks, Paillier, SecureSum
-from unalike.client.preparing import LIMB, LIMBS, limbs, slots_of, unlimbed
+from unalike.client.preparing import KIND, LIMB, LIMBS, limbs, slots_of, unlimbed, widths_of
 from unalike.crypto.secure_sum import Void
 from unalike.data.preparation import Recipe
-from unalike.engines.preparing import HiddenPreparation, _InProcess, by_hidden_messages
+from unalike.engines.hidden_calls import hidden_sums
+from unalike.engines.preparing import RUN, SUMS, HiddenPreparation, _InProcess, _read, by_hidden_messages
 from unalike.messages import wire
 
 SIZES = (9, 1, 30, 4)
@@ -49,7 +50,15 @@ def test_limbs_add_up_exactly():
     codes = sum(limbs(row) for row in rows)
     assert unlimbed(codes).tolist() == [math.fsum(column) for column in rows.T.tolist()]
     assert int(limbs(rows[0]).abs().max()) < 1 << LIMB and limbs(rows[0]).shape == (40 * LIMBS,)
-    assert [slot.bits for slot in slots_of({"sum": 3}, 0)] == [LIMB + 1, LIMB + 1, 36]
+    assert [slot.bits for slot in slots_of({"sum": 3}, 0)] == [LIMB + 1, LIMB + 1, LIMB + 1]
+    small = torch.tensor([1e-40, 1.23456789e-19, -(1e-45**2)], dtype=torch.float64)  # and squares of small features
+    assert unlimbed(limbs(small)).tolist() == small.tolist()
+
+
+@pytest.mark.parametrize("value", [2.0**293, -1e300, math.inf, math.nan])
+def test_numbers_beyond_the_limbs_are_refused_not_cut_off(value):
+    with refused("too large to be added, or no number"):
+        limbs(torch.tensor([1.0, value], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("stage", [SecureSum(), Ckks("symmetric")], ids=str)
@@ -103,3 +112,46 @@ def test_a_loopback_run_prepares_by_its_channel(monkeypatch, tmp_path):
     )
     assert stages == ["secure-sum:0.67"]
     assert real.data.preparation == simulated.data.preparation and torch.equal(real.server.w, simulated.server.w)
+
+
+# ---------------------------------------------------------------- a server that asks for other sums
+
+
+def asked_for(inside, round, ids, about=None):
+    """Return the total of one sum over these clients, as a server that keeps no rules asks for it."""
+    names = ("present", "sum") if about is None else ("squares",)
+    centers = {} if about is None else {"center": torch.full((3,), float(about), dtype=torch.float64)}
+    slots, recipe = slots_of(widths_of(names, inside.data.recipe, 1), 0), inside.data.recipe
+    header = {"kind": KIND, "stage": SUMS, "version": ua.__version__, "run": RUN, "round": round}
+    shared = wire.encode({**header, "recipe": recipe.plain()}, centers)
+    sums = hidden_sums(SecureSum(), inside, RUN)
+    requests = {client: (shared, wire.encode({}, {})) for client in ids}
+    found = sums.collect((round, 0), ids, lambda n: slots, requests, _read, len(ids), 1)
+    return unlimbed(found.totals[names[-1]])
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"round": 7, "ids": [0, 1, 2]}, "has two sums"),
+        ({"round": 1, "ids": [0, 1, 2]}, "has two sums"),
+        ({"round": 1, "ids": [0, 1, 2], "about": 0}, "whose difference"),
+        ({"round": 0, "ids": [0, 1, 2]}, "whose difference"),
+        ({"round": 1, "ids": [0, 1, 2, 3], "about": 2}, "whose difference"),
+    ],
+)
+def test_sums_of_a_preparation_whose_difference_is_one_client_s_are_not_opened(second, words):
+    inside = _InProcess(federation(target=False), SecureSum())
+    asked_for(inside, 0, [0, 1, 2, 3])
+    asked_for(inside, 1, [0, 1, 2, 3], about=1)
+    asked_for(inside, 1, [0, 1, 2, 3], about=1)  # once more the same tells nothing new
+    with refused(words):
+        asked_for(inside, **second)
+
+
+def test_ckks_prepares_features_of_many_clients():
+    """Numbers of samples are in limbs as sums are."""
+    rng = np.random.default_rng(0)
+    fed = ua.Federation.from_arrays([(rng.normal(size=(2, 1)), np.arange(2)) for _ in range(5)])
+    fed = fed.replace(recipe=Recipe.of(None, 1))
+    assert by_hidden_messages(fed, Ckks("symmetric")).preparation == fed.prepared().preparation

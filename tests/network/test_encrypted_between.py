@@ -7,9 +7,13 @@ from test_network_messages import Direct, data, own, same_as_simulated, served, 
 from test_secure_between import Counting, at, settings_of, spoilt
 
 import unalike as ua
-from unalike.client.secure import as_bytes
+from unalike.channel.stages.encrypted import Paillier
+from unalike.channel.summing import Slot, tag_slots
+from unalike.client.encrypted import EncryptedClient
+from unalike.client.secure import ATTEMPT, PRESENT, as_bytes
 from unalike.crypto.common_key import CommonKey
 from unalike.crypto.encrypted_sum import Vector
+from unalike.engines.encrypted import EncryptedSums
 from unalike.messages import wire
 from unalike.network.client import Client
 from unalike.network.policy import Policy
@@ -203,6 +207,57 @@ def test_after_some_sums_that_are_none_a_client_opens_nothing_more(make):
     with refused("void"):
         served(run_of(), Guessing(people, "open", one_reply), said)
     assert any("opens nothing more of this exchange" in line for line in said)
+
+
+@pytest.fixture
+def replying(keys):
+    """Return three clients of a sum under encryption, and the function that makes one's reply."""
+    stage, slots = Paillier(1024), [Slot("d", 5, 40), *tag_slots(Paillier.tags, 40)]
+    clients = [EncryptedClient("r", k, stage, keys[PAILLIER]) for k in range(3)]
+    codes = {slot.name: torch.ones(slot.count, dtype=torch.int64) for slot in slots}
+    about = {PRESENT: torch.arange(3), ATTEMPT: as_bytes(bytes(32))}
+    return clients, lambda client: client.hidden((0, 0), b"asked", about, slots, codes)
+
+
+def added(clients, replies, name="sum:42"):
+    """Return the sum of ciphertexts."""
+    opener, vector = clients[0].opener, Vector(5 + Paillier.tags, 40, 3)
+    total = opener.read(replies[0][name].numpy().tobytes(), vector)
+    for reply in replies[1:]:
+        total = opener.plus(total, opener.read(reply[name].numpy().tobytes(), vector))
+    return as_bytes(opener.written(total))
+
+
+def test_wrong_sums_are_counted_although_right_ones_come_between(replying):
+    clients, hidden = replying
+    right = added(clients, [hidden(client) for client in clients])
+    header, came = {"round": 0, "exchange": 0}, torch.arange(3)
+    for wrong in (right.flip(0), torch.empty(0, dtype=torch.uint8), right.roll(1)):
+        clients[0]._open(header, {"came": came, "sum:42": right})
+        with refused("is not the sum of the replies"):
+            clients[0]._open(header, {"came": came, "sum:42": wrong})
+    with refused("opens nothing more"):
+        clients[0]._open(header, {"came": came, "sum:42": right})
+
+
+def test_one_client_does_not_reply_under_several_numbers(replying, keys):
+    """As everybody in turn, it would have opened its own reply, three times."""
+    clients, hidden = replying
+    hidden(clients[0])
+    again = EncryptedClient("r", 1, Paillier(1024), keys[PAILLIER])
+    again.remember(clients[0])
+    with refused("two replies in one sum, under two numbers"):
+        hidden(again)
+
+
+def test_clients_that_all_come_back_with_another_key_have_their_sum(keys):
+    sums = EncryptedSums(Paillier(1024), None, "r")
+    other = CommonKey.new("paillier", 1024)
+    for key in (keys[PAILLIER], other):
+        public = key.paillier().public.to_bytes()
+        sums._forget()
+        sums.keys = {k: (key.fingerprint, public) for k in range(3)}
+        assert sums._group([0, 1, 2])[1].key.to_bytes() == public
 
 
 def test_an_opener_that_lies_is_outvoted(make):

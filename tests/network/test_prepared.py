@@ -9,15 +9,18 @@ from test_network_messages import KEYS, Direct, tables
 
 import unalike as ua
 from unalike import config
+from unalike.channel import Paillier, SecureSum
 from unalike.client.preparing import SENDS
 from unalike.data.preparation import Recipe
 from unalike.data.schema import Column, Schema
+from unalike.engines.preparing import RUN
 from unalike.messages import wire
 from unalike.network import server
 from unalike.network.client import Client
 from unalike.network.join import read_client, read_schema
 from unalike.network.limits import Limits
 from unalike.network.policy import Policy
+from unalike.network.preparing import beginning
 
 UNITS, SITES = np.array([1e-3, 1.0, 2000.0]), len(KEYS)
 
@@ -270,6 +273,36 @@ def test_a_client_that_is_lost_after_the_first_sum_ends_the_preparation(tmp_path
     fed = raw()
     with pytest.raises(ua.UnalikeError, match="The features cannot be prepared: 3 of 4 clients answered, and 4 must"):
         hidden_run(Direct(joined(fed, tmp_path), lost_in(1, "sums")), fed, limits=Limits(least=3))
+
+
+def begin(person, stage, number):
+    """Tell a client its number and how its sums are hidden."""
+    return wire.decode(person.answer((wire.encode(beginning(stage, [number])[number], {}),)))[0]
+
+
+def test_a_beginning_that_fails_or_a_new_number_makes_a_client_forget_nothing(tmp_path):
+    person = joined(raw(), tmp_path)[0]
+    assert begin(person, SecureSum(), 0)["kind"] == "reply"
+    person._secures[RUN]._sums[0, 0] = {frozenset({0, 1, 2, 3})}
+    assert "have a common key" in begin(person, Paillier(), 0)["reason"]
+    assert begin(person, SecureSum(), 5)["kind"] == "reply"
+    assert person._secures[RUN]._sums == {(0, 0): {frozenset({0, 1, 2, 3})}}
+
+
+def test_the_name_of_the_preparation_is_no_run_s(tmp_path):
+    person = joined(raw(), tmp_path)[0]
+    begin(person, SecureSum(), 0)
+    answer = person.answer((wire.encode({"kind": "plan", "run": RUN, "plan": {}}, {}),))
+    assert "no run's name" in wire.decode(answer)[0]["reason"]
+
+
+@pytest.mark.parametrize("other", [(1, SecureSum(), 0), (0, SecureSum(least=4), 0), (0, SecureSum(), 50)])
+def test_a_second_plan_of_a_run_does_not_change_the_rules_of_its_sums(other, tmp_path):
+    person = joined(raw(), tmp_path)[0]
+    first = person._hiding("0123456789abcdef", 0, SecureSum())
+    assert person._hiding("0123456789abcdef", 0, SecureSum()) is first
+    with pytest.raises(ua.UnalikeError, match="A second plan of run 0123456789abcdef has another"):
+        person._hiding("0123456789abcdef", *other)
 
 
 def test_hidden_sums_without_a_beginning_are_refused(tmp_path):

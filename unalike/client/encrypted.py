@@ -38,7 +38,7 @@ from unalike.crypto.encrypted_sum import PaillierOpener, Vector, opener
 from unalike.crypto.secure_sum import KEY
 from unalike.errors import UnalikeError
 
-TRIES = 3  # sums of one exchange that are no sums, after which a client opens nothing more of it
+TRIES = 3  # sums of one exchange that are no sums, after which a client opens nothing more of it, however often asked
 
 
 class Answered(NamedTuple):
@@ -71,7 +71,6 @@ class EncryptedClient(HidingClient):
                 f"{self.opener.key.bits}."
             )
         self._answered: Answered | None = None
-        self._wrong = 0
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
@@ -96,7 +95,9 @@ class EncryptedClient(HidingClient):
         clients, present = self.clients(when, parts), numbers(parts, PRESENT)
         attempt = octets(parts, ATTEMPT, KEY).hex()
         about = _about(label(self.run, *when, attempt) + asked, present, slots)
-        self._when, self._answered, self._wrong = when, Answered(about, frozenset(present), [*slots]), 0
+        if self._numbers.setdefault(about, self.client) != self.client:
+            raise UnalikeError("The server asks this client for two replies in one sum, under two numbers: refused.")
+        self._when, self._answered = when, Answered(about, frozenset(present), [*slots])
         found = tags.tags(self.key.secret, about, self.client, _tagged(slots, codes))
         made = {f"{TAG}{place}": torch.tensor([value]) for place, value in enumerate(found)}
         vectors = gathered(slots, clients, {**codes, **made})
@@ -119,7 +120,7 @@ class EncryptedClient(HidingClient):
             )
         if not answered.present >= {*came} or self.client not in came or len(came) < self.least:
             raise UnalikeError("The server's list of those who came cannot be: nothing is opened.")
-        if self._wrong >= TRIES:
+        if self._wrong.get(when, 0) >= TRIES:
             raise UnalikeError(
                 "The server has sent sums that are none: this client opens nothing more of this exchange."
             )
@@ -135,19 +136,20 @@ class EncryptedClient(HidingClient):
     def _sums_of(self, answered: Answered, parts: Parts, came: list[int]) -> dict[int, np.ndarray]:
         """Return the sums in the ciphertexts, without their tags; refuse what is not the sum of those who came.
 
-        All refusals are alike: a server that changes ciphertexts must not learn from them what is inside."""
-        self._wrong += 1
+        All refusals are alike, and take the same work: a server that changes ciphertexts must not learn from them what
+        is inside."""
         try:
             sums, codes = self._opened(answered, parts, len(came))
-        except UnalikeError:
-            codes = {}
-        found = tags.reduced([int(codes[f"{TAG}{place}"]) for place in range(tags.COUNT)]) if codes else None
-        if found != tags.of_sum(self.key.secret, answered.label, came, _tagged(answered.slots, codes)):
+        except Exception:  # whatever a library says of such bytes
+            sums, codes = {}, {slot.name: torch.zeros(slot.count, dtype=torch.int64) for slot in answered.slots}
+        found = tags.reduced([int(codes[f"{TAG}{place}"]) for place in range(tags.COUNT)])
+        expected = tags.of_sum(self.key.secret, answered.label, came, _tagged(answered.slots, codes))
+        if not sums or found != expected:
+            self._wrong[self._when] = self._wrong.get(self._when, 0) + 1
             raise UnalikeError(
                 f"What the server wants opened is not the sum of the replies of {len(came)} clients to what this "
                 "client was asked: nothing is opened."
             )
-        self._wrong = 0
         for place in range(tags.COUNT):
             codes[f"{TAG}{place}"].zero_()  # views of the sums
         return sums

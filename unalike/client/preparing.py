@@ -36,8 +36,8 @@ SENDS = {
     "y_sum": Field(("targets",), read="sum", weight="one"),
     "y_squares": Field(("targets",), read="sum", weight="one"),
 }
-LIMB, LIMBS, LOWEST = 24, 17, -110  # numbers up to 2^298, in steps of 2^-110
-SAMPLES_BITS = 36
+LIMB, LIMBS, LOWEST = 24, 27, -355  # numbers below 2^293, in steps of 2^-355: squares of the smallest float32 too
+SAMPLES_LIMBS = 2
 # sends one request to every client and yields (client, its answer)
 Ask = Callable[[bytes], Iterable[tuple[int, bytes]]]
 
@@ -57,9 +57,12 @@ def hidden_sums_for(request: Asked, columns: Columns, hiding: HidingClient) -> b
     about = {name: tensors.pop(name) for name in ABOUT if name in tensors}
     found = _sums_of(request.header, tensors, columns)
     when = whole(request.header, "round"), 0
+    if when[0] != int(bool(tensors)):
+        raise UnalikeError("A preparation has two sums: round 0 without means, and round 1 about them.")
+    hiding.prepare(tensors)
     parts = slots_of({name: rows.shape[1] for name, rows in found.items()}, hiding.tags)
     codes = {name: limbs(rows[0]) for name, rows in found.items()}
-    codes |= {COUNT: torch.ones(1, dtype=torch.int64), SAMPLES: torch.tensor([len(columns.y)])}
+    codes |= {COUNT: torch.ones(1, dtype=torch.int64), SAMPLES: _whole_limbs(len(columns.y), SAMPLES_LIMBS)}
     codes |= {slot.name: torch.zeros(1, dtype=torch.int64) for slot in tag_slots(hiding.tags)}
     return _reply(columns, hiding.hidden(when, bound_at_client(request.parts), about, parts, codes))
 
@@ -103,22 +106,32 @@ def _targets(y: Tensor) -> int:
 def slots_of(widths: Mapping[str, int], tags: int) -> list[Slot]:
     """Return the slots in which these sums are added without being seen, and what counts who is in them."""
     sums = [Slot(name, LIMBS * count, LIMB + 1) for name, count in widths.items()]
-    return [*sums, Slot(COUNT, 1, LIMB + 1), Slot(SAMPLES, 1, SAMPLES_BITS), *tag_slots(tags)]
+    return [*sums, Slot(COUNT, 1, LIMB + 1), Slot(SAMPLES, SAMPLES_LIMBS, LIMB + 1), *tag_slots(tags)]
 
 
 def limbs(values: Tensor) -> Tensor:
     """Return numbers as whole multiples of 2^LOWEST in limbs of LIMB bits, the lowest first, each with the number's
     sign: sums of limbs are exact, whatever the numbers' sizes."""
-    whole_values = [round(math.ldexp(value, -LOWEST)) for value in values.double().tolist()]
-    mask = (1 << LIMB) - 1
-    rows = [[(abs(n) >> LIMB * k & mask) * (1 if n > 0 else -1) for k in range(LIMBS)] for n in whole_values]
-    return torch.tensor(rows, dtype=torch.int64).reshape(-1)
+    numbers = values.double().tolist()
+    if not all(abs(value) < math.ldexp(1, LIMB * LIMBS + LOWEST) for value in numbers):
+        raise UnalikeError("A sum over this client's samples is too large to be added, or no number.")
+    rows = [_whole_limbs(round(math.ldexp(value, -LOWEST)), LIMBS) for value in numbers]
+    return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+
+
+def _whole_limbs(n: int, count: int) -> Tensor:
+    mask, sign = (1 << LIMB) - 1, 1 if n > 0 else -1
+    return torch.tensor([(abs(n) >> LIMB * k & mask) * sign for k in range(count)])
+
+
+def whole_of(codes: Tensor) -> int:
+    """Return the whole number whose limbs add up to these."""
+    return sum(code << LIMB * k for k, code in enumerate(codes.tolist()))
 
 
 def unlimbed(codes: Tensor) -> Tensor:
     """Return the numbers whose limbs add up to these, float64, correctly rounded."""
-    sums = [sum(code << LIMB * k for k, code in enumerate(row)) for row in codes.view(-1, LIMBS).tolist()]
-    return torch.tensor([total / (1 << -LOWEST) for total in sums], dtype=torch.float64)
+    return torch.tensor([whole_of(row) / (1 << -LOWEST) for row in codes.view(-1, LIMBS)], dtype=torch.float64)
 
 
 # ---------------------------------------------------------------- at the server

@@ -43,6 +43,10 @@ class Signer(Protocol):
         """Return whether the owner of a public key signed these bytes; refuse a key that this client was not given."""
         ...
 
+    def point(self, public: str | None = None) -> bytes:
+        """Return what a public key stands for, however it is written; this client's own without one."""
+        ...
+
 
 def label(run: str, round: int, exchange: int, attempt: str) -> bytes:
     """Return the label of one sum. attempt: drawn by the server, anew if it has to begin again."""
@@ -95,9 +99,14 @@ class HidingClient:
         self, run: str, client: int, stage: Summed, shares: int = 0, say: Callable[[str], None] = lambda text: None
     ):
         self.run, self.client, self.say, self.least = run, client, say, max(stage.least, shares)
+        self.rules = client, stage, shares
         self.tags = stage.tags
         self._when = (-2, -1)
         self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # the sums that it has opened, by exchange
+        self._centers: dict[str, bytes] | None = None  # in a preparation: what its sums are taken about
+        self._about: dict[tuple[frozenset[int], str], bytes] = {}  # the same of sums that it has opened
+        self._wrong: dict[tuple[int, int], int] = {}  # sums to be opened that were none, by exchange
+        self._numbers: dict[bytes, int] = {}  # by the label of an encrypted sum: this client's number in it
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
@@ -123,22 +132,33 @@ class HidingClient:
         raise NotImplementedError
 
     def remember(self, earlier: HidingClient) -> None:
-        """Take over the record of sums that an earlier object has opened."""
-        self._sums = earlier._sums
+        """Take over the record of what an earlier object has answered and opened."""
+        self._sums, self._about = earlier._sums, earlier._about
+        self._wrong, self._numbers = earlier._wrong, earlier._numbers
+
+    def prepare(self, centers: Mapping[str, Tensor]) -> None:
+        """Answer next with sums over samples, about these centers. All sums of a preparation are one exchange to the
+        record of what was opened, and those of one set of clients have one center: sums of squares about two centers
+        tell the sum."""
+        self._centers = {name: value.numpy().tobytes() for name, value in centers.items()}
 
     def _open_once(self, came: list[int]) -> None:
         """Record that the sum over these clients is opened. Refuse a second sum of one exchange over nearly the same
         clients: this client's answer is the same in both, and their difference would reveal a few. A server that was
         killed may ask once more."""
-        found, before = frozenset(came), self._sums.setdefault(self._when, set()) - {frozenset(came)}
+        found, exchange = frozenset(came), self._when if self._centers is None else (0, 0)
+        before = self._sums.setdefault(exchange, set()) - {found}
         # each side for itself: who is only in one sum may work with the server, and take itself out
         sides = [side for other in before for side in (found - other, other - found)]
-        if len(before) > 1 or any(0 < len(side) < self.least for side in sides):
+        centers = {(found, name): value for name, value in (self._centers or {}).items()}
+        moved = any(self._about.get(key, value) != value for key, value in centers.items())
+        if len(before) > 1 or moved or any(0 < len(side) < self.least for side in sides):
             raise UnalikeError(
                 f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
                 "would tell too much: nothing is opened. If you know why it has to, start this client again."
             )
-        self._sums[self._when].add(found)
+        self._sums[exchange].add(found)
+        self._about |= centers
 
 
 class SecureClient(HidingClient):
@@ -159,6 +179,7 @@ class SecureClient(HidingClient):
         self._key = RunKey()
         self._verified: set[tuple[str, bytes]] = set()
         self._public: dict[int, str] = {}  # the others' signing keys
+        self._points: dict[int, bytes] = {}  # and what they stand for
         self._member: Member | None = None
         self._dealt: dict[str, Tensor] = {}
 
@@ -200,7 +221,8 @@ class SecureClient(HidingClient):
         return self._dealt
 
     def _check_keys(self, header: dict[str, Any], member: Member, signatures: Mapping[int, bytes]) -> None:
-        """Refuse a neighbour's key unless it is signed with a signing key that this client accepts."""
+        """Refuse a neighbour's key unless it is signed with a signing key that this client accepts, which nobody else
+        has, and which is the same during the run: one client that works with the server must not be many."""
         if self.signer is None:
             return
         public = header.get("public")
@@ -213,6 +235,12 @@ class SecureClient(HidingClient):
                 raise UnalikeError(f"The key of client {other} is not signed by it: this server is not to be trusted.")
             self._verified.add(known)
             self._public[other] = text
+            point = self._points.setdefault(other, self.signer.point(text))
+            if point != self.signer.point(text):
+                raise UnalikeError(f"Client {other} had another key before: this server is not to be trusted.")
+        points = [self.signer.point(), *(self._points[other] for other in member.neighbours)]
+        if len({*points}) < len(points):
+            raise UnalikeError("Two clients of a sum have the same key: this server is not to be trusted.")
 
     def clients(self, when: tuple[int, int], parts: Parts) -> int:
         return len(self._sum(when).group.keys)

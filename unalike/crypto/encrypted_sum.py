@@ -170,7 +170,7 @@ def _factor(vector: Vector) -> float:
     if vector.sum_bits > most:
         raise UnalikeError(
             f"A sum of codes of {vector.bits} bits over {vector.clients} clients has {vector.sum_bits} bits, and CKKS "
-            f"adds {most} exactly: give ckks fewer bits, or take paillier or secure-sum."
+            f"adds {most} exactly: take fewer bits or clients, or paillier or secure-sum."
         )
     return 2.0 ** (RANGE - vector.sum_bits)
 

@@ -45,7 +45,7 @@ class EncryptedSums(HiddenSums):
         super().__init__(stage, clients, run, shares)
         self.stage = stage
         self.keys: dict[int, tuple[bytes, bytes]] = {}  # the fingerprint of each client's key, and its public part
-        self._adder: Adder | None = None
+        self._adder: tuple[bytes, Adder] | None = None  # with the public key that it adds under
 
     def _collected(
         self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int
@@ -85,9 +85,10 @@ class EncryptedSums(HiddenSums):
             self.stage.check_clients(len(there))
         except UnalikeError as error:
             raise Void(str(error)) from None
-        if self._adder is None:
-            self._adder = self._made(usual[0][0][1])
-        return there, self._adder
+        public = usual[0][0][1]
+        if self._adder is None or self._adder[0] != public:
+            self._adder = public, self._made(public)
+        return there, self._adder[1]
 
     def _made(self, public: bytes) -> Adder:
         return PaillierAdder(PublicKey.from_bytes(public, least=self.stage.key_bits)) if public else CkksAdder()

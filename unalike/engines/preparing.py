@@ -16,7 +16,16 @@ import unalike
 from unalike.channel.stages import Summed
 from unalike.channel.summing import COUNT, SAMPLES
 from unalike.client.encrypted import hiding_client, new_common_key
-from unalike.client.preparing import KIND, hidden_sums_for, prepared_from, right, slots_of, unlimbed, widths_of
+from unalike.client.preparing import (
+    KIND,
+    hidden_sums_for,
+    prepared_from,
+    right,
+    slots_of,
+    unlimbed,
+    whole_of,
+    widths_of,
+)
 from unalike.contract.call import Outcome
 from unalike.crypto.secure_sum import Void
 from unalike.data.columns import Columns
@@ -68,7 +77,7 @@ class HiddenPreparation:
         totals = {name: unlimbed(found.totals[name]) for name in widths}
         if "present" in totals:
             totals["present"] = totals["present"].long()
-        counted = int(found.totals[COUNT]), int(found.totals[SAMPLES])
+        counted = int(found.totals[COUNT]), whole_of(found.totals[SAMPLES])
         if counted != (len(self.sizes), samples) or not right(totals, widths, samples):
             raise Void(
                 f"The sums do not count {len(self.sizes)} clients and their samples, so one of them did not keep the "

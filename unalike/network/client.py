@@ -187,11 +187,10 @@ class Client:
         if len(found) != 1 or len(stages) != 1:
             raise UnalikeError("The request to prepare features does not say how sums are hidden.")
         self.policy.check_sums(found[0])
-        before = self._secures.pop(RUN, None)
-        made = self._hiding(RUN, client, found[0])
-        if before is not None:
-            made.remember(before)
-        self._preparing = found[0]
+        made = self._made(RUN, client, found[0])
+        if RUN in self._secures:
+            made.remember(self._secures[RUN])
+        self._secures[RUN], self._preparing = made, found[0]
         return wire.encode({"kind": "reply", "version": unalike.__version__}, {})
 
     def _plan(self, request: Asked) -> bytes:
@@ -239,10 +238,19 @@ class Client:
         return self._hiding(run, client, channel.hiding, channel.shares)
 
     def _hiding(self, run: str, client: int, stage: Summed, shares: int = 0) -> HidingClient:
+        """Return this client's part in a run's sums: one for all plans of the run, so that it forgets nothing."""
+        if run not in self._secures:
+            self._secures[run] = self._made(run, client, stage, shares)
+        if self._secures[run].rules != (client, stage, shares):
+            raise UnalikeError(
+                f"A second plan of run {run} has another number of this client, another stage or other noise than the "
+                "first: it is refused. If you know why it has to, start this client again."
+            )
+        return self._secures[run]
+
+    def _made(self, run: str, client: int, stage: Summed, shares: int = 0) -> HidingClient:
         signer = self.sealer if isinstance(self.sealer, Keyring) else None
-        made = hiding_client(run, client, stage, self.common, shares, signer, self.say)
-        # a repeated plan must not make us forget what was already opened
-        return self._secures.setdefault(run, made)
+        return hiding_client(run, client, stage, self.common, shares, signer, self.say)
 
     def _evaluate(self, request: Asked) -> bytes:
         self.policy.check_evaluation()
@@ -352,9 +360,9 @@ def _same_version(header: dict[str, Any]) -> None:
 
 
 def _run_id(header: dict[str, Any]) -> str:
-    """Return the run's name; refuse anything that could not safely be a folder's name."""
+    """Return the run's name; refuse anything that could not safely be a folder's name, and the preparation's."""
     run = header.get("run")
-    if not isinstance(run, str) or not RUN_ID.fullmatch(run):
+    if not isinstance(run, str) or not RUN_ID.fullmatch(run) or run == RUN:
         raise UnalikeError(f"The request is of the run {reprlib.repr(run)}, which is no run's name.")
     return run
 

@@ -117,6 +117,10 @@ class Keyring:
             return False
         return True
 
+    def point(self, public: str | None = None) -> bytes:
+        """Return the point of a public key, however it is written; of this client's own without one."""
+        return self._own if public is None else _point(_public(public))
+
     def _peer(self, text: str) -> Any:
         """Return a public key; refuse one that this client does not accept."""
         public = _public(text)

@@ -103,6 +103,8 @@ class Ckks(Encrypted):
         if whole:
             raise refuse(self, f"{name!r} is of whole numbers, too long for CKKS: take paillier or secure-sum.")
         most, padding = exact_bits(clients), carry_bits(clients)
+        if most - padding < tags.BITS:
+            raise refuse(self, f"{clients} clients are too many for CKKS to add exactly: take paillier or secure-sum.")
         if bits + padding > most:
             raise refuse(
                 self,
