@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -130,7 +131,7 @@ def largest(v: Tensor, count: int) -> Tensor:
     """Return the places of the largest magnitudes of each row, ascending; ties go to lower places on every device,
     alone and in a stack (`topk` on the numbers themselves does not promise that)."""
     size, magnitude = v.shape[1], v.abs()
-    if v.device.type == "cpu" and v.numel() and magnitude.isfinite().all():
+    if v.device.type == "cpu" and v.numel() and math.isfinite(magnitude.max()):
         return torch.from_numpy(np.stack([_largest(row, count) for row in magnitude.numpy()]))
     if v.dtype == torch.float32:
         # the bit patterns of positive floats are ordered like the floats; appending the place breaks ties
