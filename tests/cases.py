@@ -87,7 +87,7 @@ CASES = {
     "ccvr": (ua.CCVR(virtual=3, epochs=2, batch=4), ua.CCVR(epochs=0), ua.FedAvg(), {}),
     "powersgd": (ua.PowerSGD(1), ua.PowerSGD(10**6), ua.FedAvg(), {}),  # so many columns make no matrix smaller
     # with nobody left out of a buffer it is FedAvg
-    "fedbuff": (ua.FedBuff(2), ua.FedBuff(100), UNIFORM, {}),
+    "fedbuff": (ua.FedBuff(2), ua.FedBuff(5), UNIFORM, {}),
     "fedasync": (ua.FedAsync(0.5, "hinge:1:0"), None, None, {}),
     "astw": (ua.ASTW(2, 1), None, None, {}),  # whoever has not come counts with the first model: it never is FedAvg
     "hist-boost": (ua.HistBoost(trees=2, depth=2, bins=4, least=0.1), None, None, {}),

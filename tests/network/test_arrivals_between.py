@@ -8,8 +8,10 @@ from small import federation, refused
 from test_network_messages import Direct, data, own, served, tables
 
 import unalike as ua
+from unalike.messages import wire
 from unalike.network import one_machine, server
 from unalike.network.client import Client
+from unalike.network.limits import Limits
 from unalike.network.link import Lost
 from unalike.network.policy import Policy
 
@@ -62,6 +64,8 @@ def test_nobody_waits_for_a_slow_client(method, tmp_path):
     assert [line["clients"] for line in run.history] == [2] * 12
     requests = [(k, header["round"]) for k, header in link.asked if header["kind"] == "request"]
     assert len({*requests}) == len(requests)  # each version once
+    left = sum(wire.payload(wire.decode(part)[1]) for _, parts in link.open.values() for part in parts)
+    assert run.summary()["bytes_down"] == link.passed["down"] + left  # counted once
 
 
 def test_a_killed_server_goes_on_in_mid_flight(tmp_path):
@@ -76,6 +80,24 @@ def test_a_killed_server_goes_on_in_mid_flight(tmp_path):
     asked = [header["round"] for k, header in again.asked if k == SLOW and header["kind"] == "request"]
     assert asked[0] == 0  # it was asked again for what it was doing: everybody began with version 0
     assert max(line["staleness_most"] for line in run.history) >= 4
+
+
+def test_who_has_left_when_the_server_goes_on_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "GRACE", 0.0)
+    chosen = settings(rounds=10, folder=str(tmp_path / "run"))
+    with pytest.raises(KeyboardInterrupt):
+        served(chosen, Streaming(sites := people(tmp_path), breaks=9))
+    again = Streaming(sites, slow=1)
+    again.away = {SLOW}
+
+    class Returns(ua.Callback):
+        def on_round(self, run, line):
+            again.away = set()
+
+    run = served(chosen, again, resume=True, callbacks=[Returns()], limits=Limits(least=3))
+    assert run.rounds_done == 10 and sum(line.get("lost", 0) for line in run.history) == 1
+    asked = [header["round"] for k, header in again.asked if k == SLOW and header["kind"] == "request"]
+    assert asked and min(asked) > 0  # it begins again, with a later version
 
 
 def test_a_lost_answer_costs_that_client_alone(tmp_path):

@@ -154,6 +154,19 @@ def test_a_pair_of_methods_is_their_difference():
     assert not found.margins  # nobody has run b0
 
 
+def test_who_never_reaches_a_target_is_not_sooner():
+    """Seed 0: both reach it; 1: only b does; 2: only a does; 3: none; in seed 4 only b has run."""
+    of = {"a": ({0: 9.0, 2: 5.0}, [1, 3]), "b": ({0: 4.0, 1: 6.0}, [2, 3, 4])}
+    row, text = define.Row("r", "r", (), None, {}), "time-to test_accuracy"
+    cells = [measure.Cell(row, m, measure.measure(text), None, *v, 4) for m, v in of.items()]
+    claim = {"text": "b is sooner", "higher": "a", "lower": "b"}
+    table = define.Table("t", "t", [*of], [text], [row], 4, claims=(claim,))
+    (found,) = measure.claims(table, cells)
+    assert (found.held, found.seeds, found.finite, found.holds) == (2, 4, {0: 5.0}, False)
+    (found,) = measure.claims(table, [dc.replace(cell, values={}, missed=[0]) for cell in cells])
+    assert found.words == "does not hold: b is sooner (0 of 1 seeds)"
+
+
 # ---------------------------------------------------------------- trials
 
 

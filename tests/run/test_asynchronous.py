@@ -43,7 +43,8 @@ def test_arriving_together_is_the_synchronous_run(name):
     assert [line["virtual_seconds"] for line in apart.history] == [3.0, 6.0, 9.0, 12.0]
     known = {**numbers(together)[-1], "virtual_seconds": 12.0, "staleness": 0.0, "staleness_most": 0, "under_way": 0}
     assert numbers(apart)[-1] == known
-    assert not apart.arrivals.under_way.calls  # nobody works with any version: no message is kept
+    assert not apart.arrivals.under_way.state()["_under_way versions"]  # nobody works with any: no message is kept
+    assert len(apart.arrivals.under_way.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,67 @@ def test_ten_thousand_under_way_cost_their_arrivals():
     assert all(kept <= round for round, (_, kept) in enumerate(seen, 1))  # a message a version, not a client
 
 
+def test_a_method_may_wait_twice_in_a_step():
+    @dc.dataclass(frozen=True)
+    class Two(Began):
+        def round(self, server, cohort):
+            cohort.start(self.client, w=server.w)
+            for _ in range(2):
+                for age, replies, _ in cohort.arrived(2):
+                    server.log = [*server.log, [cohort.round, age, *replies.ids.tolist()]]
+            server.w = server.w + 1
+
+    run = simulate(Two(1), clock=ua.Clock(latency=1.0), rounds=3, clients_per_round=2)
+    # all that begin take a second, so that those of the second wait began with the present version like the others
+    assert [age for _, age, *_ in run.server.log] == [0] * 6
+    assert [line["clients"] for line in run.history] == [4] * 3
+
+
+def test_more_arrivals_than_clients_are_refused():
+    for method, how in ((ua.FedBuff(), {}), (ua.FedAvg(), {"asynchronous": "buffer:7"})):
+        with refused("and there are 6 clients"):
+            simulate(method, **how)
+
+
+# ---- BatchNorm's statistics
+
+
+@dc.dataclass(frozen=True)
+class Statistics(ua.FedBuff):
+    """Everybody's own statistics are 8, whatever it began with."""
+
+    share: float = 1.0
+
+    def client(self, me, s, m):
+        return {}, {"delta": torch.zeros_like(m.w), "buffers": torch.full_like(m.buffers, 8.0) - m.buffers}
+
+    def round(self, server, cohort):
+        cohort.share_of_statistics(self.share)
+        super().round(server, cohort)
+
+
+def statistics(method, **settings):
+    settings = {"rounds": 8, "clients_per_round": 6, "engine": "sequential", "seed": 1, "clock": RAGGED, **settings}
+    return ua.simulate(model(batch_norm=True), federation(), method, local=EVEN, **settings).server.buffers
+
+
+def test_statistics_are_the_mean_of_those_of_clients():
+    """Their differences from what they began with, added up, would run away."""
+    found = statistics(Statistics(2))
+    torch.testing.assert_close(found, torch.full_like(found, 8.0))
+
+
+def test_statistics_may_be_mixed_in():
+    first = ua.simulate(model(batch_norm=True), federation(), ua.FedAvg(), rounds=0).server.buffers
+    torch.testing.assert_close(statistics(Statistics(1, share=0.5), rounds=3), 8.0 + (first - 8.0) / 8)
+
+
+def test_fedasync_mixes_statistics_like_weights():
+    still = statistics(ua.FedAsync(1e-9), rounds=4)
+    first = ua.simulate(model(batch_norm=True), federation(), ua.FedAvg(), rounds=0).server.buffers
+    torch.testing.assert_close(still, first)
+
+
 # ---- how much old replies count
 
 
@@ -262,3 +324,14 @@ def test_compressed_replies_arrive_too():
     runs = [simulate(ua.FedAvg(), engine=engine, **how) for engine in ("sequential", "loopback")]
     assert runs[0].history[-1]["bytes_up"] < runs[0].history[-1]["bytes_up_plain"]
     assert testing.difference(*runs) < 1e-6
+
+
+def test_clients_are_told_the_bound_that_they_began_with(tmp_path):
+    channel = "adaptive-clip:0.02:0.5:1"
+    how = {"clock": RAGGED, "asynchronous": "buffer:2", "local": LOCAL, "channel": channel, "rounds": 6}
+    runs = [simulate(ua.FedAvg(), engine=engine, **how) for engine in ("sequential", "loopback")]
+    assert testing.difference(*runs) < 1e-6
+    assert runs[0].history[0]["bytes_down"] == runs[1].history[0]["bytes_down"]
+    simulate(ua.FedAvg(), **how | {"rounds": 3}, folder=tmp_path / "run")
+    again = simulate(ua.FedAvg(), **how, folder=tmp_path / "run", resume=True)
+    assert torch.equal(again.server.w, runs[0].server.w)

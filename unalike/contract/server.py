@@ -412,6 +412,8 @@ class Exchanges(Protocol):
 
     population: int
     round: int
+    # how much of BatchNorm's statistics is taken from this round's clients
+    share: float
     # the name of a method whose sums have noise, so that who takes part must stay secret
     hides: str
 
@@ -515,3 +517,8 @@ class Cohort:
         """Wait until `count` clients have arrived, whatever version they began with; return their replies by version,
         the oldest first: `for age, replies, began in cohort.arrived(10)`."""
         return self._exchanges.arrived(count)
+
+    def share_of_statistics(self, share: float) -> None:
+        """Say how much of BatchNorm's statistics is taken from this round's clients; the rest stays the server's own.
+        All of it, if a method does not say."""
+        self._exchanges.share = share

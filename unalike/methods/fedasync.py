@@ -53,4 +53,5 @@ class FedAsync(Method):
         cohort.start(self.client, w=server.w)
         for age, replies, began in cohort.arrived(1):
             share = self.alpha * staleness_weight(self.staleness, age)
+            cohort.share_of_statistics(share)
             server.w = (1 - share) * server.w + share * (began.w + replies.mean("delta"))

@@ -97,6 +97,8 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "delta-up": ("bytes a client sends beyond the model", "bytes", _beyond("up")),
 }
 
+TO_TARGET = ("rounds-to", "time-to")
+
 
 def measure(text: str) -> Measure:
     how, _, key = text.partition(" ")
@@ -202,25 +204,32 @@ class Claim:
         return bool(self.margins) and self.held >= (self.needed or self.seeds)
 
     @property
+    def finite(self) -> dict[int, float]:
+        """Return the margins of seeds in which both have a number."""
+        return {seed: margin for seed, margin in self.margins.items() if margin < math.inf}
+
+    @property
     def seeds(self) -> int:
         return len(self.margins) + self.missed
 
     @property
     def words(self) -> str:
-        if not self.margins:
+        if not self.seeds:
             return f"not decided: {self.text} (no seed has both numbers)"
         word = "holds" if self.holds else "does not hold" if not self.held else "is not clear"
-        margins = ", ".join(f"{margin:+.2f}" for margin in self.margins.values())
+        margins = ", ".join(f"{margin:+.2f}" for margin in self.finite.values())
         unit = "points" if self.unit == "%" else self.unit
         names = f": {self.names}" if self.names else ""
-        return f"{word}: {self.text} ({self.held} of {self.seeds} seeds; {margins} {unit}{names})"
+        numbers = f"; {margins} {unit}{names}" if margins else ""
+        return f"{word}: {self.text} ({self.held} of {self.seeds} seeds{numbers})"
 
 
 def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:
     """Return the table's claims, each about its first row, or about each of `rows`, which are patterns:
 
     {higher, lower, by}            a method is ahead of another by more than so many points in every seed; a pair
-                                   ["a", "b"] in the place of a method is by how much a is ahead of b
+                                   ["a", "b"] in the place of a method is by how much a is ahead of b. Of what is
+                                   counted until a target, one that never reaches it has the higher number
     {best, chosen_by, lower, by}   so is, of several methods, the one that another measure chooses in that seed
     {none, lower, by}              none of several methods is ahead of another by more than so many points
     {near, within}                 two methods are no further apart
@@ -246,6 +255,8 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
     base, ahead = _numbers(values, second), _numbers(values, first)
     leaders = _leaders(claim, cells, one) if first is None else {}
     ahead |= {seed: values[method][seed] for seed, method in leaders.items() if seed in values.get(method, {})}
+    slower, never = _unreached(cells, one, claim.get("higher"), second)
+    ahead |= dict.fromkeys(slower & base.keys(), math.inf)
     margins = {seed: ahead[seed] - base[seed] for seed in sorted(ahead.keys() & base.keys())}
     limit = claim["within"] if "near" in claim else claim.get("by", 0.0)
     if "near" in claim or "none" in claim:
@@ -254,7 +265,16 @@ def _claim(claim: dict[str, Any], table: Table, row: Row, found: Sequence[Cell])
         held = sum(m > limit for m in margins.values())
     text = f"{row.label}: {claim['text']}" if claim.get("rows") else claim["text"]
     names = ", ".join(leaders[seed] for seed in margins) if first is None else ""
-    return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names)
+    return Claim(text, margins, held, one.unit, bool(claim.get("rows")), names, missed=len(never))
+
+
+def _unreached(cells: Sequence[Cell], one: Measure, higher: Any, lower: Any) -> tuple[set[int], set[int]]:
+    """Return, of a number that is counted up to a target, the seeds in which `higher` never reaches it, and those in
+    which `lower`, said to be sooner, does not."""
+    of = {cell.method: cell for cell in cells if cell.measure == one}
+    if one.how not in TO_TARGET or not all(isinstance(who, str) and who in of for who in (higher, lower)):
+        return set(), set()
+    return {*of[higher].missed}, {*of[lower].missed} & {*of[higher].values, *of[higher].missed}
 
 
 def _bounded(claim: dict[str, Any], table: Table, row: Row, own: Sequence[Cell], unit: str) -> Claim:
@@ -321,7 +341,7 @@ def gains(found: Sequence[Cell], row: str, one: Measure, over: str) -> dict[str,
 
 def in_words(found: Sequence[Claim]) -> list[str]:
     """Return one line per claim; claims of rows that have not run yet are only counted."""
-    shown = [claim for claim in found if claim.margins or not claim.row]
+    shown = [claim for claim in found if claim.seeds or not claim.row]
     left = len(found) - len(shown)
     rest = f"Not decided yet: {left} claim{'s' if left > 1 else ''} about rows that lack a number."
     return [*(f"Claim {claim.words}" for claim in shown), *([rest] if left else [])]

@@ -206,7 +206,7 @@ def _section(entry: Entry, docs: Path) -> str:
 
 
 def _claims(found: Sequence[Claim], title: str) -> str:
-    words = [f"- {claim.words}" for claim in found if claim.margins]
+    words = [f"- {claim.words}" for claim in found if claim.seeds]
     return "\n".join([title, "", *words]) if words else ""
 
 

@@ -240,7 +240,7 @@ def _section(found: Found, docs: Path) -> str:
     parts.append("Measured: " + "; ".join(measure.measure(m).words for m in table.measures) + ".")
     if rows := lines(found):
         parts.append(markdown([columns(found), *rows]))
-    parts += [f"- {claim.words}" for claim in found.claims if claim.margins]
+    parts += [f"- {claim.words}" for claim in found.claims if claim.seeds]
     shown = [*{cell.row.id: cell.row for cell in found.shown()}.values()]
     for name, some in pictures.groups(table, shown).items():
         if table.against_second:
@@ -302,6 +302,6 @@ def summary(found: Found) -> dict[str, Any]:
     return {
         "table": found.table.id,
         "rows": [dict(zip(columns(found), line, strict=True)) for line in lines(found)],
-        "claims": [{"text": c.text, "margins": c.margins, "holds": c.holds} for c in found.claims],
+        "claims": [{"text": c.text, "margins": c.finite, "holds": c.holds} for c in found.claims],
         "missing": found.missing()[0],
     }

@@ -76,6 +76,7 @@ class Round:
         self.timing, self.under_way, self.work, self.buffer, self.staleness = timing, under_way, work, buffer, staleness
         self.arrivals = np.empty(0, dtype=np.int64)  # who arrived in this round
         self.ages: list[int] = []  # of the replies that arrived
+        self.share = 1.0  # of BatchNorm's statistics that is the clients', the rest is the server's own
         self.channel, self.kept, self.expected, self.secret, self.nobody = channel, kept, expected, secret, nobody
         self.spending = spending
         self.engine, self.method, self.server = engine, engine.job.method, server
@@ -232,8 +233,15 @@ class Round:
             for own, who, total, weight in sums.buffers():
                 self._take_buffers(own, who, total, weight)
         elif BUFFERS in sums.names:
-            self._take_buffers("", ids, sums.total(BUFFERS), sums.weights[BUFFERS])
+            self._take_buffers("", ids, self._since(call, sums), sums.weights[BUFFERS])
         return sums
+
+    def _since(self, call: Call, sums: Sums) -> Tensor:
+        """Return the sum of the clients' statistics less the server's present ones, whichever they began with."""
+        total = sums.total(BUFFERS)
+        if self.under_way is None:
+            return total
+        return total + sums.weights[BUFFERS] * (call.shared[BUFFERS] - self.server.values[BUFFERS]).to(total)
 
     # ---- clients that arrive when they can
 
@@ -246,13 +254,14 @@ class Round:
             raise UnalikeError(f"{method} sends each client a row of its own, and nobody knows who begins.")
         shared, _ = message_parts(message, 0, self.server.values, self.engine.job.task)
         shared = {part: value.clone() for part, value in shared.items()}  # as it is now, whatever the server does
-        call = Call(name, shared, {}, self.round, 0)
+        told = {} if self.channel is None else self.channel.told(self.server.values)
+        call = Call(name, shared, {}, self.round, 0, told=told)
         self.under_way.start(call, lambda ids: self._seconds(call, ids))
 
     def _seconds(self, call: Call, ids: np.ndarray) -> np.ndarray:
         """Return how long clients take that begin now with this call, and count the bytes that they are sent."""
         assert self.under_way is not None and self.work is not None
-        devices, each = self.under_way.devices, wire.payload(call.shared)
+        devices, each = self.under_way.devices, wire.payload({**call.shared, **told_parts(call)})
         self.bytes_down += each * len(ids)
         steps, up = self.work.steps(call, ids), self.work.up(call)
         return devices.seconds(ids, call.round, self.under_way.time, steps, each, up)
@@ -269,10 +278,12 @@ class Round:
         for call, ids in self.under_way.arrived(count):
             when = (call.round, call.exchange)
             passage = None if self.channel is None else self._passage(ids, self.channel, when, of_round=False)
+            if passage is not None:
+                passage.told = call.told  # as they were told when they began
             out.append((self.round - call.round, self._gathered(call, ids, passage), ids, when, Fields(call.shared)))
             self.ages += [self.round - call.round] * len(ids)
         self.exchange += 1
-        self.arrivals = np.sort(np.concatenate([ids for _, _, ids, _, _ in out]))
+        self.arrivals = np.sort(np.concatenate([self.arrivals, *(ids for _, _, ids, _, _ in out)]))
         return out
 
     def _arriving(self, fn: Callable[..., Answer], message: Message) -> Replies:
@@ -384,7 +395,7 @@ class Round:
         found: Tensor | Vectors | None = self.server.values.get(BUFFERS)
         for architecture, parts in self._buffers.items():
             _, sums, weights = zip(*parts, strict=True)
-            mean = torch.stack(sums).sum(0) / sum(weights)
+            mean = self.share * torch.stack(sums).sum(0) / sum(weights)
             if isinstance(found, Vectors):
                 own = {architecture: found[architecture] + mean.to(found.dtype)}
                 found = Vectors({**dict(found.items()), **own})

@@ -49,6 +49,7 @@ class UnderWay:
         self.heap: list[Piece] = []
         self.busy: set[int] = set()
         self.resting: set[int] = set()
+        self.version = -1  # the present one
         self.calls: dict[int, Call] = {}  # by version
         self._users: dict[int, int] = {}  # how many work with a version
         self._seconds: Callable[[np.ndarray], np.ndarray] = lambda ids: np.zeros(len(ids))
@@ -59,7 +60,8 @@ class UnderWay:
         """Let free clients begin with a version; return how many. seconds: how long clients take for it."""
         if call.round in self.calls:
             raise UnalikeError("cohort.start was called twice in a round: start one function, and wait for arrivals.")
-        self.calls[call.round], self._seconds = call, seconds
+        self.calls[call.round], self._seconds, self.version = call, seconds, call.round
+        self._forget()
         self.resting.clear()
         before = self.number
         self._begin(self._chosen(call.round), call.round)
@@ -106,14 +108,13 @@ class UnderWay:
     def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
         """Let time pass until so many have arrived, fewer where no more can; return the calls that they answer, oldest
         first, with the clients of each in ascending order."""
-        if not self.calls:
-            raise UnalikeError("cohort.arrived was called before cohort.start: nobody is under way.")
-        version, got = max(self.calls), list[Piece]()
+        self._check(count)
+        got = list[Piece]()
         for _ in range(PATIENCE + count):
             if len(got) >= count:
                 break
             if not self.heap or self.heap[0].end > self.time:
-                self._refill(version)
+                self._refill()
             if self.heap:
                 piece = self._next()
                 got += [] if piece.lost else [piece]
@@ -125,10 +126,19 @@ class UnderWay:
             raise UnalikeError("Nobody arrives: no client is there, or all vanish (clock: available, dropout).")
         return self._by_version(got)
 
-    def _refill(self, version: int) -> None:
+    def _check(self, count: int) -> None:
+        if self.version not in self.calls:
+            raise UnalikeError("cohort.arrived was called before cohort.start: nobody is under way.")
+        if count > (everybody := self.devices.population):
+            raise UnalikeError(
+                f"A step of the server waits for {count} arrivals, and there are {everybody} clients, each of which "
+                f"arrives once in a step: let it wait for {everybody} at most (buffer, asynchronous)."
+            )
+
+    def _refill(self) -> None:
         """Before time goes on, let others begin in the places of those that have arrived."""
         if not self.listed and len(self.heap) < self.places:
-            self._begin(self._drawn(self.places - len(self.heap)), version)
+            self._begin(self._drawn(self.places - len(self.heap)), self.version)
 
     def _next(self) -> Piece:
         piece = heapq.heappop(self.heap)
@@ -146,25 +156,31 @@ class UnderWay:
         versions = sorted({piece.version for piece in got})
         found = [(v, np.sort([piece.client for piece in got if piece.version == v])) for v in versions]
         out = [(self.calls[version], ids) for version, ids in found]
-        for version in [v for v, users in self._users.items() if users == 0]:
-            del self.calls[version], self._users[version]
+        self._forget()
         return out
+
+    def _forget(self) -> None:
+        """Keep the messages of the present version, and of those that somebody works with."""
+        self._users = {version: users for version, users in self._users.items() if users}
+        self.calls = {v: call for v, call in self.calls.items() if v == self.version or v in self._users}
 
     # ---- a checkpoint
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint holds, by names that no method's state has."""
-        pieces = sorted(self.heap)
+        pieces, calls = sorted(self.heap), {v: call for v, call in self.calls.items() if self._users.get(v)}
         whole = [[p.number, p.client, p.version, p.lost] for p in pieces]
         out: dict[str, Any] = {
             "ends": torch.tensor([p.end for p in pieces], dtype=torch.float64),
             "pieces": torch.tensor(whole, dtype=torch.int64).reshape(-1, 4),
             "numbers": [self.time, self.number, self.lost],
-            "versions": [*self.calls],
-            "functions": [str(call.function) for call in self.calls.values()],
-            "names": sorted({name for call in self.calls.values() for name in call.shared}),
+            "versions": [*calls],
+            "functions": [str(call.function) for call in calls.values()],
+            "names": sorted({name for call in calls.values() for name in call.shared}),
+            "told": sorted({name for call in calls.values() for name in call.told}),
         }
-        out |= {f"message {name}": [c.shared[name] for c in self.calls.values()] for name in out["names"]}
+        out |= {f"message {name}": [c.shared[name] for c in calls.values()] for name in out["names"]}
+        out |= {f"told {name}": [float(c.told[name]) for c in calls.values()] for name in out["told"]}
         return {KEPT + name: value for name, value in out.items()}
 
     def restore(self, values: dict[str, Any]) -> None:
@@ -175,7 +191,8 @@ class UnderWay:
         messages: dict[str, list[Tensor]] = {name: kept[f"message {name}"] for name in kept["names"]}
         for k, (version, function) in enumerate(zip(kept["versions"], kept["functions"], strict=True)):
             shared = {name: rows[k] for name, rows in messages.items()}
-            self.calls[version] = Call(function, shared, {}, version, 0)
+            told = {name: kept[f"told {name}"][k] for name in kept.get("told", ())}
+            self.calls[version] = Call(function, shared, {}, version, 0, told=told)
         for end, (number, client, version, lost) in zip(kept["ends"].tolist(), kept["pieces"].tolist(), strict=True):
             self.heap.append(Piece(end, number, client, version, bool(lost)))
             self.busy.add(client)
@@ -191,11 +208,12 @@ class Replay(UnderWay):
         self.steps = steps
 
     def start(self, call: Call, seconds: Callable[[np.ndarray], np.ndarray]) -> int:
-        self.calls[call.round] = call
+        self.calls[call.round], self.version = call, call.round
+        self._users[call.round] = sum(version == call.round for step in self.steps for _, version in step)
         return sum(version == call.round for step in self.steps for _, version in step)
 
     def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
-        now = max(self.calls)
+        now = self.version
         self.time += 1.0
         return self._by_version([Piece(self.time, 0, client, version, False) for client, version in self.steps[now]])
 
@@ -223,9 +241,19 @@ class BetweenMachines(UnderWay):
     def _chosen(self, version: int) -> np.ndarray:
         if not self._asked:
             for call, ids in [(self.calls[v], self._at_work(v)) for v in sorted({p.version for p in self.heap})]:
-                self.engine.post(call, ids)
+                self._left_out({*ids.tolist()} - {*self.engine.post(call, ids).tolist()})
             self._asked = True
         return super()._chosen(version)
+
+    def _left_out(self, absent: set[int]) -> None:
+        """Let the work of clients be lost that are no longer there to be asked for it."""
+        for piece in [one for one in self.heap if one.client in absent]:
+            self._take_out(piece)
+            self._leave(piece._replace(lost=True))
+
+    def _take_out(self, piece: Piece) -> None:
+        self.heap.remove(piece)
+        heapq.heapify(self.heap)
 
     def _at_work(self, version: int) -> np.ndarray:
         return np.sort([piece.client for piece in self.heap if piece.version == version])
@@ -233,20 +261,19 @@ class BetweenMachines(UnderWay):
     def _begin(self, ids: np.ndarray, version: int) -> None:
         if len(ids):
             ids = self.engine.post(self.calls[version], ids)
-        self._seconds(ids)  # counts bytes
         super()._begin(ids, version)
 
     def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
-        version, got = max(self.calls), list[Piece]()
+        self._check(count)
+        got = list[Piece]()
         while len(got) < count and (found := self.engine.arrival()) is not None:
             client, of_use = found
             piece = next(one for one in self.heap if one.client == client)
-            self.heap.remove(piece)
-            heapq.heapify(self.heap)
+            self._take_out(piece)
             self._leave(piece._replace(lost=not of_use))
             got += [piece] if of_use else []
             if len(got) < count:
-                self._refill(version)
+                self._refill()
         if not got:
             raise UnalikeError("No client gave an answer of use; see that they are there, then go on (--resume).")
         return self._by_version(got)
