@@ -164,7 +164,7 @@ def method_facts(name: str) -> dict[str, str]:
     run."""
     from unalike import testing
 
-    few = {"buffer": 6} if "buffer" in METHODS[name].__dataclass_fields__ else {}  # of the few clients of this run
+    few = {"buffer": 6} if hasattr(METHODS[name], "buffer") else {}  # of the few clients of this run
     method = METHODS[name](**few)
     words = {"sum": "sums of", "each": "every client's", "peers": "every client's, shown to others,"}
     read = {how: [n for n, f in method.sends.items() if f.read == how] for how in words}
