@@ -13,7 +13,7 @@ from test_reproduce import CHOOSING, TINY, go, kept
 
 import unalike as ua
 from unalike.errors import UnalikeError
-from unalike.reproduce import choose, define, jobs, measure, pages, pictures, results, shared
+from unalike.reproduce import choose, define, groups, jobs, measure, pages, pictures, results, shared
 from unalike.reproduce.groups import of_groups
 from unalike.reproduce.shared import FOLDER, Shared
 from unalike.run.folder import read_rounds
@@ -152,6 +152,14 @@ def test_a_pair_of_methods_is_their_difference():
     assert found.margins == {0: -1.0, 1: 3.0} and found.held == 1 and not found.holds
     (found,) = measure.claims(table, [cell for cell in cells if cell.method != "b0"])
     assert not found.margins  # nobody has run b0
+
+
+def test_slow_classes_are_seen_after_each_of_the_last_evaluations(tmp_path):
+    how = {"rounds": 7, "evaluate_every": 1, "folder": tmp_path / "run", "clock": ua.Clock(slow="classes:0")}
+    run = small.run(callbacks=[groups.BySpeed()], **how)
+    lines = read_rounds(tmp_path / "run" / groups.FILE)
+    assert [line["round"] for line in lines] == [3, 4, 5, 6, 7]
+    assert lines[-1] == {**of_groups(run), "round": 7}
 
 
 def test_who_never_reaches_a_target_is_not_sooner():

@@ -17,10 +17,26 @@ import numpy as np
 import torch
 
 from unalike.nn.task import picker
+from unalike.run.callbacks import Callback
 from unalike.run.predict import predictor
 from unalike.run.run import Run
 
 ROWS = 1000  # rows of the test set at a time
+FILE = "by_speed.jsonl"
+LAST = 5  # evaluations
+
+
+class BySpeed(Callback):
+    """Write the numbers of slow and of fast devices after each of the last evaluations: those of one round are noisy.
+    The run needs a folder."""
+
+    def on_start(self, run: Run) -> None:
+        run.home("BySpeed").trim(FILE, run.rounds_done)
+
+    def on_round(self, run: Run, line: dict[str, Any]) -> None:
+        late = line["round"] > run.rounds - LAST * run.settings.evaluate_every
+        if late and run.evaluated(line["round"]) and (found := _by_speed(run)):
+            run.home("BySpeed").append(FILE, {"round": line["round"], **found})
 
 
 def of_groups(run: Run) -> dict[str, Any]:

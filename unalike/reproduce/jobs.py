@@ -28,9 +28,8 @@ from unalike.engines.choose import stacks_pay
 from unalike.errors import Diverged, EngineRefused, UnalikeError
 from unalike.files import OtherProcesses
 from unalike.metrics.names import score_in
-from unalike.reproduce import centroids, local_models
+from unalike.reproduce import centroids, groups, local_models
 from unalike.reproduce.define import Job, plain
-from unalike.reproduce.groups import of_groups
 from unalike.reproduce.results import Result, Results, collect, diverged
 from unalike.reproduce.shared import Shared
 from unalike.run import folder
@@ -278,8 +277,9 @@ class Queue:
         if isinstance(run, Diverged):
             result = diverged(job, folder.read_rounds(place / "rounds.jsonl"), run.round, self.measured)
         else:
-            more = [line for file in (local_models.FILE, centroids.FILE) for line in folder.read_rounds(place / file)]
-            result = collect(job, run, [*more, of_groups(run)], self.measured)
+            files = (local_models.FILE, centroids.FILE, groups.FILE)
+            more = [line for file in files for line in folder.read_rounds(place / file)]
+            result = collect(job, run, [*more, groups.of_groups(run)], self.measured)
         self.results.add(self.table, {**result, "beside": self._beside(place)})
         self.made += 1
 
@@ -290,6 +290,7 @@ class Queue:
             raise OutOfTime
         callbacks: list[Callback] = [local_models.LocalModels()] if self.local_models else []
         callbacks += [centroids.Centroids()] if self.centroids else []
+        callbacks += [groups.BySpeed()] if "slow_accuracy" in (self.measured or ()) else []
         callbacks.append(Watch(self.clock, title, self.quiet or not title, self._other_processes))
         tables = self.placed(job)
         options: dict[str, Any] = {"member": member} if member else {}
