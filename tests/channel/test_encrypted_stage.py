@@ -95,7 +95,8 @@ def test_who_can_open_what_is_said():
         said = [row.words for row in summed(channel).who_sees() if row.who == "together"]
         assert said == [
             f"all 3 clients hold the secret key, the server {has}: the server sees ciphertexts; together with any one "
-            "client it opens everybody's reply"
+            "client it opens everybody's reply; a server that lies may learn a single reply by having two sums opened: "
+            "against that, take secure-sum"
         ]
     rows = [row.words for row in summed("paillier").who_sees() if row.who == "the server"]
     assert any("everything, if one client gives it the common key" in words for words in rows)
