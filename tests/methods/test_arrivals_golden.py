@@ -15,7 +15,10 @@ from unalike import testing
 
 CASES = {case["name"]: case for case in golden("channel_asynchronous")["cases"]}
 EVERYWHERE = pytest.mark.parametrize("engine", ["sequential", "workers", "batched", "loopback"])
-STALENESS = {(None, None): "constant", (0.5, None): "polynomial:0.5"}
+
+
+def written(a, b):
+    return "constant" if a is None else f"polynomial:{a}" if b is None else f"hinge:{a}:{b}"
 
 
 class Given:
@@ -99,7 +102,7 @@ def test_arrivals(name, engine):
         staleness = "polynomial:0.5" if case["scale_by_staleness"] else "constant"
         method = GivenBuff(size, case["server_lr"], staleness)
     else:
-        method = GivenAsync(case["alpha"], STALENESS[case["a"], case["b"]])
+        method = GivenAsync(case["alpha"], written(case["a"], case["b"]))
     module = nn.Linear(len(case["w0"]), 1, bias=False)
     module.weight.data = torch.tensor([case["w0"]], dtype=torch.float64)
     arrivals = [[(s["client"], s["started_at_version"]) for s in group] for group in groups]

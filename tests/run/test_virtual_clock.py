@@ -1,6 +1,7 @@
 """The virtual clock: what devices take, when they are there, and what synchronous rounds do with the late ones."""
 
 import dataclasses as dc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -160,6 +161,24 @@ def test_more_are_asked_than_are_waited_for():
     run = simulate(clock=clock, clients_per_round=4)  # all six are asked
     assert torch.equal(run.server.w, simulate(clients_per_round=[[0, 1, 2, 3]]).server.w)
     assert times(run)[0] == pytest.approx(4 / 3) and run.history[0]["lost"] == 2
+
+
+def test_a_tenth_more_of_a_hundred_are_110():
+    """100 · 1.1 is a little more than 110 in floating point."""
+    arrivals = simulate(clock=ua.Clock(overselect=0.1), rounds=0).arrivals
+    arrivals.run = SimpleNamespace(population=1000)
+    assert arrivals._asked(ua.sampling.Uniform(count=100)) == 110
+
+
+def test_what_is_said_as_usual_is_no_fact():
+    assert ua.Clock(jitter=float("0.0"), speeds=float("1")).facts() == {} and ua.Clock(jitter=0.5).facts()["jitter"]
+
+
+@pytest.mark.parametrize("times", ["0,0,0", "0,5,5", "0,-1,3"])
+def test_times_that_end_before_they_begin(times, tmp_path):
+    (tmp_path / "there.csv").write_text(f"client,from,to\n{times}\n")
+    with refused("every from must be"):
+        ua.Clock(available=str(tmp_path / "there.csv"))
 
 
 def test_tiers_are_of_equal_speed():

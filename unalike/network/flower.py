@@ -365,6 +365,7 @@ class FlowerServer(_End):
                 ends |= dict.fromkeys(asked, time.monotonic() + seconds)
                 if waiting.pop("", None) is not None:
                     yield from ((k, Lost("it cannot be reached")) for k in asked.keys() - {*waiting.values()})
+                    continue  # whoever was told may have sent more
             if not waiting and not coming:
                 return
             self._slowest = 0.0

@@ -125,7 +125,7 @@ class Arrivals:
     def _asked(self, how: Uniform) -> int:
         """Return how many clients a round asks, so that enough of them answer."""
         size = how.size(self.run.population)
-        return min(self.run.population, int(np.ceil(size * (1 + self.clock.overselect))))
+        return min(self.run.population, int(np.ceil(size * (1 + self.clock.overselect) - 1e-9)))
 
     def _there(
         self, drawn: Callable[[], np.ndarray], others: np.ndarray | int | None, size: int = 0, t: int = 0

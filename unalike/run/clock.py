@@ -66,7 +66,8 @@ class Clock:
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that are not the usual ones."""
-        chosen = {f.name: getattr(self, f.name) for f in dc.fields(self) if getattr(self, f.name) is not f.default}
+        given = {f.name: (getattr(self, f.name), f.default) for f in dc.fields(self)}
+        chosen = {name: v for name, (v, default) in given.items() if _listed(v) or v != default}
         return {name: [*map(float, value)] if _listed(value) else value for name, value in chosen.items()}
 
 
@@ -130,6 +131,8 @@ class Trace:
         self.end = float(rows[:, 2].max())
         if name != "available":
             _positive(name, float(rows[:, 2].min()))
+        elif not ((rows[:, 1] >= 0) & (rows[:, 1] < rows[:, 2])).all():
+            raise UnalikeError(f"clock: {name}: in {path}, every from must be at least 0 and below its to.")
 
     def of(self, client: int) -> np.ndarray:
         """Return the rows of a client's device."""

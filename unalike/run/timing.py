@@ -70,7 +70,7 @@ class Timing:
         vanished &= bool((here & ~vanished).any())  # one stays at least
         ends = np.where(vanished, share * seconds, seconds)  # the server notices that a client is gone
         there, wait = here & ~vanished, float(ends[here].max(initial=0.0))
-        if self.enough is not None and there.sum() > self.enough:
+        if self.enough is not None and there.sum() >= self.enough:
             wait = float(np.sort(ends[there])[self.enough - 1])
             there &= (ends <= wait) & (np.cumsum(there & (ends <= wait)) <= self.enough)
         if clock.cutoff is not None and wait > clock.cutoff:
