@@ -361,6 +361,7 @@ def test_killed_in_the_middle_and_again(shop):
     assert whole(fetch.get(package())) and left_over() == ["toy-1"]
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(shop):
     shop.mode("slow")
     first = other_process()

@@ -134,7 +134,10 @@ def sent(monkeypatch):
 # ---------------------------------------------------------------- the contract
 
 
-@pytest.mark.parametrize("method", (*METHODS, *TOYS), ids=lambda m: type(m).__name__)
+SLOW = [pytest.param(toy, marks=pytest.mark.slow) for toy in TOYS]
+
+
+@pytest.mark.parametrize("method", (*METHODS, *SLOW), ids=lambda m: type(m).__name__)
 def test_is_sequential_bit_for_bit(method, crew):
     """With a model that is not stacked, each client is computed by the same code."""
     torch.set_num_threads(1)

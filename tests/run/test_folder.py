@@ -506,6 +506,7 @@ except ua.UnalikeError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(tmp_path):
     root = ROOT
     done = subprocess.run(

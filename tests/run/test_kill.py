@@ -48,6 +48,7 @@ def test_a_kill_at_every_use_of_the_disk(tmp_path):
         assert more.keys() == least.keys() and all(more[fault] >= least[fault] for fault in least), (engine, more)
 
 
+@pytest.mark.slow
 def test_a_program_killed_in_the_middle(tmp_path):
     process = start("run", tmp_path / "killed")
     log = tmp_path / "killed/rounds.jsonl"

@@ -420,6 +420,7 @@ def seen(sizes, z, seed):
     return run.server.seen
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_run_stays_below_what_is_stated_and_finds_half_the_noise():
     """500 rounds of no sampling, each a repeat of the first: the canary's direction is seen in every sum."""
     stated = Accountant([[*GaussianSum(1.0).row, 1]]).tight(1e-5).epsilon

@@ -28,6 +28,7 @@ from unalike.nn.numerics import one_thread
 from unalike.results.evidence import CONSTANT, REFERENCES, SCORES, Outcome, score_of
 from unalike.run import folder
 from unalike.run import manifest as manifests
+from unalike.run.arrivals import buffer_of
 from unalike.run.callbacks import Callback
 from unalike.run.evaluate import choose_clients, shares_one_model
 from unalike.run.newcomers import divide
@@ -237,8 +238,10 @@ def _try(arm: Arm, fed: Federation, seed: int) -> Line | None:
         one = {**run, "rounds": 1, "clients_per_round": 1.0, "evaluate_clients": "all", "engine": "sequential"}
         one |= {"new_clients": 1} if run.get("new_clients") else {}
         names = [*tables.get(config.MODELS_TABLE, {})]
-        clusters = getattr(config.make_method(tables["method"]), "clusters", 1)  # each cluster needs a client
-        clients = max(3, len(names), clusters) + one.get("new_clients", 0)
+        method = config.make_method(tables["method"])
+        # each cluster needs a client, and so does each arrival that the server waits for
+        needed = getattr(method, "clusters", 1), getattr(method, "buffer", 1), buffer_of(run.get("asynchronous"))
+        clients = max(3, len(names), *needed) + one.get("new_clients", 0)
         tasted = taste(fed.at(1), clients)  # drifting data are declared for all clients
         # each network needs one of the few clients
         if len(names) > 1:
