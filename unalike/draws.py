@@ -54,10 +54,16 @@ def _named(parts: Sequence[int | str]) -> bytes:
 def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndarray:
     """Return one key per client, int64 [c], in one vectorised pass."""
     z = (np.asarray(ids).astype(np.uint64) + _ONE) * _STEP64 + np.uint64(key(seed, round, purpose) & _MASK)
+    return _mixed(z).view(np.int64)
+
+
+def _mixed(z: np.ndarray) -> np.ndarray:
+    """Mix the bits of uint64 numbers in place, as `bits` does."""
     for by, mix in _ROUNDS64:
         z ^= z >> by
         z *= mix
-    return (z ^ (z >> _LAST64)).view(np.int64)
+    z ^= z >> _LAST64
+    return z
 
 
 def generator(seed: int | bytes, *parts: int | str) -> np.random.Generator:
@@ -166,11 +172,7 @@ def _block(key: int, start: int, count: int) -> Tensor:
     z = np.arange(count, dtype=np.uint64)
     z *= _STEP64
     z += np.uint64((key + (start + 1) * _STEP) & _MASK)
-    for by, mix in _ROUNDS64:
-        z ^= z >> by
-        z *= mix
-    z ^= z >> _LAST64
-    return torch.from_numpy(z.view(np.int64))
+    return torch.from_numpy(_mixed(z).view(np.int64))
 
 
 def fine_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -5,25 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from unprepared import SIZES, federation
 
 import unalike as ua
 from unalike.client.preparing import SENDS, by_messages, prepared_together, sums_for
 from unalike.data.columns import Columns
 from unalike.data.preparation import Recipe
 from unalike.messages import wire
-
-SIZES = (9, 1, 30, 4)
-
-
-def federation(target=True):
-    rng = np.random.default_rng(3)
-    parts = []
-    for n in SIZES:
-        x = rng.normal(size=(n, 3)) * [1e-3, 1e5, 2] + [7, 1.7e9, -5]
-        x[rng.random(x.shape) < 0.2] = np.nan
-        parts.append((x, rng.normal(size=n) if target else np.arange(n) % 2))
-    fed = ua.Federation.from_arrays(parts)
-    return fed.replace(recipe=Recipe.of(None, 3, target=target))
 
 
 def answers(fed, seen=None, meddle=lambda k, answer: answer, order=1):

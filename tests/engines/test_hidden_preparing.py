@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small import refused
+from unprepared import SIZES, federation
 
 import unalike as ua
 from unalike import config
@@ -16,18 +17,6 @@ from unalike.data.preparation import Recipe
 from unalike.engines.hidden_calls import hidden_sums
 from unalike.engines.preparing import RUN, SUMS, HiddenPreparation, _InProcess, _read, by_hidden_messages
 from unalike.messages import wire
-
-SIZES = (9, 1, 30, 4)
-
-
-def federation(target=True):
-    rng = np.random.default_rng(3)
-    parts = []
-    for n in SIZES:
-        x = rng.normal(size=(n, 3)) * [1e-3, 1e5, 2] + [7, 1.7e9, -5]
-        x[rng.random(x.shape) < 0.2] = np.nan
-        parts.append((x, rng.normal(size=n) if target else np.arange(n) % 2))
-    return ua.Federation.from_arrays(parts).replace(recipe=Recipe.of(None, 3, target=target))
 
 
 @pytest.mark.parametrize("stage", [SecureSum(), Paillier(1024), Ckks("symmetric")], ids=str)

@@ -210,7 +210,7 @@ class Replay(UnderWay):
     def start(self, call: Call, seconds: Callable[[np.ndarray], np.ndarray]) -> int:
         self.calls[call.round], self.version = call, call.round
         self._users[call.round] = sum(version == call.round for step in self.steps for _, version in step)
-        return sum(version == call.round for step in self.steps for _, version in step)
+        return self._users[call.round]
 
     def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
         now = self.version
