@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import CASES
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import unalike as ua
 from unalike import testing
@@ -34,7 +34,10 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func is not torch.ops.aten._local_scalar_dense.default, "a graph cannot look at a number"
-        self.log.append((func, args, kwargs or {}, out := func(*args, **(kwargs or {}))))
+        out = func(*args, **(kwargs or {}))
+        # the same memory without what autograd knows of it: a graph knows nothing of that
+        bare = tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, (args, kwargs or {}, out))
+        self.log.append((func, *bare))
         return out
 
 

@@ -513,7 +513,7 @@ class Branching(nn.Module):
     [
         (lambda: Centred(False), "a layer of the model mixes the samples of a batch"),
         (lambda: Centred(True), "a layer of the model mixes the samples of a batch"),
-        (Branching, "the model cannot be stacked over clients: vmap: It looks like you're either (1) calling .item()"),
+        (Branching, "the model cannot be stacked over clients: vmap: It looks like you're calling .item() on a Tensor"),
     ],
 )
 def test_models_that_cannot_be_stacked(make, words):

@@ -8,7 +8,10 @@ operations run as plain PyTorch: slowly, as a reference for the tests of the ker
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,10 +30,41 @@ def kernels() -> Any:
     return importlib.import_module("unalike.nn.kernels")
 
 
-class NoDoubleBackward(torch.autograd.Function):
-    """A gradient that cannot be differentiated again: it raises instead of being silently wrong."""
+class Operation:
+    """A function that the compiler takes as one piece. Until the compiler has been imported it is called as it is:
+    PyTorch's way would import it, seconds before the first round."""
 
-    generate_vmap_rule = True
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.registered = torch.library.custom_op(f"unalike::{function.__name__}", function, mutates_args=())
+        self.register_fake = self.registered.register_fake
+
+    def __call__(self, *args: Any) -> Any:
+        return (self.registered if "torch._dynamo" in sys.modules else self.function)(*args)
+
+
+class Stackable(torch.autograd.Function):
+    """A function whose tensors have the clients first; `vmap` puts its own dimension before them."""
+
+    def __init_subclass__(cls) -> None:
+        cls.vmap = staticmethod(functools.partial(_stacked, cls))  # type: ignore[method-assign]
+
+
+def _stacked(function: type[Stackable], info: Any, dims: tuple[int | None, ...], *args: Any) -> Any:
+    """Apply a function to clients of clients: both dimensions become one, and two again."""
+    flat, lead = [], 1
+    for arg, dim in zip(args, dims, strict=True):
+        if isinstance(arg, Tensor):
+            arg = arg.movedim(dim, 0) if dim is not None else arg.expand(info.batch_size, *arg.shape)
+            lead = arg.shape[1]
+            arg = arg.reshape(info.batch_size * lead, *arg.shape[2:])
+        flat.append(arg)
+    results = function.apply(*flat)
+    return tuple(r.reshape(info.batch_size, lead, *r.shape[1:]) for r in results), (0,) * len(results)
+
+
+class NoDoubleBackward(Stackable):
+    """A gradient that cannot be differentiated again: it raises instead of being silently wrong."""
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -41,28 +75,25 @@ class NoDoubleBackward(torch.autograd.Function):
         raise EngineRefused("a gradient is differentiated again, which the fast layers cannot do: use fast=False")
 
 
-def _stacked(op, out: int):
-    """Return the `vmap` rule for an operation whose tensors have the clients first: the new dimension goes before
-    them."""
+WHOLE: list[Callable[..., Any]] = []  # functions that the compiler must not look into
 
-    def rule(info, dims, *args):
-        flat, lead = [], 1
-        for arg, dim in zip(args, dims, strict=True):
-            if isinstance(arg, Tensor):
-                arg = arg.movedim(dim, 0) if dim is not None else arg.expand(info.batch_size, *arg.shape)
-                lead = arg.shape[1]
-                arg = arg.reshape(info.batch_size * lead, *arg.shape[2:])
-            flat.append(arg)
-        results = op(*flat)
-        return tuple(r.reshape(info.batch_size, lead, *r.shape[1:]) for r in results), (0,) * out
 
-    op.register_vmap(rule)
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Note a function for `tell_compiler`: dynamo's own treatment of an autograd.Function loses its rule for vmap."""
+    WHOLE.append(function)
+    return function
+
+
+def tell_compiler() -> None:
+    """Tell the compiler which functions it must not look into; to be called before anything is compiled."""
+    while WHOLE:
+        torch.compiler.allow_in_graph(WHOLE.pop())
 
 
 # ---------------------------------------------------------------- convolution, bias, ReLU, 2×2 max pooling
 
 
-@torch.library.custom_op("unalike::conv_pool", mutates_args=())
+@Operation
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Convolve, add the bias, apply ReLU and pool. x [C, B, H, W, I], weight [C, O, I, K, K], bias [C, O]; returns the
     pooled pictures [C, B, H', W', O], and which of the four places won."""
@@ -85,7 +116,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int8)
 
 
-@torch.library.custom_op("unalike::conv_pool_backward", mutates_args=())
+@Operation
 def conv_pool_backward(
     g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,9 +156,7 @@ class _ConvPoolBackward(NoDoubleBackward):
         return conv_pool_backward(g, won, x, weight, inward)
 
 
-class _ConvPool(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _ConvPool(Stackable):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         return conv_pool(x, weight, bias)
@@ -146,14 +175,9 @@ class _ConvPool(torch.autograd.Function):
         return dx if inward else None, dw, db
 
 
-# dynamo's own treatment of an autograd.Function loses its rule for vmap
-@torch.compiler.allow_in_graph
+@_whole
 def _apply_conv(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return _ConvPool.apply(x, weight, bias)
-
-
-_stacked(conv_pool, 2)
-_stacked(conv_pool_backward, 3)
 
 
 class ConvPool(nn.Conv2d):
@@ -186,7 +210,7 @@ def _fits(conv: nn.Module, two: list[nn.Module]) -> bool:
 # ---------------------------------------------------------------- LSTM
 
 
-@torch.library.custom_op("unalike::lstm", mutates_args=())
+@Operation
 def lstm(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run an LSTM from a zero state. gates [C, T, B, 4H] (from input and biases), weight [C, 4H, H]; returns the hidden
     states [C, T, B, H], the cells, and the gates after their sigmoids and tanh."""
@@ -216,7 +240,7 @@ def _(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return gates.new_empty(shape), gates.new_empty(shape), gates.new_empty(gates.shape)
 
 
-@torch.library.custom_op("unalike::lstm_backward", mutates_args=())
+@Operation
 def lstm_backward(g: Tensor, hidden: Tensor, cells: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the gates and of the weight; the weight's is one product over all times at the end."""
     c, steps, b, width = g.shape
@@ -252,9 +276,7 @@ class _LSTMBackward(NoDoubleBackward):
         return lstm_backward(g, hidden, cells, inner, weight)
 
 
-class _LSTM(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _LSTM(Stackable):
     @staticmethod
     def forward(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return lstm(gates, weight)
@@ -270,13 +292,9 @@ class _LSTM(torch.autograd.Function):
         return _LSTMBackward.apply(g, hidden, cells, inner, weight)
 
 
-@torch.compiler.allow_in_graph
+@_whole
 def _apply_lstm(gates: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _LSTM.apply(gates, weight)
-
-
-_stacked(lstm, 3)
-_stacked(lstm_backward, 2)
 
 
 class FastLSTM(PureLSTM):
@@ -294,7 +312,7 @@ class FastLSTM(PureLSTM):
 # ---------------------------------------------------------------- GRU
 
 
-@torch.library.custom_op("unalike::gru", mutates_args=())
+@Operation
 def gru(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Run a GRU from a zero state. gates [C, T, B, 3H] (from the input), weight [C, 3H, H], bias [C, 3H] of the hidden
     state's part; returns the hidden states [C, T, B, H], and [C, T, B, 4H]: the reset and update gates, the new values,
@@ -324,7 +342,7 @@ def _(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return gates.new_empty(c, steps, b, wide // 3), gates.new_empty(c, steps, b, wide // 3 * 4)
 
 
-@torch.library.custom_op("unalike::gru_backward", mutates_args=())
+@Operation
 def gru_backward(g: Tensor, hidden: Tensor, inner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of the gates, the weight and the bias."""
     c, steps, b, width = g.shape
@@ -362,9 +380,7 @@ class _GRUBackward(NoDoubleBackward):
         return gru_backward(g, hidden, inner, weight)
 
 
-class _GRU(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _GRU(Stackable):
     @staticmethod
     def forward(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         return gru(gates, weight, bias)
@@ -380,13 +396,9 @@ class _GRU(torch.autograd.Function):
         return _GRUBackward.apply(g, hidden, inner, weight)
 
 
-@torch.compiler.allow_in_graph
+@_whole
 def _apply_gru(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return _GRU.apply(gates, weight, bias)
-
-
-_stacked(gru, 2)
-_stacked(gru_backward, 3)
 
 
 class FastGRU(PureGRU):
@@ -404,7 +416,7 @@ class FastGRU(PureGRU):
 # ---------------------------------------------------------------- plain RNN
 
 
-@torch.library.custom_op("unalike::rnn", mutates_args=())
+@Operation
 def rnn(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
     """Run a plain RNN from a zero state. gates [C, T, B, H] (from input and biases), weight [C, H, H]; returns the
     hidden states."""
@@ -422,7 +434,7 @@ def _(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
     return (gates.new_empty(gates.shape),)
 
 
-@torch.library.custom_op("unalike::rnn_backward", mutates_args=())
+@Operation
 def rnn_backward(g: Tensor, hidden: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     """Return the gradients of the gates and of the weight."""
     c, steps, b, width = g.shape
@@ -450,9 +462,7 @@ class _RNNBackward(NoDoubleBackward):
         return rnn_backward(g, hidden, weight, relu)
 
 
-class _RNN(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _RNN(Stackable):
     @staticmethod
     def forward(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
         return rnn(gates, weight, relu)
@@ -468,13 +478,9 @@ class _RNN(torch.autograd.Function):
         return *_RNNBackward.apply(g, hidden, weight, ctx.relu), None
 
 
-@torch.compiler.allow_in_graph
+@_whole
 def _apply_rnn(gates: Tensor, weight: Tensor, relu: bool) -> tuple[Tensor]:
     return _RNN.apply(gates, weight, relu)
-
-
-_stacked(rnn, 1)
-_stacked(rnn_backward, 2)
 
 
 class FastRNN(PureRNN):

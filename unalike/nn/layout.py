@@ -35,6 +35,7 @@ class Layout:
             self.places.append((name, offset, size, shape))
             offset += -(-size // align) * align
         self.size = offset
+        self._pieces, self._which = self._split()
         self._chosen: dict[str, list[bool]] = {}
         # names that are no part, cached because every reply's shape asks for them again
         self._absent: set[str] = set()
@@ -58,8 +59,22 @@ class Layout:
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return tensors by name, as views of the vector; leading dimensions stay."""
+        if not self.places:
+            return {}
         lead = flat.shape[:-1]
-        return {n: flat.narrow(-1, o, k).reshape(*lead, *s) for n, o, k, s in self.places}
+        # one split, not a slice each: its gradient is one concatenation, a slice's is a whole vector of zeros
+        parts = flat.split_with_sizes(self._pieces, -1)
+        return {n: parts[i].reshape(*lead, *s) for (n, _, _, s), i in zip(self.places, self._which, strict=True)}
+
+    def _split(self) -> tuple[list[int], list[int]]:
+        """Return the sizes of tensors and of the gaps behind them, and the tensors' numbers among these."""
+        sizes: list[int] = []
+        which: list[int] = []
+        ends = [*(place[1] for place in self.places), self.size][1:]
+        for (_, offset, size, _), end in zip(self.places, ends, strict=True):
+            which.append(len(sizes))
+            sizes += [size, end - offset - size] if end > offset + size else [size]
+        return sizes, which
 
     def flat(self, tensors: dict[str, Tensor]) -> Tensor:
         """Return the vector of one set of tensors (no leading dimensions)."""

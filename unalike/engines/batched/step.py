@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from unalike import draws
@@ -22,7 +23,7 @@ from unalike.contract.requests import DataName
 from unalike.engines.batched.beside import Compilation
 from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken, widths
 from unalike.errors import UnalikeError, first_line
-from unalike.nn.task import FunctionalModule, Task
+from unalike.nn.task import FunctionalModule, Task, stacked_gradient
 from unalike.training import LocalTraining, Order, augment, update
 
 _bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
@@ -130,6 +131,8 @@ class Step:
         self.mode = "eager" if not compile else "graph" if task.device.type == "cuda" else "compiled"
         if compile:
             with quiet():
+                if not early and "unalike.nn.fast" in sys.modules:
+                    sys.modules["unalike.nn.fast"].tell_compiler()
                 made = self._step, self._step_at, self._steps_at
                 parts: list[Any] = [part if early else torch.compile(part, dynamic=False) for part in made]
                 self.compiled, self.compiled_at, self.compiled_few = parts
@@ -173,8 +176,8 @@ class Step:
             for name, value in after.items():
                 state[name].copy_(kept(value, state[name]))
             return loss
+        first_x, first_y = (t[0] if each is None else t[:, 0] for t in (x, y))
         if self.kind.local.sample_clip is not None:
-            first_x, first_y = (t[0] if each is None else t[:, 0] for t in (x, y))
             g = vmap(self._private, in_dims=(0, 0, each, each, 0, 0, 0))(
                 theta, buffers, first_x, first_y, weight[:, 0], keys, known
             )
@@ -182,8 +185,8 @@ class Step:
             update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live, self.mask)
             return lr[:, 0] * torch.nan  # the loss would tell of samples
         objective = self._objective if self.kind.net == "model" else self._net_objective
-        g, (loss, new_buffers) = vmap(grad(lambda *one: objective(common["args"], *one), has_aux=True), in_dims=dims)(
-            theta, buffers, *(t[0] if each is None else t[:, 0] for t in (x, y)), weight[:, 0], keys, args, known
+        g, (loss, new_buffers) = stacked_gradient(lambda *one: objective(common["args"], *one), dims)(
+            theta, buffers, first_x, first_y, weight[:, 0], keys, args, known
         )
         pull, push = moving.get("pull", 0.0), moving.get("push", 0.0)
         update(self.kind.local, theta, g, moving["slots"], lr, pull, push, self.kind.unclipped, live, self.mask)
