@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from unalike import draws
 from unalike.client.calls import ModelCalls
+from unalike.client.captured_steps import CapturedSteps
 from unalike.client.job import Job
 from unalike.client.plan import (
     Ordered,
@@ -93,6 +94,7 @@ class OneClient:
         self.bound: BoundModule = job.task.live()
         self._functional: FunctionalModule | None = None
         self._refused = False
+        self.captured: CapturedSteps | None = None  # set by the engine that wants steps captured
         self.nets = {name: net.copy() for name, net in job.task.nets.items()}
 
     @property
@@ -170,8 +172,13 @@ class OneClient:
         slots = begin_slots(job, local, theta, {**self.state, **self.kept}, given=request.slots)
         state, total = dict(request.state), torch.zeros((), dtype=theta.dtype, device=theta.device)
         begin, whole = self.span or (0, steps)
+        captured = self.captured and self.captured.begin(request, local, slots, lr, course.mask)
+        if captured:
+            slots = captured.slots
         for k, parts in enumerate(course.batches()):
             rate = lr if self.schedule == "constant" else lr * (0.5 * (1 + math.cos(math.pi * (begin + k) / whole)))
+            if captured and captured.step(parts[0].x, parts[0].y, parts[0].key, rate):
+                continue
             if request.step is not None:
                 theta, state = self._step(course, theta, state, parts, rate)
             elif local.sample_clip is not None:
@@ -185,6 +192,8 @@ class OneClient:
         self.batches += steps * request.batches
         if local.sample_clip is not None:
             self.passes += int(passes(local, course.plan.ids, course.plan.sizes, self.round)[0])
+        if captured:
+            total += captured.total
         mean = float(total) / steps if request.step is None else float("nan")
         found = torch.tensor(mean, dtype=torch.float64, device=theta.device)
         self.loss = float(judged(request, theta, found, local.sample_clip is not None))

@@ -20,6 +20,7 @@ from unalike.engines.ray import Ray
 from unalike.engines.sequential import Sequential
 from unalike.engines.workers import Workers, available_cores
 from unalike.errors import EngineRefused, unknown
+from unalike.nn.numerics import search_convolutions
 from unalike.settings.knobs import check
 from unalike.settings.typed import words
 
@@ -38,6 +39,9 @@ def choose_engine(
     runs = 1 if member is None else member.runs
     engine, reason = _choose(name, job, cohort * runs, options, rounds, taken)
     engine.planned = rounds
+    if name == "auto" and isinstance(engine, Sequential) and job.task.device.type == "cuda" and job.task.repeats:
+        engine.capture()
+    search_convolutions(job.task.device.type == "cuda" and not (isinstance(engine, Batched) and engine.early))
     if isinstance(engine, Batched) and engine.compile and job.task.device.type == "cpu":
         engine.after_compiling = functools.partial(costs.keep_compiling, job)
     return (engine if member is None else member.wrap(engine)), reason

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from unalike.client import Job, OneClient
+from unalike.client.captured_steps import CapturedSteps
 from unalike.contract.call import Call, Outcome
 from unalike.engines.engine import Engine
 from unalike.nn.numerics import one_thread
@@ -23,6 +24,15 @@ class Sequential(Engine):
     def __init__(self, job: Job):
         super().__init__(job)
         self.one_client = OneClient(job)
+
+    def capture(self) -> None:
+        """Capture steps as CUDA graphs from now on, where they can be."""
+        self.one_client.captured = CapturedSteps(self.job.task, self.one_client.bound)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what could not be captured, and why: it ran all the same, slower."""
+        return self.one_client.captured.notes if self.one_client.captured else []
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         task = self.job.task

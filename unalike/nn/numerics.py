@@ -52,7 +52,7 @@ def numerics(precision: str, deterministic: bool) -> Iterator[None]:
     matmul, conv = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     before, search = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.benchmark = False  # `search_convolutions` turns it on
     if deterministic:
         torch.use_deterministic_algorithms(True)
     try:
@@ -64,6 +64,22 @@ def numerics(precision: str, deterministic: bool) -> Iterator[None]:
         # the call alone imports the compiler, which takes 1.7 s
         if torch.are_deterministic_algorithms_enabled() != before:
             torch.use_deterministic_algorithms(before)
+
+
+def search_convolutions(wanted: bool) -> None:
+    """Let cuDNN look for its fastest convolutions when it meets one of a new shape (seconds each), or not any more."""
+    torch.backends.cudnn.benchmark = wanted and not torch.are_deterministic_algorithms_enabled()
+
+
+@contextmanager
+def plain_convolutions(device: torch.device) -> Iterator[None]:
+    """Use PyTorch's own convolutions on a GPU, for a trial on a few samples: cuDNN's take seconds to set up."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = before and device.type != "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import copy
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from unalike.nn.keyed import KEY, OwnCalls
 from unalike.nn.layout import Layout, find_head
 from unalike.nn.metrics import BUILT_IN, MEANS, OF_CLASSES, OF_NUMBERS, Metric, named, statistics, whole
 from unalike.nn.networks import Network
+from unalike.nn.numerics import plain_convolutions
 from unalike.nn.output import Output, picker
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -102,6 +103,7 @@ class Task:
         # kinds of random calls in the model's forward; known after `check`
         self.own_calls = frozenset(("draws", "attention"))
         self._sample: tuple[Tensor, Tensor] | None = None
+        self.repeats = True  # whether the model gives the same twice; `check` finds out
 
     def metrics_for(self, y: Tensor) -> dict[str, Metric]:
         """Return the given metrics; by default accuracy if the labels are classes; rmse, mae and r2 if they are numbers
@@ -216,20 +218,34 @@ class Task:
         key = torch.zeros((), dtype=torch.int64, device=x.device)
         weight = torch.tensor([1 / n] * n + [0.0], dtype=self.dtype, device=x.device)
         one = (self.layout.repack(self.start, pure.layout), self.start_buffers, _padded(x), _padded(y), weight, key)
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+
+        def trial() -> tuple[Tensor, Tensor]:
+            live.gradient.zero_()
+            live.buffers.copy_(self.start_buffers)
             self.losses(live(x, key)[0], y).mean().backward()
-            try:
-                g, new = stacked_gradient(objective, (0,) * len(one))(*(torch.stack([t, t]) for t in one))
-            except Exception as error:
-                raise EngineRefused(
-                    f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
-                ) from error
+            return stacked_gradient(objective, (0,) * len(one))(*(torch.stack([t, t]) for t in one))  # type: ignore[no-any-return]
+
+        try:
+            g, new = self._tried(trial)
+        except Exception as error:
+            raise EngineRefused(
+                f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
+            ) from error
         slack = 0.02 if self.precision == "highest" else 0.1  # wide tolerance: only a wrong gradient must be found
         for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
             if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
                 raise EngineRefused(
                     "a layer of the model mixes the samples of a batch, and the padding of a stack would change it"
                 )
+
+    def _tried(self, trial: Callable[[], Any]) -> Any:
+        """Return the result of a trial on a few samples; on a GPU by PyTorch's own convolutions, by cuDNN's if a layer
+        needs those. Generators are left as they were."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            if self.device.type == "cuda":
+                with suppress(Exception), plain_convolutions(self.device):
+                    return trial()
+            return trial()
 
     def check(self, x: Tensor, y: Tensor, **known: int) -> int:
         """Try the model on two samples and return the width of the features. This finds the usual mistakes before any
@@ -241,14 +257,19 @@ class Task:
         live = self.live()
         live.vector.copy_(self.start)
         key = torch.zeros((), dtype=torch.int64, device=x.device)
-        with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        seen: set[str] = set()
+
+        def trial() -> tuple[Tensor, Tensor | None, list[Tensor]]:
+            out, features = live(x, train=False, want_features=True)
+            trained = []
+            for _ in range(2):
+                live.buffers.copy_(self.start_buffers)
+                trained.append(live(x, key, seen=seen)[0])
+            return out, features, trained
+
+        with torch.no_grad():
             try:
-                out, features = live(x, train=False, want_features=True)
-                trained = []
-                seen: set[str] = set()
-                for _ in range(2):
-                    live.buffers.copy_(self.start_buffers)
-                    trained.append(live(x, key, seen=seen)[0])
+                out, features, trained = self._tried(trial)
                 self.own_calls = frozenset(seen)
             except UnalikeError:
                 raise
@@ -269,7 +290,8 @@ class Task:
             raise UnalikeError(f"The head {self.head!r} is not called by the model's forward: name another head.")
         self.outputs = int(out.shape[-1]) if out.dim() > 1 else 1
         self.features = int(features.shape[-1])
-        if not torch.equal(*(torch.nan_to_num(t) for t in trained)):
+        self.repeats = torch.equal(*(torch.nan_to_num(t) for t in trained))
+        if not self.repeats:
             warnings.warn(
                 "The model draws random numbers of its own in forward: runs will not repeat. Use nn.Dropout layers, "
                 "F.dropout, torch.rand, torch.randn or torch.bernoulli, which unalike makes functions of the seed.",

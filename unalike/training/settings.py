@@ -156,3 +156,16 @@ def amount(name: str, value: Any, ids: np.ndarray, round: int) -> np.ndarray:
             kind, who = "whole" if whole else "finite", f" for client {int(client)}" if each else ""
             raise UnalikeError(f"{name} must be a {kind} number above 0; got {number!r}{who}.")
     return np.broadcast_to(np.array(given, dtype=np.float64), len(ids))
+
+
+_bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
+
+
+def bare(local: LocalTraining) -> LocalTraining:
+    """Return these settings without amounts of work and rates, which are inputs of a step and not part of it. The last
+    few are cached: they are the same in every round, and checking them anew is not free."""
+    if id(local) not in _bared or _bared[id(local)][0] is not local:
+        if len(_bared) > 16:
+            _bared.clear()
+        _bared[id(local)] = local, dc.replace(local, epochs=1, steps=None, lr=1.0, lr_decay=1.0)
+    return _bared[id(local)][1]

@@ -18,12 +18,12 @@ import torch
 
 from unalike.engines.batched.graphs import compiler_switches
 from unalike.errors import first_line
+from unalike.nn.numerics import search_convolutions
 
 if TYPE_CHECKING:
     from unalike.engines.batched.step import Course, Step
 
-ON = False  # proven on a CPU only; `benchmarks/models.py --beside` tries it on a GPU
-WORTH = 15.0  # seconds that the rest of a run must take for compiling to begin: it seldom takes less
+WORTH = 30.0  # seconds that the rest of a run must take for compiling to begin: it seldom takes less
 ENOUGH = 3  # rounds after which the pace of a run is known: the first ones capture
 SWITCH = 1e-4  # seconds for which a thread keeps the interpreter's lock while one compiles; rounds let go of it often
 
@@ -82,6 +82,7 @@ class Compilation:
         sys.setswitchinterval(SWITCH)
         try:
             compiled = step.again(pure)
+            search_convolutions(True)
             with torch.no_grad(), compiler_switches(), _own_stream(course.offset.device):
                 compiled.warm(moving, course)
             self.step = compiled

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from unalike.contract import Method, Outcome, Train
-from unalike.engines.batched.graphs import graphed
 from unalike.errors import first_line
+from unalike.nn.capture import graphed
 from unalike.training import LocalTraining, pack, to_device, unpack
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
-from unalike.engines.batched import beside
 from unalike.engines.batched.beside import WORTH, Compilation, Pace
 from unalike.engines.batched.captured import Exchanges
-from unalike.engines.batched.graphs import capturing, compiler_switches
+from unalike.engines.batched.graphs import compiler_switches
 from unalike.engines.batched.stack import Stack
 from unalike.engines.batched.step import Course, Step, StepKind
 from unalike.engines.engine import Engine
 from unalike.engines.options import ClientsAtOnce, Compile, Fast, Memory
 from unalike.errors import EngineRefused, UnalikeError
-from unalike.nn.numerics import one_thread
+from unalike.nn.capture import capturing
+from unalike.nn.numerics import one_thread, plain_convolutions
 from unalike.nn.task import FunctionalModule
 
 
@@ -51,7 +51,7 @@ class Batched(Engine):
         self.capture = cuda and self.compile and fast is not False
         # further networks of a method have modules that two threads cannot call at once
         deterministic = torch.are_deterministic_algorithms_enabled()
-        self.early = beside.ON and cuda and compile is None and not deterministic and not job.task.nets
+        self.early = cuda and compile is None and not deterministic and not job.task.nets
         self.take(job)
 
     def take(self, job: Job) -> None:
@@ -168,7 +168,7 @@ class Batched(Engine):
 
         rows = int(min(job.local.batch_size or job.data.train.sizes.max(), job.data.train.sizes.max()))
         x, y = job.data.train.x[:rows], job.data.train.y[:rows]
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda t: t), plain_convolutions(task.device):
             vector = task.layout.repack(task.start, self.pure.layout).clone().requires_grad_(True)
             weight = x.new_full((len(y),), 1 / len(y), dtype=task.dtype)
             key = torch.zeros((), dtype=torch.int64, device=task.device)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from unalike.nn.capture import capturing, graphed, quiet
 
 if TYPE_CHECKING:
     from unalike.engines.batched.step import Common, Course, Step
@@ -124,8 +124,8 @@ class StaticBuffers:
                 for _ in range(count):
                     self._body(width)
             return
-        # what is soon replaced need not be captured in many forms
-        for several in SEVERAL[-3:] if self.step.early else SEVERAL:
+        # what is soon replaced need not be captured in several forms
+        for several in SEVERAL[-1:] if self.step.early else SEVERAL:
             while count >= several:
                 if (width, several) not in self._graphs:
                     self._capture(width, several)
@@ -158,7 +158,8 @@ class StaticBuffers:
                 self._body(width)
 
         with self._unchanged():
-            graph, _ = graphed(work, self.at.device, lambda: self._two(width), self._pool)
+            warm = (lambda: self._body(width)) if self.step.early else (lambda: self._two(width))
+            graph, _ = graphed(work, self.at.device, warm, self._pool)
         self._graphs[width, several] = graph
 
 
@@ -174,63 +175,12 @@ def taken(values: Tensor, rows: Tensor) -> Tensor:
     return values.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *values.shape[1:])
 
 
-def capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def graphed(
-    work: Callable[[], Any], device: torch.device, warm: Callable[[], Any] | None = None, pool: Any = None
-) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """Return a CUDA graph of this work, and its results; it is warmed up first, because nothing may be compiled within
-    a graph."""
-    ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    side.wait_stream(ours)
-    with torch.cuda.stream(side), quiet():
-        (warm or work)()
-    ours.wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        # another thread may be compiling: what it does with the device is no part of this
-        how = {"pool": pool, "stream": side, "capture_error_mode": "thread_local"}
-        with torch.cuda.device(device), torch.cuda.graph(graph, **how), quiet():
-            out = work()
-    finally:
-        torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
-    return graph, out
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The compiler's advice about settings that `precision` has already decided is not the user's business. Two threads
-    may be in here: the filters are those of the process, and the last one puts them back."""
-    with _filters.lock:
-        if not _filters.inside:
-            _filters.before = warnings.catch_warnings()
-            _filters.before.__enter__()
-            warnings.simplefilter("ignore")
-        _filters.inside += 1
-    try:
-        yield
-    finally:
-        with _filters.lock:
-            _filters.inside -= 1
-            if not _filters.inside:
-                _filters.before.__exit__(None, None, None)
-
-
 def compiler_switches() -> AbstractContextManager[Any]:
     """Return the context in which steps are compiled: dynamo's switches as they need them, then put back."""
     config = torch._dynamo.config
     limit = max(64, getattr(config, "recompile_limit", 8))
     # the recurrent layers of `fast` are one operation each
     return config.patch(recompile_limit=limit, allow_rnn=True)  # type: ignore[no-any-return]
-
-
-class _filters:
-    """How many are in `quiet`, and the filters that were there before."""
-
-    lock, inside = threading.Lock(), 0
-    before: warnings.catch_warnings
 
 
 def at_work(steps: np.ndarray) -> np.ndarray:

@@ -37,9 +37,10 @@ from unalike.contract import (
     Train,
 )
 from unalike.contract.requests import Measure, plain_args, tensor_args
-from unalike.engines.batched.graphs import at_work, capturing, taken
+from unalike.engines.batched.graphs import at_work, taken
 from unalike.engines.batched.step import Common, Course, Same, StepKind
 from unalike.errors import EngineRefused, UnalikeError, first_line
+from unalike.nn.capture import capturing
 from unalike.training import LocalTraining, Order, to_device
 
 if TYPE_CHECKING:

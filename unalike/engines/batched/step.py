@@ -21,22 +21,11 @@ from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import Batch, Train, plain_args
 from unalike.contract.requests import DataName
 from unalike.engines.batched.beside import Compilation
-from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, capturing, prefixes, quiet, taken, widths
+from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, prefixes, taken, widths
 from unalike.errors import UnalikeError, first_line
+from unalike.nn.capture import capturing, quiet
 from unalike.nn.task import FunctionalModule, Task, stacked_gradient
-from unalike.training import LocalTraining, Order, augment, update
-
-_bared: dict[int, tuple[LocalTraining, LocalTraining]] = {}
-
-
-def _bare(local: LocalTraining) -> LocalTraining:
-    """Return these settings without amounts of work and rates, which are inputs of a step and not part of it. The last
-    few are cached: they are the same in every round, and checking them anew is not free."""
-    if id(local) not in _bared or _bared[id(local)][0] is not local:
-        if len(_bared) > 16:
-            _bared.clear()
-        _bared[id(local)] = local, dc.replace(local, epochs=1, steps=None, lr=1.0, lr_decay=1.0)
-    return _bared[id(local)][1]
+from unalike.training import LocalTraining, Order, augment, bare, update
 
 
 @dc.dataclass(frozen=True)
@@ -70,7 +59,7 @@ class StepKind:
         plain = plain_args({name: value for name, value in request.args.items() if not isinstance(value, Same)})
         args, tensors = tuple(sorted(plain.items())), (tuple(sorted(request.args)), tuple(sorted(request.rows)))
         kind = cls(
-            _bare(local), request.loss, request.step, request.batches, request.unclipped, args,
+            bare(local), request.loss, request.step, request.batches, request.unclipped, args,
             request.own, request.net, request.part, laid, request.data, samples, labelled, tensors,
         )  # fmt: skip
         try:

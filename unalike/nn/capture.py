@@ -1,0 +1,62 @@
+"""Work of a GPU, captured once as a CUDA graph and then repeated without Python."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def graphed(
+    work: Callable[[], Any], device: torch.device, warm: Callable[[], Any] | None = None, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """Return a CUDA graph of this work, and its results; it is warmed up first, because nothing may be compiled within
+    a graph."""
+    ours, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(ours)
+    with torch.cuda.stream(side), quiet():
+        (warm or work)()
+    ours.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        # another thread may be compiling: what it does with the device is no part of this
+        how = {"pool": pool, "stream": side, "capture_error_mode": "thread_local"}
+        with torch.cuda.device(device), torch.cuda.graph(graph, **how), quiet():
+            out = work()
+    finally:
+        torch.cuda.set_stream(ours)  # a capture that fails leaves its own behind
+    return graph, out
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The compiler's advice about settings that `precision` has already decided is not the user's business. Two threads
+    may be in here: the filters are those of the process, and the last one puts them back."""
+    with _filters.lock:
+        if not _filters.inside:
+            _filters.before = warnings.catch_warnings()
+            _filters.before.__enter__()
+            warnings.simplefilter("ignore")
+        _filters.inside += 1
+    try:
+        yield
+    finally:
+        with _filters.lock:
+            _filters.inside -= 1
+            if not _filters.inside:
+                _filters.before.__exit__(None, None, None)
+
+
+class _filters:
+    """How many are in `quiet`, and the filters that were there before."""
+
+    lock, inside = threading.Lock(), 0
+    before: warnings.catch_warnings
