@@ -317,7 +317,8 @@ def line(found):
     if "error" in found:
         return f"{found['name']:<14}FAILED: {found['error']}"
     numbers = f"{found['first']:>8.2f}{found['thirty']:>9.2f}{found['bare_thirty']:>9.2f}"
-    numbers += f"{1000 * found['steady']:>10.2f}{1000 * found['bare']:>10.1f}{found['ratio']:>8.2f}x{' ' if found['settled'] else '+'}"
+    still = " " if found["settled"] else "+"
+    numbers += f"{1000 * found['steady']:>10.2f}{1000 * found['bare']:>10.1f}{found['ratio']:>8.2f}x{still}"
     return f"{found['name']:<14}{found['engine']:<12}{numbers}  {','.join(found['modes'])}"
 
 

@@ -82,7 +82,8 @@ class Batched(Engine):
 
     def compile_beside(self, step: Step, moving: dict[str, Any], course: Course) -> None:
         """Start compiling a step that has just run uncompiled, if the run is long enough for it to pay off."""
-        if step.early and step.beside is None and self.pace.left > WORTH and not capturing(self.job.task.device):
+        busy = any(other.beside for other in self.steps_made)  # one at a time: they would wait for each other
+        if step.early and not busy and self.pace.left > WORTH and not capturing(self.job.task.device):
             step.beside = Compilation(step, moving, course)
 
     def _change_over(self) -> None:
