@@ -22,6 +22,7 @@ import torch
 from torch.nn import functional as F
 
 import unalike as ua
+from unalike.run.sampling import Bernoulli
 
 CLIENTS, SAMPLES, EPOCHS, BATCH = 100, 500, 5, 50
 PLAIN, OURS = 3, 20
@@ -93,8 +94,8 @@ def experiment(given, module, fed):
         os.environ |= {name: f"{folder}/{name}" for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         began = time.perf_counter()
         run = ua.simulate(
-            module, fed, ua.FedDC(alpha=0.01, scaling="official"), rounds=given.rounds,
-            clients_per_round=f"bernoulli:{share}", device=given.device, precision=given.precision, local=LOCAL, callbacks=[times],
+            module, fed, ua.FedDC(alpha=0.01, scaling="official"), rounds=given.rounds, callbacks=[times],
+            clients_per_round=Bernoulli(share), device=given.device, precision=given.precision, local=LOCAL,
         )  # fmt: skip
         took = time.perf_counter() - began
     print(f"FedDC, {given.rounds} rounds of {share:.0%} (varying): {took:.1f} s in all (goal 60)")
