@@ -194,10 +194,7 @@ def _weight_gradient(
             windows = tl.max_contiguous(windows, [1, 4])
         gradients = d + ((row * (W + K - 1) + K - 1 + column) * OUT)[None, :] + o[:, None]
         left = tl.load(gradients, (m < M)[None, :], other=0.0)
-        if WHOLE % BK == 0:
-            right = tl.load(windows)
-        else:
-            right = tl.load(windows, (k < WHOLE)[None, :], other=0.0)
+        right = tl.load(windows) if WHOLE % BK == 0 else tl.load(windows, (k < WHOLE)[None, :], other=0.0)
         total = tl.dot(left, right, total, input_precision="ieee")
     at = ((c * SHARES + share) * WHOLE + k[None, :]) * OUT + o[:, None]
     tl.store(dw + at, total.to(dw.dtype.element_ty), (k < WHOLE)[None, :])
@@ -265,15 +262,11 @@ def _input_gradient(
         windows = d + start[None, :] + (line * WIDE + rest * BK + k)[:, None]
         if NEAR:
             windows = tl.max_contiguous(windows, [4, 1])
-        if CH == CHP:
-            left = tl.load(weights)
-        else:
-            left = tl.load(weights, (i < CH)[:, None], other=0.0)
+        left = tl.load(weights) if CH == CHP else tl.load(weights, (i < CH)[:, None], other=0.0)
         total = tl.dot(left, tl.load(windows), total, input_precision="ieee")
     at = ((c * B + picture) * H + row) * W + column
-    tl.store(
-        dx + at[None, :] * CH + i[:, None], total.to(dx.dtype.element_ty), (m < B * W)[None, :] & (i < CH)[:, None]
-    )
+    real = (m < B * W)[None, :] & (i < CH)[:, None]
+    tl.store(dx + at[None, :] * CH + i[:, None], total.to(dx.dtype.element_ty), real)
 
 
 def _sizes(x: Tensor, lines: Tensor):
@@ -325,10 +318,11 @@ def unpool(g: Tensor, won: Tensor, x: Tensor, lines: Tensor) -> tuple[Tensor, Te
 
 def weight_gradient(x: Tensor, d: Tensor, lines: Tensor) -> Tensor:
     c, b, h, w, i, o, k, top, left = _sizes(x, lines)
-    shares = max(1, PROGRAMS // 2 // (c * triton.cdiv(k * k * i, 256)))
+    pixels = b * 4 * top * left
+    shares = max(1, min(PROGRAMS // 2 // (c * triton.cdiv(k * k * i, 256)), pixels // 512))
     dw = x.new_empty(c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
     grid = lambda meta: (triton.cdiv(k * k * i, meta["BK"]), shares, c)  # noqa: E731
-    _weight_gradient[grid](x, d, dw, b * 4 * top * left, b * h * w * i, shares, h, w, top, left, i, k, o)
+    _weight_gradient[grid](x, d, dw, pixels, b * h * w * i, shares, h, w, top, left, i, k, o)
     return dw[:, 0] if shares == 1 else dw.sum(1).to(lines.dtype)
 
 
