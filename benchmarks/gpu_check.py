@@ -145,9 +145,9 @@ def operations() -> int:
     torch.manual_seed(0)
     for kind in ROUNDING:
         for c, b, h, w, i, o, k in SHAPES if kind == torch.bfloat16 else SHAPES[:1]:  # float32 is not used: a sample
-            x, weight, bias = torch.randn(c, b, h, w, i), torch.randn(c, o, i, k, k) / (k * i**0.5), torch.randn(c, o)
-            here = [t.to(kind).double() for t in (x, weight, bias)]
-            there = [t.cuda().to(kind) for t in (x, weight, bias)]
+            x, lines, bias = torch.randn(c, b, h, w, i), torch.randn(c, k, k, i, o) / (k * i**0.5), torch.randn(c, o)
+            here = [t.to(kind).double() for t in (x, lines, bias)]
+            there = [t.cuda().to(kind) for t in (x, lines, bias)]
             y, won = fast.conv_pool(*there)
             want, _ = fast.conv_pool(*here)
             shape = f"{c}×{b}×{h}×{w}×{i}, {o} filters of {k}×{k}"

@@ -94,14 +94,14 @@ def tell_compiler() -> None:
 
 
 @Operation
-def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolve, add the bias, apply ReLU and pool. x [C, B, H, W, I], weight [C, O, I, K, K], bias [C, O]; returns the
-    pooled pictures [C, B, H', W', O], and which of the four places won."""
+def conv_pool(x: Tensor, lines: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolve, add the bias, apply ReLU and pool. x [C, B, H, W, I], lines [C, K, K, I, O] (the weights), bias [C, O];
+    returns the pooled pictures [C, B, H', W', O], and which of the four places won."""
     if x.is_cuda:
-        return kernels().conv_pool(x, weight, bias)
-    c, b, h, w, i = x.shape
-    o, k = weight.shape[1], weight.shape[3]
-    full = F.conv2d(_channels(x), weight.reshape(c * o, i, k, k), bias.reshape(-1), groups=c)  # [B, C O, H', W']
+        return kernels().conv_pool(x, lines, bias)
+    c, b, h, w, _ = x.shape
+    k, o = lines.shape[1], lines.shape[4]
+    full = F.conv2d(_channels(x), _filters(lines), bias.reshape(-1), groups=c)  # [B, C O, H', W']
     top, left = (h - k + 1) // 2, (w - k + 1) // 2
     full = full[:, :, : 2 * top, : 2 * left].reshape(b, c, o, top, 2, left, 2)
     value, won = full.permute(1, 0, 3, 5, 2, 4, 6).reshape(c, b, top, left, o, 4).max(-1)
@@ -109,39 +109,37 @@ def conv_pool(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @conv_pool.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, lines: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     c, b, h, w, _ = x.shape
-    o, k = weight.shape[1], weight.shape[3]
+    k, o = lines.shape[1], lines.shape[4]
     shape = (c, b, (h - k + 1) // 2, (w - k + 1) // 2, o)
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int8)
 
 
 @Operation
-def conv_pool_backward(
-    g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x (an empty tensor unless `inward`), weight and bias."""
+def conv_pool_backward(g: Tensor, won: Tensor, x: Tensor, lines: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x (an empty tensor unless `inward`), lines and bias."""
     if x.is_cuda:
-        return kernels().conv_pool_backward(g, won, x, weight, inward)
+        return kernels().conv_pool_backward(g, won, x, lines, inward)
     c, b, h, w, i = x.shape
-    o, k = weight.shape[1], weight.shape[3]
+    k, o = lines.shape[1], lines.shape[4]
     top, left = g.shape[2:4]
     places = F.one_hot(won.long(), 5)[..., :4].to(g.dtype) * g[..., None]  # [C, B, H', W', O, 4]
     full = places.reshape(c, b, top, left, o, 2, 2).permute(1, 0, 4, 2, 5, 3, 6).reshape(b, c * o, 2 * top, 2 * left)
     full = F.pad(full, (0, w - k + 1 - 2 * left, 0, h - k + 1 - 2 * top))
     dx, dw, db = torch.ops.aten.convolution_backward(
-        full, _channels(x), weight.reshape(c * o, i, k, k), [c * o], [1, 1], [0, 0], [1, 1], False, [0, 0], c,
+        full, _channels(x), _filters(lines), [c * o], [1, 1], [0, 0], [1, 1], False, [0, 0], c,
         [inward, True, True],
     )  # fmt: skip
     dx = dx.reshape(b, c, i, h, w).permute(1, 0, 3, 4, 2).contiguous() if inward else x.new_empty(c, 0)
-    return dx, dw.reshape(weight.shape), db.reshape(c, o)
+    return dx, dw.reshape(c, o, i, k, k).permute(0, 3, 4, 2, 1).contiguous(), db.reshape(c, o)
 
 
 @conv_pool_backward.register_fake
-def _(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
-    c, o = weight.shape[:2]
+def _(g: Tensor, won: Tensor, x: Tensor, lines: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
+    c, o = len(lines), lines.shape[4]
     dx = x.new_empty(x.shape) if inward else x.new_empty(c, 0)
-    return dx, weight.new_empty(weight.shape), weight.new_empty(c, o)
+    return dx, lines.new_empty(lines.shape), lines.new_empty(c, o)
 
 
 def _channels(x: Tensor) -> Tensor:
@@ -150,34 +148,39 @@ def _channels(x: Tensor) -> Tensor:
     return x.permute(1, 0, 4, 2, 3).reshape(b, c * i, h, w)
 
 
+def _filters(lines: Tensor) -> Tensor:
+    """Reshape [C, K, K, I, O] into the weights of such a convolution: [C O, I, K, K]."""
+    return lines.permute(0, 4, 3, 1, 2).flatten(0, 1)
+
+
 class _ConvPoolBackward(NoDoubleBackward):
     @staticmethod
-    def forward(g: Tensor, won: Tensor, x: Tensor, weight: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
-        return conv_pool_backward(g, won, x, weight, inward)
+    def forward(g: Tensor, won: Tensor, x: Tensor, lines: Tensor, inward: bool) -> tuple[Tensor, Tensor, Tensor]:
+        return conv_pool_backward(g, won, x, lines, inward)
 
 
 class _ConvPool(Stackable):
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        return conv_pool(x, weight, bias)
+    def forward(x: Tensor, lines: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return conv_pool(x, lines, bias)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        x, weight, _ = inputs
+        x, lines, _ = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, weight, output[1])
+        ctx.save_for_backward(x, lines, output[1])
 
     @staticmethod
     def backward(ctx, g: Tensor, _: Tensor):
-        x, weight, won = ctx.saved_tensors
+        x, lines, won = ctx.saved_tensors
         inward = ctx.needs_input_grad[0]
-        dx, dw, db = _ConvPoolBackward.apply(g, won, x, weight, inward)
+        dx, dw, db = _ConvPoolBackward.apply(g, won, x, lines, inward)
         return dx if inward else None, dw, db
 
 
 @_whole
-def _apply_conv(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return _ConvPool.apply(x, weight, bias)
+def _apply_conv(x: Tensor, lines: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return _ConvPool.apply(x, lines, bias)
 
 
 class ConvPool(nn.Conv2d):
@@ -189,9 +192,11 @@ class ConvPool(nn.Conv2d):
         x = x.permute(0, 2, 3, 1)
         if pad or wider:
             x = F.pad(x, (0, wider, *(int(pad),) * 4))
-        weight = F.pad(self.weight, (0, 0, 0, 0, 0, wider)) if wider else self.weight
-        bias = self.bias if self.bias is not None else weight.new_zeros(weight.shape[0])
-        y, _ = _apply_conv(x[None], weight[None], bias[None])
+        # turned here and not by the operation, so that a compiler does it along with a cast
+        lines = self.weight.permute(2, 3, 1, 0)
+        lines = F.pad(lines, (0, 0, 0, wider)) if wider else lines.contiguous()
+        bias = self.bias if self.bias is not None else lines.new_zeros(lines.shape[-1])
+        y, _ = _apply_conv(x[None], lines[None], bias[None])
         return y[0].permute(0, 3, 1, 2)
 
 
