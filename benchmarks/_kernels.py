@@ -88,7 +88,7 @@ def launches(kernels, shape):
     won = torch.zeros(grad.shape, dtype=torch.int8, device="cuda").random_(0, 5)
     for name, kernel in tuned.items():
         kernel.only = lambda grid, _, name=name, kernel=kernel: lambda *args: found.update({name: (kernel, grid, args)})
-    kernels.TUNE = False
+    torch.backends.cudnn.benchmark = False
     try:
         kernels.conv_pool(x, lines, bias)
         kernels.conv_pool_backward(grad, won, x, lines, shape[4] > 4)
@@ -212,7 +212,7 @@ def main():
     print(f"torch {torch.__version__}, triton {triton.__version__}, {torch.cuda.get_device_name()}", flush=True)
     for name in args.shapes:
         print(f"\n{name}: {SHAPES[name]}", flush=True)
-        kernels.TUNE, began = False, time.perf_counter()
+        torch.backends.cudnn.benchmark, began = False, time.perf_counter()
         found = attempt(check, kernels, fast, SHAPES[name])
         wrong += 1 if found is None else found
         print(f"  first configurations compiled, run and compared: {time.perf_counter() - began:.1f} s", flush=True)
@@ -221,7 +221,7 @@ def main():
     for name in args.shapes:
         if name != "odd":
             print(f"\n{name}, whole operations", flush=True)
-            kernels.TUNE = True
+            torch.backends.cudnn.benchmark = True
             rounds.setdefault("now", []).append(attempt(whole, kernels, SHAPES[name], "now"))
             for label, kernel in vars(kernels).items():
                 if isinstance(kernel, kernels._Tuned) and kernel.search.cache:

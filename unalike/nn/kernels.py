@@ -20,8 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# whether kernels try their configurations (once per shape) or take the first; the interpreter measures nothing
-TUNE = os.environ.get("TRITON_INTERPRET") != "1"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # it measures nothing
 # a window of at most this many numbers is one tile
 SMALL = 128
 # programs that fill a large GPU several times over
@@ -29,15 +28,16 @@ PROGRAMS = 1000
 
 
 class _Tuned:
-    """A kernel that tries its configurations once per shape and keeps the fastest; unless `TUNE`, it takes the first,
-    so that only one is compiled."""
+    """A kernel that tries its configurations once per shape and keeps the fastest, where cuDNN is to do so for its own
+    (`search_convolutions`); else it takes the first, so that only one is compiled."""
 
     def __init__(self, kernel, configs: list[triton.Config], key: list[str]):
         self.kernel, self.configs = kernel, configs
         self.search = triton.autotune(configs, key=key, do_bench=_bench)(kernel)
 
     def __getitem__(self, grid):
-        return self.search[grid] if TUNE else self.only(grid, self.configs[0])
+        search = torch.backends.cudnn.benchmark and not INTERPRETED
+        return self.search[grid] if search else self.only(grid, self.configs[0])
 
     def only(self, grid, config: triton.Config):
         """Return the launcher of one configuration."""
