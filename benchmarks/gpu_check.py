@@ -2,12 +2,14 @@
 
 python benchmarks/gpu_check.py              # needs a CUDA device; torch, numpy and safetensors are enough
 python benchmarks/gpu_check.py exchanges    # only whole exchanges as one graph
-                                            # (also: operations, architectures, drift, reach, methods, resume)
+                                            # (also: operations, early, one-by-one, architectures, drift, reach,
+                                            # methods, resume)
 """
 
 import sys
 import tempfile
 import time
+import unittest.mock
 from pathlib import Path
 
 import torch
@@ -15,6 +17,7 @@ import torch
 import unalike as ua
 from unalike import testing
 from unalike.engines.batched.captured import Captured
+from unalike.engines.sequential import Sequential
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from reach import REACHING
@@ -57,6 +60,35 @@ def methods() -> int:
                 for engine, options in cases:
                     wrong += compared(method, kind, reference, engine, dtype, **options)
     return wrong
+
+
+def early() -> int:
+    """Every method as it runs by default: steps captured as they are, before anything is compiled."""
+    wrong = 0
+    for method in METHODS:
+        reference = testing.run(method, "mlp", engine="sequential", dtype="float64", device="cpu")
+        wrong += compared(method, "mlp", reference, "batched", "float64")
+    return wrong
+
+
+def one_by_one() -> int:
+    """Steps of one client as graphs, as for models that cannot be stacked."""
+    wrong = 0
+    with unittest.mock.patch.dict(ua.engines.ENGINES, {"sequential": Capturing}):
+        for kind in ("linear", "mlp", "cnn", "norm", "lstm"):
+            for method in (ua.FedAvg(), ua.Scaffold(), ua.FedDC(alpha=0.1)):
+                for local in ({}, {"local": ua.LocalTraining(epochs=1, batch_size=4, lr=0.01, optimizer="adam")}):
+                    given = {"engine": "sequential", "dtype": "float64", **local}
+                    reference = testing.run(method, kind, device="cpu", **given)
+                    wrong += compared(method, kind, reference, "sequential", "float64", **local)
+    return wrong
+
+
+class Capturing(Sequential):
+    def __init__(self, job):
+        super().__init__(job)
+        if job.task.device.type == "cuda":
+            self.capture()
 
 
 def reach() -> int:
@@ -251,7 +283,8 @@ WAYS = {
 }
 
 PARTS = {
-    "operations": operations, "architectures": architectures, "exchanges": exchanges,
+    "operations": operations, "early": early, "one-by-one": one_by_one, "architectures": architectures,
+    "exchanges": exchanges,
     "drift": drift, "reach": reach, "methods": methods,
     "resume": resume,
 }  # fmt: skip

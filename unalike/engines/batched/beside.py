@@ -23,9 +23,9 @@ from unalike.nn.numerics import search_convolutions
 if TYPE_CHECKING:
     from unalike.engines.batched.step import Course, Step
 
-WORTH = 30.0  # seconds that the rest of a run must take for compiling to begin: it seldom takes less
+WORTH = 60.0  # seconds that the rest of a run must take: compiling takes some 40, in which rounds slow down
 ENOUGH = 3  # rounds after which the pace of a run is known: the first ones capture
-SWITCH = 1e-4  # seconds for which a thread keeps the interpreter's lock while one compiles; rounds let go of it often
+SWITCH = 2e-5  # seconds for which a thread keeps the interpreter's lock while one compiles; rounds let go of it often
 
 _running: weakref.WeakSet[Compilation] = weakref.WeakSet()
 
