@@ -251,3 +251,35 @@ def test_the_page_shows_what_settings_were_searched_for(tmp_path):
     empty = results.Results(tmp_path / "results")
     page = overview.write([(define.paper("fedavgr"), empty, empty)], tmp_path / "docs").read_text()
     assert "## Settings that the papers leave out\n" in page and "**FedAvgR.**\n\n| rate | 0.1 |\n" in page
+
+
+def test_what_was_not_run_is_told_from_what_has_too_few_seeds(tmp_path, monkeypatch):
+    paper = define.paper("rfedavg")
+    monkeypatch.setattr(measure, "estimate", lambda tables, done: (60.0, "GPU"))
+    row = next(row for row in paper.tables["table1"].rows if row.id == "mnist-sim0-silo")
+    there, empty = results.Results(tmp_path / "results"), results.Results(tmp_path / "quick")
+    line = {"last5": {"test_accuracy": [0.9, 0.0]}, "rounds": 60, "participants": 20, "parameters": 0, "down": 0, "up": 0}
+    there.add("table1", {**line, "key": paper.job(row, "fedavg", 1).key, "seed": 1})
+    found = overview._missing(overview.Entry(paper, there, empty))
+    nothing, fewer, why = found["MNIST"]
+    assert (fewer.numbers, fewer.runs, fewer.seconds) == (1, 2, {"GPU": 120.0}) and why == "time"
+    # 36 accuracies, of which one has a run, and the bytes of two methods in two settings, whose runs are the same
+    assert (nothing.numbers, nothing.runs) == (39, 3 * 35)
+    assert nothing.words == ["39", "105", "1 h 45 min on GPU"] and fewer.words == ["1", "2", "2 min on GPU"]
+    assert found["CIFAR-10"][1].words == ["–", "–", "–"] and found["CIFAR-10"][2] == "time"
+    assert found["Sent140"][0].runs == 36 and "import" in found["Sent140"][2]
+    page = overview.write([(paper, there, empty)], tmp_path / "docs").read_text()
+    assert "| rFedAvg | MNIST | 39 | 105 | 1 h 45 min on GPU | 1 | 2 | 2 min on GPU | time |" in page
+    # one run is enough for a number with two readings: flags left on, or set
+    synthetic = overview._missing(overview.Entry(define.paper("feddc"), empty, empty))["synthetic"]
+    assert (synthetic[0].numbers, synthetic[0].runs, synthetic[1].runs) == (30, 90, 0)
+
+
+def test_a_number_that_two_tables_print_differs_once(tmp_path):
+    paper = define.paper("fedfa")
+    row = next(row for row in paper.tables["table2"].rows if row.id == "iid")
+    there, empty = results.Results(tmp_path / "results"), results.Results(tmp_path / "quick")
+    line = {"final": {"clients_accuracy_mean": 0.1}, "rounds": 100, "curve": {"round": []}, "records": {}}
+    there.add("table2", {**line, "key": paper.job(row, "fedfa", 0).key, "seed": 0})
+    page = overview.write([(paper, there, empty)], tmp_path / "docs").read_text()
+    assert page.count("- Synthetic_iid, FedFa, mean over clients, last round: printed 85.70, ours 10.00") == 1

@@ -351,9 +351,11 @@ def in_words(found: Sequence[Claim]) -> list[str]:
 
 
 def rate(result: Result) -> float:
-    """Return the seconds per round and participating client, including evaluation."""
+    """Return the seconds per round and participating client, including evaluation; of a GPU that other queues used
+    meanwhile, the run's share."""
     spent = result["seconds"] + result["seconds_evaluation"]
-    return spent / max(1, result["rounds"]) / max(1, result["participants"])
+    sharing = 1 + (result.get("beside") or 0) if "CPU" not in result["device"] else 1
+    return spent / sharing / max(1, result["rounds"]) / max(1, result["participants"])
 
 
 def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str] | None:

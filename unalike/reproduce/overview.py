@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from unalike.reproduce import judge, pages, pictures, tally
-from unalike.reproduce.define import Paper, Row
+from unalike.reproduce.define import Paper
 from unalike.reproduce.measure import Claim
 from unalike.reproduce.pages import Found
 from unalike.reproduce.results import Results
@@ -108,7 +109,8 @@ def _differing(entries: Sequence[Entry]) -> list[str]:
             cells = [one.cell for one in own if one.cell]
             lines = [f"- {one.row.label}, {entry.paper.methods[one.method]['label']}, {one.measure.words}: printed "
                      f"{pages.printed(one)}, ours {pages.ours(one)}" for one in cells]  # fmt: skip
-            out.append("\n".join([f"{entry.paper.name}:", "", *lines]))
+            # a number that two tables print stands here once
+            out.append("\n".join([f"{entry.paper.name}:", "", *dict.fromkeys(lines)]))
             out.append(entry.note("Why it differs"))
     return ["## Where a paper's own method differs", *out] if out else []
 
@@ -124,46 +126,70 @@ def _searched(entries: Sequence[Entry]) -> list[str]:
 
 
 def _waiting(entries: Sequence[Entry]) -> list[str]:
-    """List what was not run, with its estimated time, as far as similar runs were measured."""
-    rows = [["paper", "row", "printed numbers", "runs", "would take"]]
+    """List what was not run, with its estimated time, as far as similar runs were measured, and why."""
+    rows = [["paper", "data", "no number yet", "runs", "would take", "fewer seeds than declared", "runs", "would take",
+             "why"]]  # fmt: skip
     for entry in entries:
-        for label, (numbers, runs, times, unknown) in _missing(entry).items():
-            parts = [f"{span(seconds)} on {device}" for device, seconds in times.items()]
-            parts += [f"{unknown} like nothing measured" if unknown else ""]
-            rows.append([entry.paper.name, label, str(numbers), str(runs), "; ".join(filter(None, parts))])
+        for label, (nothing, fewer, why) in _missing(entry).items():
+            rows.append([entry.paper.name, label, *nothing.words, *fewer.words, why])
     head = (
-        "Rows with printed numbers of which runs are missing (methods, or seeds), by data set. Times are those of runs "
-        "like them, scaled by rounds and participants; some were measured while others shared the device."
+        "Printed numbers of which runs are missing, by data set: those without any run, and those with fewer seeds than "
+        "their table declares. Times are those of runs like them, scaled by rounds and participants; of a GPU that "
+        "several runs shared, their share."
     )
     return ["## What was not run", head, pages.markdown(rows)] if rows[1:] else []
 
 
-def _missing(entry: Entry) -> dict[str, tuple[int, int, dict[str, float], int]]:
-    """Return, by the first part of a row: printed numbers that were not run, runs, seconds by device, runs without an
-    estimate. A run that several tables need counts once."""
-    numbers: Counter[str] = Counter()
-    for one in entry.judged:
-        if one.verdict == judge.NOT_RUN and one.cell:
-            numbers[_begin(one.cell.row)] += 1
-    out: dict[str, tuple[int, int, dict[str, float], int]] = {}
+@dc.dataclass
+class Lacking:
+    """Printed numbers that lack runs, the runs, and their seconds by device as far as they can be estimated."""
+
+    numbers: int = 0
+    runs: int = 0
+    seconds: dict[str, float] = dc.field(default_factory=dict)
+    unknown: int = 0
+
+    def add(self, numbers: int, runs: int, one: tuple[float, str] | None) -> None:
+        self.numbers += numbers
+        self.runs += runs
+        if one:
+            self.seconds[one[1]] = self.seconds.get(one[1], 0.0) + runs * one[0]
+        else:
+            self.unknown += runs
+
+    @property
+    def words(self) -> list[str]:
+        times = [f"{span(seconds)} on {device}" for device, seconds in self.seconds.items()]
+        times += [f"{self.unknown} like nothing measured" if self.unknown else ""]
+        counts = [str(self.numbers), str(self.runs)] if self.runs else [pages.NOTHING] * 2
+        return [*counts, "; ".join(filter(None, times)) or pages.NOTHING]
+
+
+def _missing(entry: Entry) -> dict[str, tuple[Lacking, Lacking, str]]:
+    """Return, by the first part of a row: what has no run at all, what has fewer than declared, and why. A run that
+    several tables need counts once, and of several readings of a number one run is enough."""
+    nothing, some = _places(entry, judge.NOT_RUN), _places(entry)
+    out: dict[str, tuple[Lacking, Lacking, str]] = {}
     seen: set[str] = set()
     for found in entry.found:
-        for row, method, lacking, estimate in (
-            found.lacking_runs() if entry.paper.numbers.source(found.table.id) else ()
-        ):
+        if not entry.paper.numbers.source(found.table.id):
+            continue
+        for row, method, runs, one in found.lacking_runs():
             place = f"{row.id} {method}"
-            if place in seen or row.paper(method, 0) is None:
+            if place in seen or place not in some:
                 continue
             seen.add(place)
-            cells, runs, times, unknown = out.get(_begin(row), (numbers[_begin(row)], 0, {}, 0))
-            if estimate:
-                times[estimate[1]] = times.get(estimate[1], 0.0) + lacking * estimate[0]
-            out[_begin(row)] = cells, runs + lacking, times, unknown + (0 if estimate else lacking)
+            name = str(entry.paper.settings(row, method)["data"].get("name"))
+            why = entry.paper.tree.get("lacking", {}).get(name, "time")
+            both = out.setdefault(str(row.parts[0]["label"]), (Lacking(), Lacking(), why))
+            both[place not in nothing].add(some[place], runs, one)
     return out
 
 
-def _begin(row: Row) -> str:
-    return str(row.parts[0]["label"])
+def _places(entry: Entry, verdict: str = "") -> Counter[str]:
+    """Count the printed numbers by the row and method of ours that each stands at."""
+    cells = [one.cell for one in entry.judged if one.cell and verdict in ("", one.verdict)]
+    return Counter(f"{cell.row.id} {cell.method}" for cell in cells)
 
 
 def _by_table(entries: Sequence[Entry]) -> list[str]:
