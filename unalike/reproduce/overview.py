@@ -71,15 +71,27 @@ def _titled(title: str, text: str) -> str:
 
 
 def _shares(entries: Sequence[Entry]) -> str:
-    """Return the first table: how many of all printed numbers reproduce, by paper."""
-    rows = [["paper", "printed", *WORDS.values(), "reproduce, of those that can be judged"]]
+    """Return what comes first: how many of all printed numbers reproduce, in a sentence and by paper; and how many of
+    those of the papers' own methods."""
+    rows = [["paper", "printed", "reproduce, of those that can be judged", "of its own methods", *WORDS.values()]]
     for entry in entries:
         counts = tally.counts(entry.judged)
-        judged = sum(counts[word] for word in DECIDED)
-        share = f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else pages.NOTHING
+        own = tally.counts(one for one in entry.judged if one.printed.method in entry.paper.own)
         name = f"[{entry.paper.name}]({entry.paper.id}.md)"
-        rows.append([name, str(len(entry.judged)), *(str(counts[word]) for word in WORDS), share])
-    return pages.markdown(rows)
+        rows.append([name, str(len(entry.judged)), _share(counts), _share(own), *(str(counts[w]) for w in WORDS)])
+    every = [one for entry in entries for one in entry.judged]
+    counts = tally.counts(every)
+    verbs = (judge.REPRODUCES, "reproduce"), (judge.CLOSE, "are close"), (judge.DIFFERS, "differ")
+    numbers = ", ".join(f"{counts[word]} {verb}" for word, verb in verbs)
+    papers = f"The {len(entries)} papers print" if len(entries) > 1 else "The paper prints"
+    text = f"{papers} {len(every)} numbers. {sum(counts[word] for word in DECIDED)} of them can be judged: {numbers}."
+    return f"{text}\n\n{pages.markdown(rows)}"
+
+
+def _share(counts: Counter[str]) -> str:
+    """Return the share that reproduces, of the numbers that can be judged."""
+    judged = sum(counts[word] for word in DECIDED)
+    return f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else pages.NOTHING
 
 
 def _answer(entry: Entry) -> str:
@@ -133,11 +145,22 @@ def _waiting(entries: Sequence[Entry]) -> list[str]:
         for label, (nothing, fewer, why) in _missing(entry).items():
             rows.append([entry.paper.name, label, *nothing.words, *fewer.words, why])
     head = (
-        "Printed numbers of which runs are missing, by data set: those without any run, and those with fewer seeds than "
-        "their table declares. Times are those of runs like them, scaled by rounds and participants; of a GPU that "
-        "several runs shared, their share."
+        "Printed numbers of which runs are missing, by data set: those without any run, and those with fewer seeds "
+        "than their table declares. Times are rounds (medians, so without compiling) of runs like them, scaled by "
+        "rounds and by the share of clients that take part; of a GPU that several runs shared, their share."
     )
-    return ["## What was not run", head, pages.markdown(rows)] if rows[1:] else []
+    return ["## What was not run", head, pages.markdown(rows), _undefined(entries)] if rows[1:] else []
+
+
+def _undefined(entries: Sequence[Entry]) -> str:
+    """List the printed numbers that no row of ours stands for, and why."""
+    out = []
+    for entry in entries:
+        places = Counter(f"{o.printed.table} {o.printed.row}" for o in entry.judged if o.verdict == judge.NO_ROW)
+        for place, numbers in places.items():
+            why = entry.paper.tree.get("lacking", {}).get(place.split()[1].partition("/")[0], "")
+            out.append(f"- {entry.paper.name}, {place}: {numbers}{f' ({why})' if why else ''}")
+    return "\n".join(["No row here stands for these printed numbers:", "", *out]) if out else ""
 
 
 @dc.dataclass
