@@ -204,8 +204,8 @@ def _missing(entry: Entry) -> dict[str, tuple[Lacking, Lacking, str]]:
             seen.add(place)
             name = str(entry.paper.settings(row, method)["data"].get("name"))
             why = entry.paper.tree.get("lacking", {}).get(name, "time")
-            both = out.setdefault(str(row.parts[0]["label"]), (Lacking(), Lacking(), why))
-            both[place not in nothing].add(some[place], runs, one)
+            first, further, _ = out.setdefault(str(row.parts[0]["label"]), (Lacking(), Lacking(), why))
+            (first if place in nothing else further).add(some[place], runs, one)
     return out
 
 
