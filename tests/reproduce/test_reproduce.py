@@ -730,12 +730,41 @@ def test_the_time_of_what_is_missing_is_taken_from_runs_like_it(tiny):
     row = paper.tables["one"].rows[0]
     settings = paper.settings(row, "feddc")
     assert measure.estimate(settings, []) is None
-    one = {"settings": settings, "seconds": 30.0, "seconds_evaluation": 10.0, "rounds": 10, "participants": 2}
-    slow, fast = {**one, "device": "slow"}, {**one, "device": "fast", "seconds": 10.0}
+    one = {"settings": settings, "seconds_evaluation": 10.0, "rounds": 10, "participants": 2, "population": 4}
+    slow, fast = ({**one, "device": name, "seconds_median": s} for name, s in (("slow", 3.0), ("fast", 1.0)))
     assert measure.estimate(settings, [slow]) == (pytest.approx(4.0 / 2 * 2 * 40), "slow")
     assert measure.estimate(settings, [slow, fast]) == (pytest.approx(2.0 / 2 * 2 * 40), "fast")
+    # one with the same share of clients tells more, even with another method
+    alike = {**slow, "settings": {**settings, "method": {"name": "fedavg"}}}
+    whole = {**fast, "settings": {**settings, "run": {**settings["run"], "clients_per_round": 1.0}}}
+    assert measure.estimate(settings, [alike, whole])[1] == "slow" and measure.estimate(settings, [whole])[1] == "fast"
+    # the same data among ten times as many clients, half of them a round: as much work
+    many = {**settings, "data": {**settings["data"], "clients": 40}}
+    assert measure.estimate(many, [slow])[0] == pytest.approx(4.0 / 2 * 2 * 40)
     other = {**settings, "local": {**settings["local"], "epochs": 7}}
     assert measure.estimate(other, [slow, fast]) is None
+    # four others used the device too: of a GPU a fifth of the time was this run's, of a CPU all of it
+    shared = {**slow, "device": "NVIDIA", "beside": 4}
+    assert measure.estimate(settings, [shared]) == (pytest.approx(4.0 / 2 * 2 * 40 / 5), "NVIDIA")
+    assert measure.estimate(settings, [{**shared, "device": "x86_64 CPU"}])[0] == pytest.approx(4.0 / 2 * 2 * 40)
+
+
+def test_the_commit_is_found_in_a_clone_a_worktree_and_among_packed_branches(tmp_path):
+    git, worktree = tmp_path / "clone/.git", tmp_path / "worktree"
+    (git / "refs/heads").mkdir(parents=True)
+    (git / "worktrees/w").mkdir(parents=True)
+    worktree.mkdir()
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "refs/heads/main").write_text("aaa\n")
+    assert results.commit(git.parent) == "aaa"
+    (git / "worktrees/w/HEAD").write_text("ref: refs/heads/other\n")
+    (git / "worktrees/w/commondir").write_text("../..\n")
+    (worktree / ".git").write_text(f"gitdir: {git}/worktrees/w\n")
+    assert results.commit(worktree) is None
+    (git / "packed-refs").write_text("# pack-refs\nbbb refs/heads/other\nccc refs/heads/another\n")
+    assert results.commit(worktree) == "bbb"
+    (git / "worktrees/w/HEAD").write_text("ddd\n")
+    assert results.commit(worktree) == "ddd" and results.commit(tmp_path) is None
 
 
 # ---------------------------------------------------------------- local models

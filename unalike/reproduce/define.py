@@ -7,6 +7,7 @@
                                many methods, the best by validation, have so many seeds more
     [numbers.table3."a-b"]     what the paper prints in row a-b: a value a measure for each method, and their origin
     [like]                     data sets of which nothing was run: the one whose times count for it, a sample each
+    [lacking]                  why a data set, or a row of the paper, was not run, if not for time
     [printed]                  the same from the paper's own file of numbers (unalike/reproduce/numbers.py)
     [quick]                    a table of minutes, with claims that can fail; several as [[quick]], each with an id
 

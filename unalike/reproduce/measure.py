@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import fnmatch
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -351,30 +352,35 @@ def in_words(found: Sequence[Claim]) -> list[str]:
 
 
 def rate(result: Result) -> float:
-    """Return the seconds per round and participating client, including evaluation."""
-    spent = result["seconds"] + result["seconds_evaluation"]
-    return spent / max(1, result["rounds"]) / max(1, result["participants"])
+    """Return the seconds of a round in which all clients take part, including evaluation: the median, since the first
+    rounds of a short run mostly compile. Of a GPU that other queues used meanwhile, the run's share."""
+    spent = result["seconds_median"] + result["seconds_evaluation"] / max(1, result["rounds"])
+    sharing = 1 + (result.get("beside") or 0) if "CPU" not in result["device"] else 1
+    return spent / sharing * result["population"] / max(1, result["participants"])
 
 
 def estimate(tables: dict[str, Any], done: Iterable[Result]) -> tuple[float, str] | None:
     """Return the seconds that a run may take and the device for which this holds: from runs with the same data set,
-    model, epochs and method or, failing that, any method, scaled by rounds and participants. Of several devices the
-    fastest; None if nothing like it was run. Runs that had the device to themselves are preferred."""
+    model and epochs, if possible also the same share of clients and the same method; scaled by rounds and by that
+    share, however many clients have the data. Of several devices the fastest; None if nothing like it was run. Runs
+    that had the device to themselves are preferred."""
     usable = [result for result in done if "device" in result]  # neither a choice nor a diverged run
+    share = tables["run"].get("clients_per_round", 1.0)
 
-    def alike(result: Result, names: Sequence[str]) -> bool:
+    def alike(result: Result, names: Sequence[str], shared: bool) -> bool:
         there = result["settings"]
         same = all(there.get(t, {}).get("name") == tables[t].get("name") for t in names)
+        same = same and (not shared or there["run"].get("clients_per_round", 1.0) == share)
         return same and there.get("local", {}).get("epochs") == tables["local"].get("epochs")
 
-    for names in (("data", "model", "method"), ("data", "model")):
+    for shared, names in itertools.product((True, False), (("data", "model", "method"), ("data", "model"))):
         rates: dict[str, list[float]] = {}
-        like = [result for result in usable if alike(result, names)]
+        like = [result for result in usable if alike(result, names, shared)]
         for result in [r for r in like if not r.get("beside")] or like:
             rates.setdefault(result["device"], []).append(rate(result))
         if rates:
             best, device = min((stats.mean(values), device) for device, values in rates.items())
-            clients = config.population(tables["data"]) or 1
-            cohort = sampling(config.make_sampling(tables["run"].get("clients_per_round", 1.0))).size(clients)
-            return best * cohort * tables["run"]["rounds"], device
+            clients = config.population(tables["data"]) or like[0]["population"]
+            cohort = sampling(config.make_sampling(share)).size(clients)
+            return best * cohort / clients * tables["run"]["rounds"], device
     return None

@@ -2,7 +2,7 @@
 
 A paper's TOML file says under [printed] where they stand among our rows:
 
-    measures   which of our measures a metric is
+    measures   which of our measures a metric is; under "metric row" that of one of the paper's rows
     rows       text of a row's name and ours in its place, in order; several are readings of one row. "/" becomes "-"
     methods    ours for a method, where the names differ or there are several readings
     tables     the paper's table for one of ours with another name
@@ -72,13 +72,17 @@ class Numbers:
         sources = {self.places.get("tables", {}).get(table, table), self.places.get("also", {}).get(table)}
         out: dict[str, dict[str, list[Printed | None]]] = {}
         for one in self.all:
-            wanted = _several(self.places["measures"].get(one.metric, ())) if one.table in sources else []
+            wanted = self._measures(one) if one.table in sources else []
             for k, measure in enumerate(measures):
                 for row in self.rows(one.row) if measure in wanted else ():
                     for method in _several(self.places.get("methods", {}).get(one.method, one.method)):
                         own = out.setdefault(row, {}).setdefault(method, [None] * len(measures))
                         own[k] = own[k] or self._scaled(one)
         return out
+
+    def _measures(self, one: Printed) -> list[str]:
+        places = self.places["measures"]
+        return _several(places.get(f"{one.metric} {one.row}") or places.get(one.metric, ()))
 
     def rows(self, row: str) -> list[str]:
         """Return our names of a paper's row."""

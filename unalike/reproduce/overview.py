@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses as dc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from unalike.reproduce import judge, pages, pictures, tally
-from unalike.reproduce.define import Paper, Row
+from unalike.reproduce.define import Paper
 from unalike.reproduce.measure import Claim
 from unalike.reproduce.pages import Found
 from unalike.reproduce.results import Results
@@ -70,15 +71,27 @@ def _titled(title: str, text: str) -> str:
 
 
 def _shares(entries: Sequence[Entry]) -> str:
-    """Return the first table: how many of all printed numbers reproduce, by paper."""
-    rows = [["paper", "printed", *WORDS.values(), "reproduce, of those that can be judged"]]
+    """Return what comes first: how many of all printed numbers reproduce, in a sentence and by paper; and how many of
+    those of the papers' own methods."""
+    rows = [["paper", "printed", "reproduce, of those that can be judged", "of its own methods", *WORDS.values()]]
     for entry in entries:
         counts = tally.counts(entry.judged)
-        judged = sum(counts[word] for word in DECIDED)
-        share = f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else pages.NOTHING
+        own = tally.counts(one for one in entry.judged if one.printed.method in entry.paper.own)
         name = f"[{entry.paper.name}]({entry.paper.id}.md)"
-        rows.append([name, str(len(entry.judged)), *(str(counts[word]) for word in WORDS), share])
-    return pages.markdown(rows)
+        rows.append([name, str(len(entry.judged)), _share(counts), _share(own), *(str(counts[w]) for w in WORDS)])
+    every = [one for entry in entries for one in entry.judged]
+    counts = tally.counts(every)
+    verbs = (judge.REPRODUCES, "reproduce"), (judge.CLOSE, "are close"), (judge.DIFFERS, "differ")
+    numbers = ", ".join(f"{counts[word]} {verb}" for word, verb in verbs)
+    papers = f"The {len(entries)} papers print" if len(entries) > 1 else "The paper prints"
+    text = f"{papers} {len(every)} numbers. {sum(counts[word] for word in DECIDED)} of them can be judged: {numbers}."
+    return f"{text}\n\n{pages.markdown(rows)}"
+
+
+def _share(counts: Counter[str]) -> str:
+    """Return the share that reproduces, of the numbers that can be judged."""
+    judged = sum(counts[word] for word in DECIDED)
+    return f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else pages.NOTHING
 
 
 def _answer(entry: Entry) -> str:
@@ -108,7 +121,8 @@ def _differing(entries: Sequence[Entry]) -> list[str]:
             cells = [one.cell for one in own if one.cell]
             lines = [f"- {one.row.label}, {entry.paper.methods[one.method]['label']}, {one.measure.words}: printed "
                      f"{pages.printed(one)}, ours {pages.ours(one)}" for one in cells]  # fmt: skip
-            out.append("\n".join([f"{entry.paper.name}:", "", *lines]))
+            # a number that two tables print stands here once
+            out.append("\n".join([f"{entry.paper.name}:", "", *dict.fromkeys(lines)]))
             out.append(entry.note("Why it differs"))
     return ["## Where a paper's own method differs", *out] if out else []
 
@@ -124,46 +138,81 @@ def _searched(entries: Sequence[Entry]) -> list[str]:
 
 
 def _waiting(entries: Sequence[Entry]) -> list[str]:
-    """List what was not run, with its estimated time, as far as similar runs were measured."""
-    rows = [["paper", "row", "printed numbers", "runs", "would take"]]
+    """List what was not run, with its estimated time, as far as similar runs were measured, and why."""
+    rows = [["paper", "data", "no number yet", "runs", "would take", "fewer seeds than declared", "runs", "would take",
+             "why"]]  # fmt: skip
     for entry in entries:
-        for label, (numbers, runs, times, unknown) in _missing(entry).items():
-            parts = [f"{span(seconds)} on {device}" for device, seconds in times.items()]
-            parts += [f"{unknown} like nothing measured" if unknown else ""]
-            rows.append([entry.paper.name, label, str(numbers), str(runs), "; ".join(filter(None, parts))])
+        for label, (nothing, fewer, why) in _missing(entry).items():
+            rows.append([entry.paper.name, label, *nothing.words, *fewer.words, why])
     head = (
-        "Rows with printed numbers of which runs are missing (methods, or seeds), by data set. Times are those of runs "
-        "like them, scaled by rounds and participants; some were measured while others shared the device."
+        "Printed numbers of which runs are missing, by data set: those without any run, and those with fewer seeds "
+        "than their table declares. Times are rounds (medians, so without compiling) of runs like them, scaled by "
+        "rounds and by the share of clients that take part; of a GPU that several runs shared, their share."
     )
-    return ["## What was not run", head, pages.markdown(rows)] if rows[1:] else []
+    return ["## What was not run", head, pages.markdown(rows), _undefined(entries)] if rows[1:] else []
 
 
-def _missing(entry: Entry) -> dict[str, tuple[int, int, dict[str, float], int]]:
-    """Return, by the first part of a row: printed numbers that were not run, runs, seconds by device, runs without an
-    estimate. A run that several tables need counts once."""
-    numbers: Counter[str] = Counter()
-    for one in entry.judged:
-        if one.verdict == judge.NOT_RUN and one.cell:
-            numbers[_begin(one.cell.row)] += 1
-    out: dict[str, tuple[int, int, dict[str, float], int]] = {}
+def _undefined(entries: Sequence[Entry]) -> str:
+    """List the printed numbers that no row of ours stands for, and why."""
+    out = []
+    for entry in entries:
+        places = Counter(f"{o.printed.table} {o.printed.row}" for o in entry.judged if o.verdict == judge.NO_ROW)
+        for place, numbers in places.items():
+            why = entry.paper.tree.get("lacking", {}).get(place.split()[1].partition("/")[0], "")
+            out.append(f"- {entry.paper.name}, {place}: {numbers}{f' ({why})' if why else ''}")
+    return "\n".join(["No row here stands for these printed numbers:", "", *out]) if out else ""
+
+
+@dc.dataclass
+class Lacking:
+    """Printed numbers that lack runs, the runs, and their seconds by device as far as they can be estimated."""
+
+    numbers: int = 0
+    runs: int = 0
+    seconds: dict[str, float] = dc.field(default_factory=dict)
+    unknown: int = 0
+
+    def add(self, numbers: int, runs: int, one: tuple[float, str] | None) -> None:
+        self.numbers += numbers
+        self.runs += runs
+        if one:
+            self.seconds[one[1]] = self.seconds.get(one[1], 0.0) + runs * one[0]
+        else:
+            self.unknown += runs
+
+    @property
+    def words(self) -> list[str]:
+        times = [f"{span(seconds)} on {device}" for device, seconds in self.seconds.items()]
+        times += [f"{self.unknown} like nothing measured" if self.unknown else ""]
+        counts = [str(self.numbers), str(self.runs)] if self.runs else [pages.NOTHING] * 2
+        return [*counts, "; ".join(filter(None, times)) or pages.NOTHING]
+
+
+def _missing(entry: Entry) -> dict[str, tuple[Lacking, Lacking, str]]:
+    """Return, by the first part of a row: what has no run at all, what has fewer than declared, and why. A run that
+    several tables need counts once, and of several readings of a number one run is enough."""
+    nothing, some = _places(entry, judge.NOT_RUN), _places(entry)
+    out: dict[str, tuple[Lacking, Lacking, str]] = {}
     seen: set[str] = set()
     for found in entry.found:
-        for row, method, lacking, estimate in (
-            found.lacking_runs() if entry.paper.numbers.source(found.table.id) else ()
-        ):
+        if not entry.paper.numbers.source(found.table.id):
+            continue
+        for row, method, runs, one in found.lacking_runs():
             place = f"{row.id} {method}"
-            if place in seen or row.paper(method, 0) is None:
+            if place in seen or place not in some:
                 continue
             seen.add(place)
-            cells, runs, times, unknown = out.get(_begin(row), (numbers[_begin(row)], 0, {}, 0))
-            if estimate:
-                times[estimate[1]] = times.get(estimate[1], 0.0) + lacking * estimate[0]
-            out[_begin(row)] = cells, runs + lacking, times, unknown + (0 if estimate else lacking)
+            name = str(entry.paper.settings(row, method)["data"].get("name"))
+            why = entry.paper.tree.get("lacking", {}).get(name, "time")
+            first, further, _ = out.setdefault(str(row.parts[0]["label"]), (Lacking(), Lacking(), why))
+            (first if place in nothing else further).add(some[place], runs, one)
     return out
 
 
-def _begin(row: Row) -> str:
-    return str(row.parts[0]["label"])
+def _places(entry: Entry, verdict: str = "") -> Counter[str]:
+    """Count the printed numbers by the row and method of ours that each stands at."""
+    cells = [one.cell for one in entry.judged if one.cell and verdict in ("", one.verdict)]
+    return Counter(f"{cell.row.id} {cell.method}" for cell in cells)
 
 
 def _by_table(entries: Sequence[Entry]) -> list[str]:

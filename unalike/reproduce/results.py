@@ -175,11 +175,21 @@ def _device(run: Run) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def commit() -> str | None:
-    """Return the commit of the source tree that this runs from, if it can be found."""
-    git = Path(unalike.__file__).resolve().parents[1] / ".git"
+def commit(root: Path | None = None) -> str | None:
+    """Return the commit of the source tree that this runs from, if it can be found; also of a further worktree, whose
+    .git is a file that names its folder, and of branches that `git pack-refs` has put into one file."""
+    git = (root or Path(unalike.__file__).resolve().parents[1]) / ".git"
     try:
+        if git.is_file():
+            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
         head = (git / "HEAD").read_text().strip()
-        return (git / head.removeprefix("ref: ")).read_text().strip() if head.startswith("ref: ") else head
+        if not head.startswith("ref: "):
+            return head
+        common = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+        branch = head.removeprefix("ref: ")
+        if (common / branch).is_file():
+            return (common / branch).read_text().strip()
+        packed = (common / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
     except OSError:
         return None
