@@ -1,8 +1,8 @@
-"""Steps of one client that are captured once and replayed. Without a GPU a graph is the same work, done again on the
-same buffers."""
+"""Steps of one client that are captured once and replayed; without a GPU, from a tape."""
 
 import pytest
 import torch
+from tape import record
 from torch import nn
 
 import unalike as ua
@@ -11,11 +11,11 @@ from unalike.client import captured_steps
 from unalike.engines.sequential import Sequential
 
 
-class Again:
-    """A graph that does its work anew; what it was captured from must be warmed up once before."""
+class Graph:
+    """A tape, as a CUDA graph is used."""
 
-    def __init__(self, work):
-        self.replay = work
+    def __init__(self, again):
+        self.replay = again
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def capturing(monkeypatch):
     made = []
 
     def graphed(work, device):
-        work()  # the warm-up changes what `_unchanged` has to put back
+        again, out = record(work, device)
         made.append(work)
-        return Again(work), None
+        return Graph(again), out
 
     class Capturing(Sequential):
         def __init__(self, job):

@@ -45,3 +45,17 @@ def test_aligned_vectors_have_the_same_parts():
     wide = LAYOUT.aligned(4)
     vector = LAYOUT.repack(torch.arange(9.0), wide)
     assert wide.part(vector, "norm").tolist() == [3.0] and int(wide.mask("last 2").sum()) == 5
+
+
+def test_tensors_that_begin_at_multiples():
+    """Gaps are no part of any tensor, and get no gradient."""
+    layout = Layout([("a", (3,)), ("b", (2, 2)), ("c", (1,))], align=4)
+    flat = torch.arange(2.0 * layout.size).reshape(2, -1).requires_grad_(True)
+    views = layout.views(flat)
+    assert {name: view.tolist()[1] for name, view in views.items()} == {
+        "a": [12, 13, 14],
+        "b": [[16, 17], [18, 19]],
+        "c": [20],
+    }
+    (g,) = torch.autograd.grad(sum((k * view).sum() for k, view in enumerate(views.values(), 1)), flat)
+    assert g[0].tolist() == [1, 1, 1, 0, 2, 2, 2, 2, 3, 0, 0, 0]

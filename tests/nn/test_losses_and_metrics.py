@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from reference import Each, batches, federation, mlp, seeded, simulate, train, vector
 from torch import nn
+from torch.func import vmap
 
 import unalike as ua
+from unalike.nn.task import cross_entropy
 
 SIZES = (7, 4, 11)
 STORED = ua.LocalTraining(epochs=2, batch_size=3, lr=0.1, shuffle=False)
@@ -181,3 +183,11 @@ def test_a_model_with_one_output_a_sample():
         method=Each(),
     )
     assert run.task.outputs == 1
+
+
+def test_labels_that_count_for_nothing_in_a_stack():
+    g = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(3, 4, 5, generator=g), torch.randint(0, 5, (3, 4), generator=g)
+    y[0, 1] = y[2, 3] = -100
+    want = torch.stack([F.cross_entropy(*one, reduction="none") for one in zip(logits, y, strict=True)])
+    assert torch.equal(vmap(cross_entropy)(logits, y), want) and want[0, 1] == want[2, 3] == 0
