@@ -493,10 +493,9 @@ class FunctionalModule(_Copy):
         want_features: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         self.set_training(train)
+        if self.bf16:  # the whole vector at once: one conversion, and one of its gradient
+            vector, x = vector.to(torch.bfloat16), x.to(torch.bfloat16) if x.is_floating_point() else x
         tensors = self.layout.views(vector)
-        if self.bf16:
-            tensors = {n: t.to(torch.bfloat16) for n, t in tensors.items()}
-            x = x.to(torch.bfloat16) if x.is_floating_point() else x
         buffer_views = self.task.buffer_layout.views(buffers) if self.task.buffer_layout.size else {}
         tensors.update(buffer_views)
         if train:

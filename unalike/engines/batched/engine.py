@@ -59,6 +59,7 @@ class Batched(Engine):
         self.job = job
         self.steps: dict[StepKind, list[Step]] = {}
         self.exchanges, self.pace = Exchanges(), Pace()
+        self._pool: Any = None
 
     @property
     def steps_made(self) -> list[Step]:
@@ -85,6 +86,12 @@ class Batched(Engine):
         busy = any(other.beside for other in self.steps_made)  # one at a time: they would wait for each other
         if step.early and not busy and self.pace.left > WORTH and not capturing(self.job.task.device):
             step.beside = Compilation(step, moving, course)
+
+    def _graph_memory(self) -> Any:
+        """Return the handle of the memory that the graphs of this engine's steps share."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
 
     def _change_over(self) -> None:
         """Replace provisional steps by their compiled versions."""
@@ -214,7 +221,7 @@ class Batched(Engine):
                 return step
         pure = self.quick if kind.step is None else self.pure  # a step of its own may differentiate twice
         room = width if len(kept) < 2 else math.ceil(1.25 * width)
-        kept.append(Step(self.job.task, pure, kind, self.compile, room, self.early))
+        kept.append(Step(self.job.task, pure, kind, self.compile, room, self.early, self._graph_memory))
         return kept[-1]
 
 

@@ -48,7 +48,8 @@ class StaticBuffers:
         self._parts: dict[int, tuple[Any, ...]] = {}
         self._warmed: set[tuple[int, int]] = set()  # widths, and numbers of steps in a call, that are compiled
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if step.mode == "graph" else None
+        # one memory for the graphs of all steps: they run one after another, and leave their results in fixed buffers
+        self._pool = step.pool() if step.mode == "graph" else None
         if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
             for t in (data.x, data.y, *self.block, self.alive):
                 torch._dynamo.maybe_mark_dynamic(t, 0)

@@ -108,9 +108,17 @@ class Step:
     """
 
     def __init__(
-        self, task: Task, pure: FunctionalModule, kind: StepKind, compile: bool, width: int, early: bool = False
+        self,
+        task: Task,
+        pure: FunctionalModule,
+        kind: StepKind,
+        compile: bool,
+        width: int,
+        early: bool = False,
+        pool: Callable[[], Any] = torch.cuda.graph_pool_handle,
     ):
-        self.task, self.pure, self.kind, self.width = task, pure, kind, width
+        """pool: gives the memory that graphs share."""
+        self.task, self.pure, self.kind, self.width, self.pool = task, pure, kind, width, pool
         self.early = early
         self.compiling_seconds = 0.0  # that rounds have waited for the compiler
         self.beside: Compilation | None = None
@@ -396,7 +404,7 @@ class Step:
 
     def again(self, pure: FunctionalModule) -> Step:
         """Return the same step to be compiled, with this copy of the model."""
-        step = Step(self.task, pure, self.kind, True, self.width)
+        step = Step(self.task, pure, self.kind, True, self.width, pool=self.pool)
         step.asked = self.asked
         return step
 
