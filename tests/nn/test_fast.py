@@ -21,6 +21,18 @@ def picture_model(first="relu"):
     )  # fmt: skip
 
 
+def plain_model():
+    """Convolutions with no pooling behind them: every window, both strides, with and without padding and bias."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU(), nn.Conv2d(16, 24, 3, 2, padding=1, bias=False),
+        nn.Tanh(), nn.Conv2d(24, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 5, padding="same"), nn.Conv2d(16, 16, 1, 2),
+        nn.Sigmoid(), nn.Conv2d(16, 32, 3), nn.Flatten(), nn.Linear(32 * 2 * 2, 5),
+    )  # fmt: skip
+
+
+PLAIN = ["0", "3", "5", "7", "8", "10"]  # its convolutions
+
+
 def text_model(kind=nn.LSTM, **options):
     class Text(nn.Module):
         def __init__(self):
@@ -40,6 +52,12 @@ def text_model(kind=nn.LSTM, **options):
 MODELS = {
     "pictures": (picture_model, lambda: torch.randn(4, 6, 3, 13, 13, dtype=torch.float64), ["0", "3"]),
     "pooled first": (lambda: picture_model("pool"), lambda: torch.randn(4, 6, 3, 13, 13).double(), ["0", "3"]),
+    "alone": (plain_model, lambda: torch.randn(4, 6, 3, 13, 15, dtype=torch.float64)[..., :13], PLAIN),
+    "alone, not square": (
+        lambda: nn.Sequential(*plain_model()[:4], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5)),
+        lambda: torch.randn(4, 6, 3, 8, 11, dtype=torch.float64),
+        ["0", "3"],
+    ),
     "one layer": (text_model, lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "two layers": (lambda: text_model(num_layers=2), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "both ways": (lambda: text_model(bidirectional=True), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
@@ -62,7 +80,7 @@ def test_the_gradient_of_a_stack_is_that_of_the_plain_layers(name):
     model, x, y = build().double(), data(), torch.randint(0, 5, (4, 6))
     stack = {n: p.detach() + 0.1 * torch.randn(4, *p.shape, dtype=p.dtype) for n, p in model.named_parameters()}
     plain, quick = prepare(model, True), prepare(model, True)
-    assert fast.quicken(quick, convolutions=True) == changed
+    assert fast.quicken(quick, convolutions=True, plain=True) == changed
 
     def gradients(module):
         return vmap(grad(lambda p, x, y: nn.functional.cross_entropy(functional_call(module, p, (x,)), y)))(stack, x, y)
@@ -94,6 +112,48 @@ def test_what_does_not_fit_stays_as_it_is(layers):
     assert [type(m) for m in module] == [type(m) for m in layers]
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(16, 16, 3, groups=16),
+        nn.Conv2d(16, 16, 3, dilation=2),
+        nn.Conv2d(16, 16, 3, stride=3),
+        nn.Conv2d(16, 16, 3, stride=(1, 2)),
+        nn.Conv2d(16, 16, (3, 5)),
+        nn.Conv2d(16, 16, 2),
+        nn.Conv2d(16, 16, 7),
+        nn.Conv2d(16, 16, 3, padding=2),
+        nn.Conv2d(16, 16, 3, padding=(1, 0)),
+        nn.Conv2d(16, 16, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(16, 20, 3),
+        nn.Conv2d(16, 8, 3),
+        nn.Conv2d(3, 16, 1),
+        nn.ConvTranspose2d(16, 16, 3),
+    ],
+    ids=lambda m: str(m)[: str(m).index("(")] + str(m)[-30:],
+)
+def test_a_convolution_that_the_kernel_cannot_do_stays_as_it_is(layer):
+    kind = type(layer)
+    assert fast.quicken(nn.Sequential(layer), convolutions=True, plain=True) == [] and type(layer) is kind
+
+
+def test_convolutions_alone_are_replaced_where_that_is_switched_on(monkeypatch):
+    assert fast.quicken(plain_model(), convolutions=True) == []
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    for plain, tf32 in ((False, True), (True, False)):
+        monkeypatch.setattr(fast, "PLAIN", plain)
+        monkeypatch.setattr(fast, "TF32", tf32)
+        assert fast.plain_too("bf16", gpu) == fast.plain_too("highest", cpu) == plain
+        assert fast.plain_too("tf32", gpu) == tf32
+        assert not fast.plain_too("highest", gpu)
+
+
+def test_the_result_lies_with_its_channels_last():
+    model = plain_model()[:4]
+    fast.quicken(model, convolutions=False, plain=True)
+    assert model(torch.randn(2, 3, 8, 6)).is_contiguous(memory_format=torch.channels_last)
+
+
 def test_without_convolutions_only_the_lstm_changes():
     assert fast.quicken(prepare(picture_model(), True), convolutions=False) == []
     assert fast.quicken(prepare(text_model(), True), convolutions=False) == ["lstm"]
@@ -103,7 +163,7 @@ def federation(kind):
     rng = np.random.default_rng(0)
     parts = []
     for n in (9, 4, 12):
-        x = rng.normal(size=(n, 3, 13, 13)) if kind == "pictures" else rng.integers(0, 11, (n, 7))
+        x = rng.normal(size=(n, 3, 13, 13)) if kind in ("pictures", "alone") else rng.integers(0, 11, (n, 7))
         parts.append((x, rng.integers(0, 5, n)))
     return ua.Federation.from_arrays(parts, classes=5)
 
@@ -121,10 +181,11 @@ def vector(run):
 
 
 @pytest.mark.parametrize("method", [ua.Scaffold(), ua.RFedAvgPlus(lam=0.1)], ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("kind", ["pictures", "two layers", "GRU", "RNN"])
-def test_runs_agree_with_one_client_after_another(kind, method):
+@pytest.mark.parametrize("kind", ["pictures", "alone", "two layers", "GRU", "RNN"])
+def test_runs_agree_with_one_client_after_another(kind, method, monkeypatch):
+    monkeypatch.setattr(fast, "PLAIN", True)
     one, stack = run(kind, method, engine="sequential"), run(kind, method, engine="batched", fast=True)
-    assert stack.engine.quick.fast and not stack.engine.pure.fast
+    assert stack.engine.quick.fast == MODELS[kind][2] and not stack.engine.pure.fast
     assert torch.allclose(vector(one), vector(stack), rtol=0, atol=1e-11)
 
 
@@ -138,11 +199,13 @@ class Sharpness(ua.FedAvg):
         return me.train(at=m.w, loss=loss).then(self.done)
 
 
-def test_a_gradient_of_a_gradient_is_refused_and_never_wrong():
-    plain = vector(run("pictures", Sharpness(), engine="batched", fast=False))
-    assert not torch.allclose(plain, vector(run("pictures", ua.FedAvg(), engine="batched")), atol=1e-3)
+@pytest.mark.parametrize("kind", ["pictures", "alone"])
+def test_a_gradient_of_a_gradient_is_refused_and_never_wrong(kind, monkeypatch):
+    monkeypatch.setattr(fast, "PLAIN", True)
+    plain = vector(run(kind, Sharpness(), engine="batched", fast=False))
+    assert not torch.allclose(plain, vector(run(kind, ua.FedAvg(), engine="batched")), atol=1e-3)
     with pytest.raises(UnalikeError, match="use fast=False"):
-        run("pictures", Sharpness(), engine="batched", fast=True)
+        run(kind, Sharpness(), engine="batched", fast=True)
 
 
 def test_a_step_of_ones_own_keeps_the_plain_layers():
@@ -155,8 +218,9 @@ def test_a_step_of_ones_own_keeps_the_plain_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pictures", "two layers", "GRU", "RNN"])
-def test_compiled_without_a_break(kind):
+@pytest.mark.parametrize("kind", ["pictures", "alone", "two layers", "GRU", "RNN"])
+def test_compiled_without_a_break(kind, monkeypatch):
+    monkeypatch.setattr(fast, "PLAIN", True)
     stack = run(kind, ua.FedAvg(), engine="batched", fast=True, compile=True)
     programs = [p for some in stack.engine.steps.values() for p in some]
     assert [p.mode for p in programs] == ["compiled"] and not programs[0].notes

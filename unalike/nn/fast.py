@@ -23,6 +23,14 @@ from unalike.nn.recurrent import PureGRU, PureLSTM, PureRNN, Unrolled
 
 # among the four places of a pooling window: none wins, because the ReLU is off
 NOBODY = 4
+# whether convolutions alone (no ReLU and pooling behind them) are operations of their own: in bf16, and in tf32
+PLAIN = False
+TF32 = False
+# (window, stride) -> the fewest input channels, and the fewest and most filters, for which they are
+WORTH = {
+    (1, 1): (16, 16, 512), (1, 2): (16, 16, 512), (3, 1): (1, 16, 512), (3, 2): (16, 16, 512), (5, 1): (1, 16, 512),
+    (5, 2): (16, 16, 512),
+}  # fmt: skip
 
 
 def kernels() -> Any:
@@ -210,6 +218,123 @@ def _fits(conv: nn.Module, two: list[nn.Module]) -> bool:
     square = conv.kernel_size[0] == conv.kernel_size[1] and conv.stride == (1, 1) and conv.dilation == (1, 1)
     padded = isinstance(conv.padding, tuple) and conv.padding[0] == conv.padding[1] and conv.padding_mode == "zeros"
     return plain and square and padded and conv.groups == 1 and conv.out_channels in (16, 32, 64, 128)
+
+
+# ---------------------------------------------------------------- convolution alone
+
+
+@Operation
+def conv(x: Tensor, lines: Tensor, stride: int, padding: int) -> tuple[Tensor]:
+    """Convolve. x [C, B, H, W, I], lines [C, O, K, K, I] (the weights); returns [C, B, H', W', O]."""
+    if x.is_cuda:
+        return (kernels().conv(x, lines, stride, padding),)
+    c, o = lines.shape[:2]
+    full = F.conv2d(_channels(x), _own_filters(lines), None, stride, padding, groups=c)  # [B, C O, H', W']
+    return (full.unflatten(1, (c, o)).permute(1, 0, 3, 4, 2).contiguous(),)
+
+
+@conv.register_fake
+def _(x: Tensor, lines: Tensor, stride: int, padding: int) -> tuple[Tensor]:
+    (c, b, h, w, _), (_, o, k, _, _) = x.shape, lines.shape
+    return (x.new_empty(c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, o),)
+
+
+@Operation
+def conv_backward(
+    g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x (an empty tensor unless `inward`) and lines."""
+    if x.is_cuda:
+        return kernels().conv_backward(g, x, lines, stride, padding, inward)
+    (c, b, h, w, i), (_, o, k, _, _) = x.shape, lines.shape
+    dx, dw, _ = torch.ops.aten.convolution_backward(
+        _channels(g), _channels(x), _own_filters(lines), None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], c,
+        [inward, True, False],
+    )  # fmt: skip
+    dx = dx.reshape(b, c, i, h, w).permute(1, 0, 3, 4, 2).contiguous() if inward else x.new_empty(c, 0)
+    return dx, dw.reshape(c, o, i, k, k).permute(0, 1, 3, 4, 2).contiguous()
+
+
+@conv_backward.register_fake
+def _(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape) if inward else x.new_empty(len(x), 0), lines.new_empty(lines.shape)
+
+
+def _own_filters(lines: Tensor) -> Tensor:
+    """Reshape [C, O, K, K, I] into the weights of a convolution with one group per client: [C O, I, K, K]."""
+    return lines.permute(0, 1, 4, 2, 3).flatten(0, 1)
+
+
+class _ConvBackward(NoDoubleBackward):
+    @staticmethod
+    def forward(
+        g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
+    ) -> tuple[Tensor, Tensor]:
+        return conv_backward(g, x, lines, stride, padding, inward)
+
+
+class _Conv(Stackable):
+    @staticmethod
+    def forward(x: Tensor, lines: Tensor, stride: int, padding: int) -> tuple[Tensor]:
+        return conv(x, lines, stride, padding)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.places = inputs[2:]
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, g: Tensor):
+        x, lines = ctx.saved_tensors
+        inward = ctx.needs_input_grad[0]
+        dx, dw = _ConvBackward.apply(g, x, lines, *ctx.places, inward)
+        return dx if inward else None, dw, None, None
+
+
+@_whole
+def _apply_plain(x: Tensor, lines: Tensor, stride: int, padding: int) -> tuple[Tensor]:
+    return _Conv.apply(x, lines, stride, padding)
+
+
+class Conv(nn.Conv2d):
+    """A convolution of a stack. Its result has the shape that PyTorch gives it and lies with its channels last, which
+    the layers behind it keep: the next convolution turns nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wider = -x.shape[1] % 8  # the kernel reads eight channels at a time
+        x, lines = x.permute(0, 2, 3, 1), self.weight.permute(0, 2, 3, 1)
+        if wider:
+            x, lines = F.pad(x, (0, wider)), F.pad(lines, (0, wider))
+        # in order here and not by the operation, so that a compiler does it along with a cast
+        (y,) = _apply_plain(x.contiguous()[None], lines.contiguous()[None], self.stride[0], _padding(self))
+        # the bias is no part of the operation: it and its gradient belong to the loops of the layers behind
+        return (y[0] if self.bias is None else y[0] + self.bias).permute(0, 3, 1, 2)
+
+
+class MeanPool(nn.AdaptiveAvgPool2d):
+    """The mean over each picture. PyTorch's own sets the strides of its result where channels lie last, for which `vmap`
+    has no rule: it would go client by client."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((-2, -1), keepdim=True)
+
+
+def _padding(conv: nn.Conv2d) -> int:
+    """Return the zeros on each side; `_fits_alone` has seen that the sides are alike."""
+    words = {"valid": 0, "same": conv.kernel_size[0] // 2}
+    return words[conv.padding] if isinstance(conv.padding, str) else int(conv.padding[0])
+
+
+def _fits_alone(conv: nn.Module) -> bool:
+    """Return whether a layer is a convolution that the kernel computes, and is worth it."""
+    if type(conv) is not nn.Conv2d or conv.groups != 1 or conv.dilation != (1, 1) or conv.padding_mode != "zeros":
+        return False
+    window, stride = conv.kernel_size, conv.stride
+    if window[0] != window[1] or stride[0] != stride[1] or (window[0], stride[0]) not in WORTH:
+        return False
+    even = isinstance(conv.padding, str) or (conv.padding[0] == conv.padding[1] and conv.padding[0] <= window[0] // 2)
+    channels, fewest, most = WORTH[window[0], stride[0]]
+    return even and conv.in_channels >= channels and conv.out_channels % 8 == 0 and fewest <= conv.out_channels <= most
 
 
 # ---------------------------------------------------------------- LSTM
@@ -505,8 +630,15 @@ FAST: dict[type[Unrolled], type[Unrolled]] = {PureLSTM: FastLSTM, PureGRU: FastG
 # ---------------------------------------------------------------- a module's layers
 
 
-def quicken(module: nn.Module, convolutions: bool) -> list[str]:
-    """Replace the layers of a prepared module that have an operation here; return the names of those replaced."""
+def plain_too(precision: str, device: torch.device) -> bool:
+    """Return whether convolutions alone may be replaced; in strict float32 on a GPU never, because the kernels would
+    be slow."""
+    return PLAIN if precision == "bf16" or device.type == "cpu" else TF32 and precision == "tf32"
+
+
+def quicken(module: nn.Module, convolutions: bool, plain: bool = False) -> list[str]:
+    """Replace the layers of a prepared module that have an operation here; return the names of those replaced.
+    convolutions: with ReLU and pooling; plain: alone."""
     changed = []
     for name, layer in module.named_modules():
         if type(layer) in FAST:
@@ -521,4 +653,10 @@ def quicken(module: nn.Module, convolutions: bool) -> list[str]:
                     for used, _ in children[k + 1 : k + 3]:
                         setattr(layer, used, nn.Identity())
                     changed.append(f"{name}.{child}" if name else child)
+    for name, layer in module.named_modules() if plain else ():
+        if _fits_alone(layer):
+            layer.__class__ = Conv
+            changed.append(name)
+        elif type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
+            layer.__class__ = MeanPool
     return changed

@@ -86,8 +86,8 @@ def _pool(total, b, y, won, c, p, P, BP: tl.constexpr, OUT: tl.constexpr):
 
 # NEAR: copies of 8 bytes instead of 16. These go through the L1 cache, where the neighbour's window already is.
 @_tuned(
-    [({"BP": 32, "BK": 64, "NEAR": False}, 4, 4), ({"BP": 64, "BK": 64, "NEAR": False}, 8, 3),
-     ({"BP": 32, "BK": 64, "NEAR": True}, 4, 3), ({"BP": 64, "BK": 64, "NEAR": True}, 8, 3)],
+    [({"BP": 32, "BK": 64, "NEAR": False}, 4, 3), ({"BP": 32, "BK": 64, "NEAR": False}, 4, 4),
+     ({"BP": 32, "BK": 64, "NEAR": True}, 4, 3)],
     key=["P", "CH", "K", "OUT"],
 )  # fmt: skip
 @triton.jit
@@ -121,7 +121,7 @@ def _forward(
     _pool(total, b, y, won, c, p, P, BP, OUT)
 
 
-@_tuned([({"BP": 32}, 4, 2), ({"BP": 32}, 4, 3), ({"BP": 16}, 4, 4), ({"BP": 64}, 8, 2)], key=["P", "CH", "K", "OUT"])
+@_tuned([({"BP": 32}, 4, 1), ({"BP": 16}, 4, 2), ({"BP": 16}, 4, 3)], key=["P", "CH", "K", "OUT"])
 @triton.jit
 def _forward_small(
     x, w, b, y, won, P, size,
@@ -166,8 +166,8 @@ def _unpool(
 
 
 @_tuned(
-    [({"BM": 64, "BK": 128, "NEAR": False}, 4, 4), ({"BM": 64, "BK": 256, "NEAR": False}, 8, 3),
-     ({"BM": 64, "BK": 128, "NEAR": True}, 4, 3), ({"BM": 64, "BK": 256, "NEAR": True}, 8, 3)],
+    [({"BM": 64, "BK": 128, "NEAR": False}, 4, 3), ({"BM": 64, "BK": 128, "NEAR": False}, 4, 4),
+     ({"BM": 32, "BK": 256, "NEAR": False}, 8, 4)],
     key=["M", "CH", "K", "OUT"],
 )  # fmt: skip
 @triton.jit
@@ -200,7 +200,7 @@ def _weight_gradient(
     tl.store(dw + at, total.to(dw.dtype.element_ty), (k < WHOLE)[None, :])
 
 
-@_tuned([({"BP": 32}, 4, 2), ({"BP": 32}, 4, 3), ({"BP": 16}, 4, 3), ({"BP": 64}, 4, 2)], key=["P", "CH", "K", "OUT"])
+@_tuned([({"BP": 16}, 4, 3), ({"BP": 16}, 4, 2), ({"BP": 32}, 4, 2)], key=["P", "CH", "K", "OUT"])
 @triton.jit
 def _weight_gradient_small(
     x, g, won, dw, db, P, size, SHARES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr,
@@ -232,8 +232,7 @@ def _weight_gradient_small(
 
 
 @_tuned(
-    [({"BM": 128, "NEAR": False}, 4, 4), ({"BM": 256, "NEAR": False}, 8, 3),
-     ({"BM": 128, "NEAR": True}, 4, 3), ({"BM": 256, "NEAR": True}, 8, 3)],
+    [({"BM": 128, "NEAR": False}, 4, 3), ({"BM": 256, "NEAR": False}, 8, 3), ({"BM": 128, "NEAR": False}, 4, 4)],
     key=["B", "H", "K", "OUT", "CHP"],
 )  # fmt: skip
 @triton.jit
@@ -344,6 +343,222 @@ def input_gradient(d: Tensor, x: Tensor, lines: Tensor) -> Tensor:
     grid = lambda meta: (h * triton.cdiv(b * w, meta["BM"]), c)  # noqa: E731
     _input_gradient[grid](d, lines, dx, b, h, w, top, i, _power(i), k, o, min(64, o))
     return dx
+
+
+# ---------------------------------------------------------------- convolution alone, with padding and stride
+
+
+# A loop goes over the places of the window, not over its lines: places beyond the border are masked, so that nothing is
+# padded in memory. Sizes are numbers of the call and not constants, so that the layers of a deep model share kernels;
+# channels come as eighths, which tells the compiler that eight lie together.
+SIZES = ["M", "SH", "SW", "TH", "TW", "IN8", "OUT8", "PAD"]
+
+
+@_tuned([({"BM": 128}, 4, 3), ({"BM": 128}, 4, 4), ({"BM": 256}, 8, 3), ({"BM": 64}, 4, 4)], key=[*SIZES, "K", "BACK"])
+@triton.jit(do_not_specialize=SIZES)
+def _convolve(
+    x, w, y, M, SH, SW, TH, TW, IN8, OUT8, PAD, STRIDE: tl.constexpr, K: tl.constexpr, BACK: tl.constexpr,
+    LINES: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile, pixels × channels, of one client's target [M, TH, TW, OUT] from its source [M, SH, SW, IN]: the
+    convolution, or going BACK the gradient of its input. There, with a stride, a tile's pixels have the same rest, so
+    that the same places of the window met them. LINES: the weights are [OUT, K, K, IN], else [IN, K, K, OUT]."""
+    IN, OUT = IN8 * 8, OUT8 * 8
+    EVERY: tl.constexpr = STRIDE if BACK else 1  # target pixels of a tile are this far apart
+    c = tl.program_id(2).to(tl.int64)
+    high, wide = tl.cdiv(TH, EVERY), tl.cdiv(TW, EVERY)
+    tiles = tl.cdiv(M * high * wide, BM)
+    rest = tl.program_id(0) // tiles
+    top, left = rest // EVERY, rest % EVERY
+    m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
+    n = tl.minimum(m, M * high * wide - 1)
+    picture, row, column = n // (high * wide), n // wide % high, n % wide
+    # place (j, i) of the loop is place (j0 + STRIDE j, i0 + STRIDE i) of the window, going back
+    if BACK:
+        j0, i0 = (top + PAD) % STRIDE, (left + PAD) % STRIDE
+        down, across = (K - j0 + STRIDE - 1) // STRIDE, (K - i0 + STRIDE - 1) // STRIDE
+        first_row, first_column = row + (top + PAD) // STRIDE, column + (left + PAD) // STRIDE
+    else:
+        j0, i0, down, across = 0, 0, K, K
+        first_row, first_column = row * STRIDE - PAD, column * STRIDE - PAD
+    o, k = tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    x += c * M * SH * SW * IN
+    w += c * (K * K) * IN * OUT
+    start = ((picture * SH + first_row) * SW + first_column) * IN
+    # the operand with more rows is the right one: it is read once per 64 rows of the left one
+    FILTERS: tl.constexpr = BN >= 64
+    total = tl.zeros((BN, BM) if FILTERS else (BM, BN), tl.float32)
+    for step in range(0, down * across * tl.cdiv(IN, BK)):
+        piece, place = step // (down * across) * BK, step % (down * across)
+        j, i = place // across, place % across
+        if BACK:
+            tap, away, source_row, source_column = (j0 + STRIDE * j) * K + i0 + STRIDE * i, -j * SW - i, -j, -i
+        else:
+            tap, away, source_row, source_column = place, j * SW + i, j, i
+        source_row += first_row
+        source_column += first_column
+        inside = (source_row >= 0) & (source_row < SH) & (source_column >= 0) & (source_column < SW)
+        channel = piece + k
+        if LINES:
+            lines = w + (o * (K * K) + tap)[:, None] * IN + channel[None, :]
+        else:
+            lines = w + (channel * (K * K) + tap)[None, :] * OUT + o[:, None]
+        windows = x + (start + away * IN)[:, None] + channel[None, :]
+        if EVEN:
+            weights, pixels = tl.load(lines), tl.load(windows, inside[:, None], other=0.0)
+        else:
+            weights = tl.load(lines, (o < OUT)[:, None] & (channel < IN)[None, :], other=0.0)
+            pixels = tl.load(windows, inside[:, None] & (channel < IN)[None, :], other=0.0)
+        if FILTERS:
+            total = tl.dot(weights, tl.trans(pixels), total, input_precision=PRECISION)
+        else:
+            total = tl.dot(pixels, tl.trans(weights), total, input_precision=PRECISION)
+    row, column = row * EVERY + top, column * EVERY + left
+    at = ((c * M + picture) * TH + row) * TW + column
+    real = (m < M * high * wide) & (row < TH) & (column < TW)
+    if FILTERS:
+        tl.store(y + at[None, :] * OUT + o[:, None], total.to(y.dtype.element_ty), real[None, :] & (o < OUT)[:, None])
+    else:
+        tl.store(y + at[:, None] * OUT + o[None, :], total.to(y.dtype.element_ty), real[:, None] & (o < OUT)[None, :])
+
+
+@triton.jit
+def _divided(n, inverse):
+    """Return n // d for an inverse of 2⁴⁰ / d, rounded up: a division takes 20 instructions."""
+    return (n.to(tl.int64) * inverse >> 40).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "BY_TH", "BY_TW", "STRIDE", "SHARES"])
+def _places(
+    x, g, dw, M, SH, SW, TH, TW, IN8, OUT8, PAD, BY_TH, BY_TW, STRIDE, SHARES, K: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BI: tl.constexpr, TAPS: tl.constexpr, BM: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Compute the weights' gradient for some filters, places of the window and channels from one share of the pixels of
+    one client: x [M, SH, SW, IN], g [M, TH, TW, OUT], dw [OUT, K, K, IN]."""
+    IN, OUT = IN8 * 8, OUT8 * 8
+    GROUPS: tl.constexpr = (K * K + TAPS - 1) // TAPS
+    pieces = tl.cdiv(IN, BI)
+    tile, share, c = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    o, k = tile // (GROUPS * pieces) * BN + tl.arange(0, BN), tl.arange(0, TAPS * BI)
+    place, channel = tile % GROUPS * TAPS + k // BI, tile // GROUPS % pieces * BI + k % BI
+    down, across = place // K, place % K
+    away = (down * SW + across) * IN + channel
+    known = (place < K * K) & (channel < IN)
+    pixels = M * TH * TW
+    x += c * M * SH * SW * IN
+    g += c * pixels * OUT
+    FILTERS: tl.constexpr = BN >= 64
+    total = tl.zeros((BN, TAPS * BI) if FILTERS else (TAPS * BI, BN), tl.float32)
+    each = tl.cdiv(tl.cdiv(pixels, SHARES), BM) * BM
+    for first in range(share * each, tl.minimum(share * each + each, pixels), BM):
+        m = first + tl.arange(0, BM)
+        line = _divided(m, BY_TW)
+        picture = _divided(line, BY_TH)
+        row, column = (line - picture * TH) * STRIDE - PAD, (m - line * TW) * STRIDE - PAD
+        start = ((picture * SH + row) * SW + column) * IN
+        source_row, source_column = row[:, None] + down[None, :], column[:, None] + across[None, :]
+        inside = (source_row >= 0) & (source_row < SH) & (source_column >= 0) & (source_column < SW)
+        inside &= (m < pixels)[:, None] & known[None, :]
+        windows, gradients = x + start[:, None] + away[None, :], g + m[:, None] * OUT + o[None, :]
+        if LANES == "channels":
+            windows, gradients = tl.multiple_of(windows, [4, 4]), tl.multiple_of(gradients, [4, 4])
+        if LANES == "pixels":
+            windows, gradients = tl.max_contiguous(windows, [1, 1]), tl.max_contiguous(gradients, [1, 1])
+        windows = tl.load(windows, inside, other=0.0)
+        gradients = tl.load(gradients, (m < pixels)[:, None] & (o < OUT)[None, :], other=0.0)
+        if FILTERS:
+            total = tl.dot(tl.trans(gradients), windows, total, input_precision=PRECISION)
+        else:
+            total = tl.dot(tl.trans(windows), gradients, total, input_precision=PRECISION)
+    dw += (c * SHARES + share) * (K * K) * IN * OUT
+    if FILTERS:
+        at, real = (o * (K * K))[:, None] * IN + (place * IN + channel)[None, :], (o < OUT)[:, None] & known[None, :]
+    else:
+        at, real = (o * (K * K))[None, :] * IN + (place * IN + channel)[:, None], (o < OUT)[None, :] & known[:, None]
+    tl.store(dw + at, total.to(dw.dtype.element_ty), real)
+
+
+_window_gradient = _tuned(
+    [({"BM": 64, "LANES": ""}, 4, 3), ({"BM": 32, "LANES": ""}, 4, 4), ({"BM": 64, "LANES": ""}, 8, 3)],
+    key=[*SIZES, "K"],
+)(_places)
+# A product in tf32 wants its pixels together, so that numbers are copied one by one, and LANES says what the threads of a
+# warp go along: channels are whole lines of memory, pixels fall into different banks
+_window_gradient_tf32 = _tuned(
+    [({"BM": 32, "LANES": "pixels"}, 8, 4), ({"BM": 32, "LANES": "channels"}, 8, 4), ({"BM": 64, "LANES": ""}, 8, 3)],
+    key=[*SIZES, "K"],
+)(_places)
+
+TILE = 64  # channels, of a tile of the result
+
+
+def _precision() -> str:
+    """Return how float32 numbers are multiplied: as the run's own convolutions."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def _piece(x: Tensor) -> int:
+    """Return how many channels are summed over at a time: 128 bytes, or less where that does not divide them."""
+    size = 128 // x.element_size()
+    while size > 16 and x.shape[-1] % size:
+        size //= 2
+    return size
+
+
+def _convolved(x: Tensor, lines: Tensor, y: Tensor, stride: int, padding: int, back: bool, own: bool) -> Tensor:
+    """Write the convolution of x, or the gradient of its input, to y; own: the weights are y's lines."""
+    (c, m, sh, sw, i), (th, tw, o) = x.shape, y.shape[2:]
+    rests = stride if back else 1
+    bn, bk = min(TILE, _power(o)), _piece(x)
+
+    def grid(meta):
+        pixels = m * triton.cdiv(th, rests) * triton.cdiv(tw, rests)
+        return triton.cdiv(pixels, meta["BM"]) * rests * rests, triton.cdiv(o, bn), c
+
+    even = i % bk == 0 and o % bn == 0
+    _convolve[grid](
+        x, lines, y, m, sh, sw, th, tw, i // 8, o // 8, padding, stride, lines.shape[2], back, own, even, _precision(),
+        bn, bk,
+    )  # fmt: skip
+    return y
+
+
+def conv(x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    """Return the convolution [C, B, H', W', O] of x [C, B, H, W, I] with lines [C, O, K, K, I]."""
+    (c, b, h, w, _), (_, o, k, _, _) = x.shape, lines.shape
+    y = x.new_empty(c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, o)
+    return _convolved(x.contiguous(), lines.contiguous(), y, stride, padding, False, True)
+
+
+def conv_backward(
+    g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
+) -> tuple[Tensor, Tensor]:
+    g, x, lines = g.contiguous(), x.contiguous(), lines.contiguous()
+    dx = conv_input_gradient(g, x, lines, stride, padding) if inward else x.new_empty(len(x), 0)
+    return dx, conv_weight_gradient(g, x, lines, stride, padding)
+
+
+def conv_input_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    # products of float32 numbers want both operands with the channels that are summed over together in memory
+    turn = x.dtype == torch.float32
+    lines = lines.permute(0, 4, 2, 3, 1).contiguous() if turn else lines
+    return _convolved(g, lines, torch.empty_like(x), stride, padding, True, turn)
+
+
+def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    (c, m, th, tw, o), (sh, sw, i), k = g.shape, x.shape[2:], lines.shape[2]
+    bn, bi = min(TILE, _power(o)), min(TILE, triton.next_power_of_2(i))
+    taps = min(2 * TILE // bi, triton.next_power_of_2(k * k))
+    tiles = triton.cdiv(o, bn) * triton.cdiv(i, bi) * triton.cdiv(k * k, taps)
+    shares = max(1, min(PROGRAMS // (c * tiles), m * th * tw // 512))
+    dw = x.new_empty(c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
+    kernel = _window_gradient_tf32 if x.dtype == torch.float32 else _window_gradient
+    kernel[(tiles, shares, c)](
+        x, g, dw, m, sh, sw, th, tw, i // 8, o // 8, padding, -(-(2**40) // th), -(-(2**40) // tw), stride, shares, k,
+        _precision(), bn, bi, taps,
+    )  # fmt: skip
+    return dw[:, 0] if shares == 1 else dw.sum(1).to(lines.dtype)
 
 
 # ---------------------------------------------------------------- one step of an LSTM, all clients

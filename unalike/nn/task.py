@@ -477,10 +477,11 @@ class FunctionalModule(_Copy):
         self.layout = task.layout.aligned(align)
         self.fast: list[str] = []
         if fast:
-            from unalike.nn.fast import quicken
+            from unalike.nn.fast import plain_too, quicken
 
-            # measured: in float32, strict or not, cuDNN's grouped convolutions are faster than these kernels
-            self.fast = quicken(self.module, convolutions=self.bf16 or task.device.type == "cpu")
+            # measured: in float32, strict or not, cuDNN's grouped convolutions are faster than the kernel with pooling
+            pooled = self.bf16 or task.device.type == "cpu"
+            self.fast = quicken(self.module, pooled, plain_too(task.precision, task.device))
 
     def __call__(
         self,
