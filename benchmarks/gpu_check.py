@@ -158,6 +158,9 @@ def compared(method, kind, reference, engine, dtype, **options) -> bool:
 # pictures: clients, batch, height, width, channels, filters, window
 SHAPES = [(3, 7, 32, 32, 4, 64, 5), (2, 5, 14, 14, 64, 64, 5), (3, 4, 13, 11, 8, 32, 3), (2, 3, 9, 9, 20, 128, 3),
           (4, 2, 32, 32, 4, 16, 5), (2, 6, 18, 18, 32, 64, 5)]  # fmt: skip
+# the same, and stride and padding
+ALONE = [(3, 5, 11, 10, 24, 48, 5, 1, 2), (2, 4, 8, 8, 64, 128, 3, 2, 1), (1, 3, 9, 7, 16, 32, 1, 2, 0),
+         (2, 7, 16, 16, 128, 64, 3, 1, 1)]  # fmt: skip
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 8e-3}  # of one number of that kind, with a little room
 
 
@@ -175,6 +178,7 @@ def operations() -> int:
         print(f"{word:<6}{what:<52}{str(kind)[6:]:<10}{off:.1e}", flush=True)
 
     torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False  # strict float32
     for kind in ROUNDING:
         for c, b, h, w, i, o, k in SHAPES if kind == torch.bfloat16 else SHAPES[:1]:  # float32 is not used: a sample
             x, lines, bias = torch.randn(c, b, h, w, i), torch.randn(c, k, k, i, o) / (k * i**0.5), torch.randn(c, o)
@@ -187,6 +191,16 @@ def operations() -> int:
             g = torch.randn(y.shape).to(kind)
             got = fast.conv_pool_backward(g.cuda(), won, there[0], there[1], True)
             want = fast.conv_pool_backward(g.double(), won.cpu(), here[0], here[1], True)
+            compare(f"  its gradients {shape}", kind, got, want)
+        for c, b, h, w, i, o, k, stride, padding in ALONE:
+            x, lines = torch.randn(c, b, h, w, i), torch.randn(c, o, k, k, i) / (k * i**0.5)
+            here, there = [t.to(kind).double() for t in (x, lines)], [t.cuda().to(kind) for t in (x, lines)]
+            (y,), (want,) = fast.conv(*there, stride, padding), fast.conv(*here, stride, padding)
+            shape = f"{c}×{b}×{h}×{w}×{i}, {o} filters of {k}×{k}, stride {stride}"
+            compare(f"plain convolution {shape}", kind, [y], [want])
+            g = torch.randn(y.shape).to(kind)
+            got = fast.conv_backward(g.cuda(), *there, stride, padding, True)
+            want = fast.conv_backward(g.double(), *here, stride, padding, True)
             compare(f"  its gradients {shape}", kind, got, want)
         for c, steps, b, width in ((3, 9, 4, 100), (2, 5, 7, 33)):
             gates, weight = torch.randn(c, steps, b, 4 * width), torch.randn(c, 4 * width, width) / width**0.5

@@ -267,9 +267,7 @@ def _own_filters(lines: Tensor) -> Tensor:
 
 class _ConvBackward(NoDoubleBackward):
     @staticmethod
-    def forward(
-        g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool) -> tuple[Tensor, Tensor]:
         return conv_backward(g, x, lines, stride, padding, inward)
 
 
@@ -312,11 +310,26 @@ class Conv(nn.Conv2d):
 
 
 class MeanPool(nn.AdaptiveAvgPool2d):
-    """The mean over each picture. PyTorch's own sets the strides of its result where channels lie last, for which `vmap`
-    has no rule: it would go client by client."""
+    """The mean over each picture. PyTorch's own sets the strides of its result where channels lie last, which `vmap`
+    would do client by client."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((-2, -1), keepdim=True)
+
+
+class FreeGroupNorm(nn.GroupNorm):
+    """GroupNorm in any layout of memory: PyTorch's own puts its input in the usual order first, which in a stack is a
+    copy on a GPU and not possible on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float() if x.dtype == torch.bfloat16 else x
+        groups = wide.unflatten(1, (self.num_groups, -1))
+        var, mean = torch.var_mean(groups, tuple(range(2, groups.dim())), correction=0, keepdim=True)
+        y = ((groups - mean) * torch.rsqrt(var + self.eps)).flatten(1, 2)
+        if self.affine:
+            shape = [1, -1] + [1] * (x.dim() - 2)
+            y = y * self.weight.reshape(shape) + self.bias.reshape(shape)
+        return y.to(x.dtype)
 
 
 def _padding(conv: nn.Conv2d) -> int:
@@ -657,6 +670,10 @@ def quicken(module: nn.Module, convolutions: bool, plain: bool = False) -> list[
         if _fits_alone(layer):
             layer.__class__ = Conv
             changed.append(name)
-        elif type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
+    # the layers behind them must take what lies with its channels last
+    for layer in module.modules() if plain and any(isinstance(m, Conv) for m in module.modules()) else ():
+        if type(layer) is nn.GroupNorm:
+            layer.__class__ = FreeGroupNorm
+        if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
             layer.__class__ = MeanPool
     return changed

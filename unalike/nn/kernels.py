@@ -483,8 +483,8 @@ _window_gradient = _tuned(
     [({"BM": 64, "LANES": ""}, 4, 3), ({"BM": 32, "LANES": ""}, 4, 4), ({"BM": 64, "LANES": ""}, 8, 3)],
     key=[*SIZES, "K"],
 )(_places)
-# A product in tf32 wants its pixels together, so that numbers are copied one by one, and LANES says what the threads of a
-# warp go along: channels are whole lines of memory, pixels fall into different banks
+# A product in tf32 wants its pixels together, so that numbers are copied one by one, and LANES says what the threads of
+# a warp go along: channels are whole lines of memory, pixels fall into different banks
 _window_gradient_tf32 = _tuned(
     [({"BM": 32, "LANES": "pixels"}, 8, 4), ({"BM": 32, "LANES": "channels"}, 8, 4), ({"BM": 64, "LANES": ""}, 8, 3)],
     key=[*SIZES, "K"],
