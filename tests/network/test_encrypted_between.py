@@ -152,6 +152,15 @@ def test_a_client_without_the_run_s_key_refuses_the_plan(channel, key, words, ma
     assert words in str(told.value)
 
 
+def test_a_client_with_a_copy_of_another_s_state_folder_is_left_out(make):
+    """Both would vote under one identity."""
+    people, said = make(), []
+    people[3]._settled = people[1]._settled
+    done = served(run_of(evaluate_clients="none"), Direct(people), said)
+    assert any("site-3" in line and "the same client as client 1: each needs a state folder" in line for line in said)
+    assert done.history[0]["lost"] == 1
+
+
 def test_what_clients_insist_on(make):
     strict = lambda wanted: Policy.open(require=(wanted,), repeatable=True)  # noqa: E731
     settings = run_of(PAILLIER, evaluate_clients="none")

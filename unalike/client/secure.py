@@ -106,6 +106,7 @@ class HidingClient:
         self._centers: dict[str, bytes] | None = None  # in a preparation: what its sums are taken about
         self._about: dict[tuple[frozenset[int], str], bytes] = {}  # the same of sums that it has opened
         self._wrong: dict[tuple[int, int], int] = {}  # sums to be opened that were none, by exchange
+        self._states: dict[tuple[int, int], int | None] = {}  # the state that it replied from, by exchange
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
@@ -129,6 +130,15 @@ class HidingClient:
         """Return the codes of a reply in the form in which they travel. asked: a hash of what all clients are told
         alike (`bound`); parts: of the request, about the sum."""
         raise NotImplementedError
+
+    def reply_from(self, when: tuple[int, int], acknowledged: int | None) -> None:
+        """Refuse a second reply in one exchange from another state, that of another round: where all others' replies
+        are the same again, the difference of two sums would tell what this client keeps."""
+        if self._states.setdefault(when, acknowledged) != acknowledged:
+            raise UnalikeError(
+                f"The server asks for round {when[0] + 1} again, and counts on another state of this client than "
+                "before: refused. If you know why it has to, start this client again."
+            )
 
     def remember(self, earlier: HidingClient) -> None:
         """Take over the record of what an earlier object has answered and opened."""
