@@ -4,10 +4,11 @@ most; with the votes taken away it gets both, and the reply."""
 import pytest
 import torch
 
+from unalike.channel import SecureSum
 from unalike.channel.stages.encrypted import Paillier
 from unalike.channel.summing import Slot, tag_slots
 from unalike.client.encrypted import WHO, EncryptedClient, sum_label
-from unalike.client.secure import ATTEMPT, PRESENT, as_bytes
+from unalike.client.secure import ATTEMPT, PRESENT, SecureClient, as_bytes
 from unalike.client.settled import Settled
 from unalike.crypto import ring, votes
 from unalike.crypto.common_key import CommonKey
@@ -203,8 +204,8 @@ def with_votes_for_another_list(server):
 
 def two_clients_under_one_number(server):
     """The lists have the same numbers; in the second another client takes the place of one."""
-    label, replies = server.replies([*EVERYBODY, DECOY])
-    return server.sum(label, without(replies, DECOY), [0]), server.sum(label, without(replies, VICTIM), [1])
+    first = server.sum(*server.replies(attempt=1))
+    return first, server.sum(*server.replies([*OTHERS, DECOY], attempt=2))
 
 
 def two_replies_of_one_client(server):
@@ -291,6 +292,17 @@ def test_a_made_up_client_in_the_list_opens_nothing(guarded, server, monkeypatch
     refused_all(server, "is not the sum of the replies")
 
 
+def test_votes_for_one_reply_open_no_other_of_the_same_client(server):
+    """A server that asks one client twice under one label, and shows the list with its first reply for both."""
+    label, replies = server.replies()
+    cast = server.voted(label, replies)
+    assert torch.equal(server.opened(replies, cast, [0]), REPLIES.sum(0))
+    _, another = server.replies([VICTIM], empty=[VICTIM])
+    changed = {**replies, VICTIM: (replies[VICTIM][0], another[VICTIM][1])}
+    assert server.opened(changed, cast, OTHERS) is None
+    refused_all(server, "is not the sum of the replies")
+
+
 def test_one_client_under_several_numbers_is_one(server):
     """As everybody in turn, it would have its own reply opened, three times."""
     replies = {}
@@ -302,12 +314,35 @@ def test_one_client_under_several_numbers_is_one(server):
     refused_all(server, "a client is twice")
 
 
-def test_who_is_not_in_a_list_does_not_vote_for_it(server):
+def test_who_is_not_in_a_list_does_not_vote_for_it_or_open_it(server):
     label, replies = server.replies()
     few = without(replies, VICTIM)
     assert server.tell(VICTIM, "vote", (0, 0), came=listed(few), label=as_bytes(label)) is None
+    assert server.opened(few, server.voted(label, few), [VICTIM]) is None
     assert server.sum(label, without(replies, 0, 1, 2)) is None  # too few, whoever votes
     refused_all(server, "list of those who came cannot be")
+
+
+def test_a_sum_that_was_opened_under_masks_counts_too(server):
+    """Features may be prepared under masks, and then again under encryption, by the same process."""
+    earlier = SecureClient("run", 0, SecureSum())
+    earlier._when = (0, 0)
+    earlier._open_once(OTHERS)
+    server.clients[0].remember(earlier)
+    label, replies = server.replies()
+    assert server.sum(label, replies, [0]) is None
+    refused_all(server, "second sum of round 1 over other clients, whose difference")
+
+
+def test_votes_of_clients_that_know_other_means_do_not_count(server):
+    """In a preparation all sums about the means of one set of clients are about the same."""
+    for client in server.clients.values():
+        client.prepare({"center": torch.zeros(3)})
+    label, replies = server.replies()
+    for place in (1, 2):
+        server.clients[place].prepare({})
+    assert server.sum(label, replies, [0]) is None
+    refused_all(server, "3 of 5 clients have agreed to this sum, and 4 must")
 
 
 def test_clients_with_other_rules_do_not_add_up(server):

@@ -42,6 +42,14 @@ def test_one_set_of_clients_in_an_exchange_and_one_list_under_a_label(file):
         record.settle(("other", 4, 0), FIRST, replies(0, 1))
 
 
+def test_sums_of_an_exchange_are_about_the_same(file):
+    for record in again(file):
+        record.settle(ROUND, SECOND, replies(0, 1, 2), b"means")
+        with refused("whose difference"):
+            record.settle(ROUND, b"\2" * 32, replies(0, 1, 2), b"other means")
+        record.settle(ROUND, b"\3" * 32, replies(0, 1, 2))
+
+
 def test_the_same_vote_once_more_is_not_written_again(file):
     record, _ = again(file)
     size = file.stat().st_size

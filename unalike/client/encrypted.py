@@ -129,8 +129,9 @@ class EncryptedClient(HidingClient):
     def _settle(self, when: tuple[int, int], name: bytes, came: Sequence[Reply]) -> bytes:
         """Record that this client agrees to a sum; return what it votes for."""
         round, exchange = self._exchange(when)
-        self.settled.settle((self.run, round, exchange), name, came)
-        return votes.statement(self.run, round, exchange, name, [reply.to_bytes() for reply in came])
+        about = hashlib.sha256(repr(sorted(self._centers.items())).encode()).digest() if self._centers else b""
+        self.settled.settle((self.run, round, exchange), name, came, about)
+        return votes.statement(self.run, round, exchange, name + about, [reply.to_bytes() for reply in came])
 
     def _open(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Open the sum of those who came, if enough of them have voted for it."""

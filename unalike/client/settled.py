@@ -31,6 +31,7 @@ class Settled:
         self.file = file
         self._clients: dict[Exchange, str] = {}  # a hash of the identities in the sum
         self._lists: dict[tuple[Exchange, str], str] = {}  # by label too: a hash of the list of replies
+        self._abouts: dict[Exchange, str] = {}
         lines = [] if file is None else self._read(file)
         for line in lines[1:]:
             self._take(line)
@@ -38,14 +39,16 @@ class Settled:
         if not lines:
             self._append({"identity": self.identity.hex()})
 
-    def settle(self, exchange: Exchange, label: bytes, replies: Sequence[Reply]) -> None:
+    def settle(self, exchange: Exchange, label: bytes, replies: Sequence[Reply], about: bytes = b"") -> None:
         """Record that this client agrees to the sum of these replies. Refuse a sum over other clients than those of the
-        exchange's first, or one with the same label of other replies: their difference could tell one client's."""
+        exchange's first, or one with the same label of other replies: their difference could tell one client's. about:
+        if given, stands for something else that all sums of the exchange must have alike."""
         clients = hashlib.sha256(b"".join(sorted(reply.identity for reply in replies))).hexdigest()
         listed = hashlib.sha256(b"".join(reply.to_bytes() for reply in replies)).hexdigest()
         one = exchange, label.hex()
         others = self._clients.get(exchange, clients) != clients
-        if others or self._lists.get(one, listed) != listed:
+        moved = bool(about) and self._abouts.get(exchange, about.hex()) != about.hex()
+        if others or moved or self._lists.get(one, listed) != listed:
             way = "" if self.file is None else f" If you know why it has to, stop this client and remove {self.file}."
             raise UnalikeError(
                 f"This client has agreed to a sum of round {exchange[1] + 1}. The server asks for a second sum of it, "
@@ -53,7 +56,7 @@ class Settled:
             )
         if one not in self._lists:
             where = dict(zip(("run", "round", "exchange"), exchange, strict=True))
-            line = {**where, "label": one[1], "clients": clients, "list": listed}
+            line = {**where, "label": one[1], "clients": clients, "list": listed, "about": about.hex()}
             self._append(line)
             self._take(line)
 
@@ -61,6 +64,7 @@ class Settled:
         exchange = line["run"], line["round"], line["exchange"]
         self._clients[exchange] = line["clients"]
         self._lists[exchange, line["label"]] = line["list"]
+        self._abouts |= {exchange: line["about"]} if line["about"] else {}
 
     def _append(self, line: dict[str, Any]) -> None:
         if self.file is None:
