@@ -97,7 +97,8 @@ def test_who_can_open_what_is_said():
         assert said == [
             f"all 3 clients hold the secret key, the server {has}: the server sees ciphertexts; together with any one "
             "client it opens everybody's reply; a server that lies has only sums opened that more than half of their "
-            "clients agree to, each to one in an exchange, and so learns nothing of fewer than 3 clients together"
+            "clients agree to, each to one in an exchange: from one exchange it learns nothing of fewer than 3 clients "
+            "together"
         ]
     rows = [row.words for row in summed("paillier").who_sees() if row.who == "the server"]
     assert any("everything, if one client gives it the common key" in words for words in rows)

@@ -62,7 +62,8 @@ class Encrypted(Summed):
     def promise(self, clients: int) -> str:
         return (
             f"{self.who_opens(clients)}; a server that lies has only sums opened that more than half of their clients "
-            f"agree to, each to one in an exchange, and so learns nothing of fewer than {self.least} clients together"
+            f"agree to, each to one in an exchange: from one exchange it learns nothing of fewer than {self.least} "
+            "clients together"
         )
 
     @property
