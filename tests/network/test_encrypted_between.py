@@ -306,8 +306,7 @@ def test_a_server_that_was_killed_goes_on(stage, make, tmp_path):
     assert torch.equal(again.server.w, simulated(run_of("ckks:symmetric", "scaffold", 2)).server.w)
 
 
-@pytest.mark.parametrize("started_again", [False, True])
-@pytest.mark.parametrize("stage", ["vote", "open"])
+@pytest.mark.parametrize(("stage", "started_again"), [("vote", False), ("open", True)])
 def test_two_sums_of_a_round_that_differ_by_one_client_are_not_opened(stage, started_again, make, tmp_path):
     """Clients have agreed to the sum of all before the server was killed. It asks for the sum without client 3; in one
     stage one client alone has agreed to the first, and then the other two are too few."""
