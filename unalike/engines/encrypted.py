@@ -61,22 +61,28 @@ class EncryptedSums(HiddenSums):
         about = {PRESENT: torch.tensor(there), ATTEMPT: as_bytes(attempt)}
         requests = {client: with_parts(asked[client], about) for client in there}
         total, replies, rows = self._added(adder, found, requests, read)
-        came = sorted(rows)
-        self._check_came(len(came), len(there), least)
+        self._check_came(len(rows), len(there), least)
         self._opening = True
-        bound_to = bound(next(iter(requests.values())))
-        label = sum_label(self.run, when, attempt, bound_to, there, self.least, found)
-        header = {"kind": "sum", "run": self.run, "round": when[0], "exchange": when[1]}
+        told = bound(next(iter(requests.values())))
+        label = sum_label(self.run, when, attempt, told, there, self.least, found)
+        ciphers = {f"{MASKED}{bits}": as_bytes(adder.written(some)) for bits, some in total.items()}
+        opened = self._voted_and_opened(when, label, rows, ciphers, sizes_of(found, len(there)))
+        return Collected(sorted(rows), replies, parted(found, len(there), opened), found, len(there))
+
+    def _voted_and_opened(
+        self, when: When, label: bytes, rows: dict[int, bytes], ciphers: dict[str, Tensor], sizes: Mapping[int, int]
+    ) -> list[np.ndarray]:
+        """Let the clients in a sum vote for it, and return it as two of them open it. rows: each one's in the list of
+        replies, which is in the order of their bytes."""
         order = sorted(rows, key=lambda client: rows[client])
-        listed = {"came": as_bytes(b"".join(rows[client] for client in order)).view(-1, ROW)}
-        votes = self._votes(wire.encode({**header, "stage": "vote"}, {**listed, "label": as_bytes(label)}), came)
-        parts = {f"{MASKED}{bits}": as_bytes(adder.written(some)) for bits, some in total.items()}
-        parts |= {**listed, "votes": in_rows(order, votes, KEY)}
-        request = wire.encode({**header, "stage": "open"}, parts)
+        came = as_bytes(b"".join(rows[client] for client in order)).view(-1, ROW)
+        header = {"kind": "sum", "run": self.run, "round": when[0], "exchange": when[1]}
+        ballot = wire.encode({**header, "stage": "vote"}, {"came": came, "label": as_bytes(label)})
+        votes = self._votes(ballot, sorted(rows))
+        parts = {"came": came, "votes": in_rows(order, votes, KEY), **ciphers}
         # those who have just voted are there
-        openers = [*shuffled([*votes]), *shuffled([client for client in came if client not in votes])]
-        totals = parted(found, len(there), self._opened(request, openers, found, len(there)))
-        return Collected(came, replies, totals, found, len(there))
+        openers = [*shuffled([*votes]), *shuffled([client for client in order if client not in votes])]
+        return self._opened(wire.encode({**header, "stage": "open"}, parts), openers, sizes)
 
     def _forget(self) -> None:
         self.keys.clear()
@@ -143,10 +149,9 @@ class EncryptedSums(HiddenSums):
             self.clients.again(f"{few}.", needed - len(votes), silent)
         raise AssertionError("unreachable")
 
-    def _opened(self, request: bytes, order: list[int], slots: list[Slot], clients: int) -> list[np.ndarray]:
+    def _opened(self, request: bytes, order: list[int], sizes: Mapping[int, int]) -> list[np.ndarray]:
         """Return the sum as two clients have opened it alike; with others in place of those who do not answer or do not
         agree. order: in which clients are asked."""
-        sizes = sizes_of(slots, clients)
         answers: dict[int, tuple[bytes, ...]] = {}
         for some in (order[:OPENERS], order[OPENERS:]):
             for client, parts in self._answers({c: (request,) for c in some}, "open"):
