@@ -25,7 +25,7 @@ from unalike.network import one_machine
 
 CLIENTS, ROUNDS = 8, 6
 STAGES = {"_group": "keys", "_deal": "shares", "_mask": "work and masked answers", "_open": "opening"}
-ENCRYPTED = {"_group": "keys", "_added": "work and encrypted answers", "_opened": "opening"}
+ENCRYPTED = {"_group": "keys", "_added": "work and encrypted answers", "_votes": "votes", "_opened": "opening"}
 SLOW = '''
 import time
 from torch import nn

@@ -30,12 +30,13 @@ def test_simulation_and_loopback_have_the_same_bits(channel):
 
 def test_short_codes_are_packed():
     """39 numbers of 8 bits and 2 for padding are one ciphertext; beside it one for loss, trained, samples, count and
-    five tags; two clients open the sum."""
+    five tags; each has its row in the list, all vote, two clients open the sum."""
     channel = "clip:1.0,quantise:8:0.1,paillier:1024"
     done = summed(channel, ua.FedAvg(weights="uniform"))
     width = 2 * 1024 // 8
     opened = -(-39 * 10 // 8) + -(-(4 + 5) * 42 // 8)
-    assert done.history[0]["bytes_up"] == 3 * 2 * width + 2 * opened
+    row, vote = 8 + 32 + 16, 32
+    assert done.history[0]["bytes_up"] == 3 * (2 * width + row + vote) + 2 * opened
     plain = summed("clip:1.0,quantise:8:0.1", ua.FedAvg(weights="uniform"))
     torch.testing.assert_close(done.server.w, plain.server.w, rtol=0, atol=1e-6)
 
@@ -95,8 +96,9 @@ def test_who_can_open_what_is_said():
         said = [row.words for row in summed(channel).who_sees() if row.who == "together"]
         assert said == [
             f"all 3 clients hold the secret key, the server {has}: the server sees ciphertexts; together with any one "
-            "client it opens everybody's reply; a server that lies may learn a single reply by having two sums opened: "
-            "against that, take secure-sum"
+            "client it opens everybody's reply; a server that lies has only sums opened that more than half of their "
+            "clients agree to, each to one in an exchange: from one exchange it learns nothing of fewer than 3 clients "
+            "together"
         ]
     rows = [row.words for row in summed("paillier").who_sees() if row.who == "the server"]
     assert any("everything, if one client gives it the common key" in words for words in rows)

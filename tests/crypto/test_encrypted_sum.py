@@ -98,36 +98,37 @@ def test_ckks_notices_what_is_no_whole_code():
 
 SECRET, LABEL = bytes(range(32)), b"one sum"
 VECTORS = [[np.array([5, -7, 1 << 40]), np.array([k])] for k in range(3)]
+ROWS = [b"reply %d" % k for k in range(4)]
 
 
 def added(*clients):
     """Return the tags and the vectors of a sum of these clients."""
     sums = [sum(VECTORS[k][place] for k in clients) for place in range(2)]
-    found = [tags.tags(SECRET, LABEL, k, VECTORS[k]) for k in clients]
+    found = [tags.tags(SECRET, LABEL, ROWS[k], VECTORS[k]) for k in clients]
     return tags.reduced([sum(some) for some in zip(*found, strict=True)]), sums
 
 
 def test_tags_of_a_sum_are_those_that_are_expected():
     found, sums = added(0, 1, 2)
-    assert found == tags.of_sum(SECRET, LABEL, range(3), sums)
+    assert found == tags.of_sum(SECRET, LABEL, ROWS[:3], sums)
 
 
 def test_tags_show_every_other_sum():
     found, sums = added(0, 1, 2)
     others = {
-        "one client's in place of the sum": tags.of_sum(SECRET, LABEL, range(3), VECTORS[0]),
-        "fewer clients than are in it": tags.of_sum(SECRET, LABEL, range(2), sums),
-        "another client": tags.of_sum(SECRET, LABEL, [0, 1, 3], sums),
-        "another label": tags.of_sum(SECRET, b"another", range(3), sums),
-        "one number changed": tags.of_sum(SECRET, LABEL, range(3), [sums[0] + np.array([0, 1, 0]), sums[1]]),
-        "two numbers exchanged": tags.of_sum(SECRET, LABEL, range(3), [sums[0][[1, 0, 2]], sums[1]]),
+        "one client's in place of the sum": tags.of_sum(SECRET, LABEL, ROWS[:3], VECTORS[0]),
+        "fewer clients than are in it": tags.of_sum(SECRET, LABEL, ROWS[:2], sums),
+        "another client": tags.of_sum(SECRET, LABEL, [*ROWS[:2], ROWS[3]], sums),
+        "another label": tags.of_sum(SECRET, b"another", ROWS[:3], sums),
+        "one number changed": tags.of_sum(SECRET, LABEL, ROWS[:3], [sums[0] + np.array([0, 1, 0]), sums[1]]),
+        "two numbers exchanged": tags.of_sum(SECRET, LABEL, ROWS[:3], [sums[0][[1, 0, 2]], sums[1]]),
     }
     assert not [name for name, other in others.items() if any(a == b for a, b in zip(found, other, strict=True))]
 
 
 def test_three_times_one_reply_is_not_the_sum_of_three():
-    found = tags.tags(SECRET, LABEL, 0, VECTORS[0])
-    expected = tags.of_sum(SECRET, LABEL, range(3), [3 * part for part in VECTORS[0]])
+    found = tags.tags(SECRET, LABEL, ROWS[0], VECTORS[0])
+    expected = tags.of_sum(SECRET, LABEL, ROWS[:3], [3 * part for part in VECTORS[0]])
     assert tags.reduced([3 * one for one in found]) != expected
 
 
@@ -136,7 +137,7 @@ def test_a_multiple_of_a_prime_in_a_sum_is_noticed(factor):
     """A server that adds a reply so many times leaves the tag of that prime as it is: the others show it."""
     found, sums = added(0, 1, 2)
     more = [sums[0] + factor * np.array([0, 1, 0]), sums[1]]
-    other = tags.of_sum(SECRET, LABEL, range(3), more)
+    other = tags.of_sum(SECRET, LABEL, ROWS[:3], more)
     assert sum(a != b for a, b in zip(found, other, strict=True)) >= 3
 
 

@@ -110,15 +110,16 @@ def asked_for(inside, round, ids, about=None):
     """Return the total of one sum over these clients, as a server that keeps no rules asks for it."""
     names = ("present", "sum") if about is None else ("squares",)
     centers = {} if about is None else {"center": torch.full((3,), float(about), dtype=torch.float64)}
-    slots, recipe = slots_of(widths_of(names, inside.data.recipe, 1), 0), inside.data.recipe
+    slots, recipe = slots_of(widths_of(names, inside.data.recipe, 1), inside.stage.tags), inside.data.recipe
     header = {"kind": KIND, "stage": SUMS, "version": ua.__version__, "run": RUN, "round": round}
     shared = wire.encode({**header, "recipe": recipe.plain()}, centers)
-    sums = hidden_sums(SecureSum(), inside, RUN)
+    sums = hidden_sums(inside.stage, inside, RUN)
     requests = {client: (shared, wire.encode({}, {})) for client in ids}
     found = sums.collect((round, 0), ids, lambda n: slots, requests, _read, len(ids), 1)
     return unlimbed(found.totals[names[-1]])
 
 
+@pytest.mark.parametrize("stage", [SecureSum(), Paillier(1024)], ids=str)
 @pytest.mark.parametrize(
     ("second", "words"),
     [
@@ -129,8 +130,8 @@ def asked_for(inside, round, ids, about=None):
         ({"round": 1, "ids": [0, 1, 2, 3], "about": 2}, "whose difference"),
     ],
 )
-def test_sums_of_a_preparation_whose_difference_is_one_client_s_are_not_opened(second, words):
-    inside = _InProcess(federation(target=False), SecureSum())
+def test_sums_of_a_preparation_whose_difference_is_one_client_s_are_not_opened(second, words, stage):
+    inside = _InProcess(federation(target=False), stage)
     asked_for(inside, 0, [0, 1, 2, 3])
     for _ in range(2 if second.get("about") == 2 else 0):  # once more the same tells nothing new
         asked_for(inside, 1, [0, 1, 2, 3], about=1)

@@ -4,13 +4,11 @@ import pytest
 import torch
 from small import refused
 from test_network_messages import Direct, data, own, same_as_simulated, served, simulated
-from test_secure_between import Counting, at, settings_of, spoilt
+from test_secure_between import Counting, at, first_time, settings_of, spoilt
 
 import unalike as ua
 from unalike.channel.stages.encrypted import Paillier
-from unalike.channel.summing import Slot, tag_slots
-from unalike.client.encrypted import EncryptedClient
-from unalike.client.secure import ATTEMPT, PRESENT, as_bytes
+from unalike.client.secure import as_bytes
 from unalike.crypto.common_key import CommonKey
 from unalike.crypto.encrypted_sum import Vector
 from unalike.engines.encrypted import EncryptedSums
@@ -34,12 +32,13 @@ def keys():
 
 @pytest.fixture
 def make(tmp_path, keys):
-    """Return the function that makes clients; changed: other common keys of some, by number."""
+    """Return the function that makes clients; changed: other common keys of some, by number; only: some of them, which
+    may have been there before."""
 
-    def people(channel=CKKS, changed=None, folder="", policy=None):
+    def people(channel=CKKS, changed=None, folder="", policy=None, only=range(4)):
         fed, rules = data(), policy or Policy.open(methods=tuple(ua.METHODS), repeatable=True)
         each = {**dict.fromkeys(range(4), keys[channel]), **(changed or {})}
-        return [Client(own(fed, k), tmp_path / f"{folder}{k}", rules, common=each[k]) for k in range(4)]
+        return [Client(own(fed, k), tmp_path / f"{folder}{k}", rules, common=each[k]) for k in only]
 
     return people
 
@@ -59,7 +58,7 @@ def test_sums_have_the_same_bits(make):
     assert torch.equal(served(settings, Direct(make())).server.w, simulated(settings).server.w)
 
 
-def test_two_messages_a_round_and_two_openers(make):
+def test_three_messages_a_round_and_two_openers(make):
     opened = []
 
     def listen(client, header, answer):
@@ -70,7 +69,7 @@ def test_two_messages_a_round_and_two_openers(make):
     link = Direct(make(), listen)
     served(run_of(rounds=2, evaluate_clients="none"), link)
     work = [header.get("stage", header["kind"]) for _, header in link.asked]
-    assert [work.count(kind) for kind in ("key", "request", "open", "deal")] == [4, 8, 4, 0]
+    assert [work.count(kind) for kind in ("key", "request", "vote", "open", "deal")] == [4, 8, 8, 4, 0]
     assert len(opened) == 4 and not any(part[-8:].any() for part in opened)  # the two tags stay with clients
 
 
@@ -91,10 +90,45 @@ def test_others_open_in_place_of_those_who_are_lost(make):
     assert torch.equal(done.server.w, simulated(settings).server.w)
 
 
-@pytest.mark.parametrize(("stage", "who"), [("key", [1, 2]), ("request", [0, 1]), ("open", [0, 1, 2])])
+def test_a_client_that_is_lost_while_all_vote_is_in_the_sum(make):
+    """Three of four are enough, and the two that open it are of these."""
+    settings = run_of(evaluate_clients="none")
+    link = Direct(make(), at("vote", [0], None))
+    assert torch.equal(served(settings, link).server.w, simulated(settings).server.w)
+    assert [k for k, header in link.asked if header.get("stage") == "open"] == [1, 2]
+
+
+def test_clients_that_do_not_vote_are_asked_again(make):
+    """Nobody computes anything again."""
+    said, settings, link = [], run_of(evaluate_clients="none"), Direct(make(), first_time("vote", [1, 2]))
+    assert torch.equal(served(settings, link, said).server.w, simulated(settings).server.w)
+    (line,) = [line for line in said if line.endswith("It is asked for again.")]
+    assert "2 of the 4 clients in the sum have agreed to it, and 3 must" in line
+    asked = [k for k, header in link.asked if header.get("stage") == "vote"]
+    assert asked == [0, 1, 2, 3, 1, 2] and len([1 for _, header in link.asked if header["kind"] == "request"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "who"), [("key", [1, 2]), ("request", [0, 1]), ("vote", [0, 1]), ("open", [0, 1, 2])]
+)
 def test_with_too_few_left_the_round_is_void(stage, who, make):
     with refused("Round 1: .*void"):
         served(run_of(), Direct(make(), at(stage, who, None)))
+
+
+def test_clients_that_were_started_again_vote_for_the_reply_that_they_sent(make):
+    """Two of four, whose votes are needed; those that remember the request open the sum."""
+    people, settings = make(), run_of(evaluate_clients="none")
+
+    def restarted(client, header, answer):
+        if header["kind"] == "request" and client in (0, 1):
+            people[client].close()
+            people[client] = make(only=[client])[0]
+        return answer
+
+    said, link = [], Direct(people, restarted)
+    assert torch.equal(served(settings, link, said).server.w, simulated(settings).server.w)
+    assert len([line for line in said if "has sent no reply of round 1" in line]) == 2
 
 
 def test_a_client_with_another_key_is_left_out(make):
@@ -118,6 +152,15 @@ def test_a_client_without_the_run_s_key_refuses_the_plan(channel, key, words, ma
     assert words in str(told.value)
 
 
+def test_a_client_with_a_copy_of_another_s_state_folder_is_left_out(make):
+    """Both would vote under one identity."""
+    people, said = make(), []
+    people[3]._settled = people[1]._settled
+    done = served(run_of(evaluate_clients="none"), Direct(people), said)
+    assert any("site-3" in line and "the same client as client 1: each needs a state folder" in line for line in said)
+    assert done.history[0]["lost"] == 1
+
+
 def test_what_clients_insist_on(make):
     strict = lambda wanted: Policy.open(require=(wanted,), repeatable=True)  # noqa: E731
     settings = run_of(PAILLIER, evaluate_clients="none")
@@ -131,17 +174,17 @@ def test_what_clients_insist_on(make):
 
 
 class Cheating(Direct):
-    """A server that changes what it sends: parts of requests of one kind, by client."""
+    """A server that changes what it sends: parts of requests of some kinds, by client."""
 
-    def __init__(self, people, stage, change):
+    def __init__(self, people, stages, change):
         super().__init__(people)
-        self.stage, self.change, self.kept = stage, change, {}
+        self.stages, self.change, self.kept = stages, change, {}
 
     def exchange(self, requests, seconds):
         out = {}
         for k, parts in requests.items():
             header, tensors = wire.decode(parts[0])
-            if header.get("stage", header["kind"]) == self.stage:
+            if header.get("stage", header["kind"]) in self.stages:
                 header.pop("format")
                 parts = (wire.encode(header, self.change(self, k, dict(tensors))), *parts[1:])
             out[k] = parts
@@ -175,22 +218,32 @@ def a_thousand_times(link, k, tensors):
     return out
 
 
-def two_of_four(link, k, tensors):
-    return {**tensors, "came": torch.tensor([0, 1, 2])}
+def three_of_four(link, k, tensors):
+    """Have the sum of all opened as that of three."""
+    return {name: value[:3] if name in ("came", "votes") else value for name, value in tensors.items()}
 
 
 @pytest.mark.parametrize("channel", [PAILLIER, CKKS])
 @pytest.mark.parametrize(
-    ("stage", "change"),
-    [("request", another_model), ("open", one_reply), ("open", two_of_four), ("open", a_thousand_times)],
-)
-def test_a_server_that_cheats_has_nothing_opened(stage, change, channel, make):
+    ("stages", "change"),
+    [(["request"], another_model), (["open"], one_reply), (["vote", "open"], three_of_four),
+     (["open"], a_thousand_times)],
+)  # fmt: skip
+def test_a_server_that_cheats_has_nothing_opened(stages, change, channel, make):
     people, said = make(channel), []
     with refused("no 2 of them alike: the sum is void"):
-        served(run_of(channel), Cheating(people, stage, change), said)
-    refusals = {line.partition(": ")[2] for line in said if "list of those who came" not in line}
+        served(run_of(channel), Cheating(people, stages, change), said)
+    of_lists = ("list of those who came", "have agreed to this sum")  # said before anything is looked at
+    refusals = {line.partition(": ")[2] for line in said if not any(words in line for words in of_lists)}
     # all alike: one that said more would tell what is inside
     assert len(refusals) == 1 and "is not the sum of the replies" in next(iter(refusals))
+
+
+def test_votes_for_all_open_no_sum_of_some(make):
+    said = []
+    with refused("no 2 of them alike: the sum is void"):
+        served(run_of(), Cheating(make(), ["open"], three_of_four), said)
+    assert len([line for line in said if "a second sum of it, over other clients" in line]) == 3
 
 
 def test_after_some_sums_that_are_none_a_client_opens_nothing_more(make):
@@ -205,49 +258,8 @@ def test_after_some_sums_that_are_none_a_client_opens_nothing_more(make):
             return super().exchange(requests, seconds)
 
     with refused("void"):
-        served(run_of(), Guessing(people, "open", one_reply), said)
+        served(run_of(), Guessing(people, ["open"], one_reply), said)
     assert any("opens nothing more of this exchange" in line for line in said)
-
-
-@pytest.fixture
-def replying(keys):
-    """Return three clients of a sum under encryption, and the function that makes one's reply."""
-    stage, slots = Paillier(1024), [Slot("d", 5, 40), *tag_slots(Paillier.tags, 40)]
-    clients = [EncryptedClient("r", k, stage, keys[PAILLIER]) for k in range(3)]
-    codes = {slot.name: torch.ones(slot.count, dtype=torch.int64) for slot in slots}
-    about = {PRESENT: torch.arange(3), ATTEMPT: as_bytes(bytes(32))}
-    return clients, lambda client: client.hidden((0, 0), b"asked", about, slots, codes)
-
-
-def added(clients, replies, name="sum:42"):
-    """Return the sum of ciphertexts."""
-    opener, vector = clients[0].opener, Vector(5 + Paillier.tags, 40, 3)
-    total = opener.read(replies[0][name].numpy().tobytes(), vector)
-    for reply in replies[1:]:
-        total = opener.plus(total, opener.read(reply[name].numpy().tobytes(), vector))
-    return as_bytes(opener.written(total))
-
-
-def test_wrong_sums_are_counted_although_right_ones_come_between(replying):
-    clients, hidden = replying
-    right = added(clients, [hidden(client) for client in clients])
-    header, came = {"round": 0, "exchange": 0}, torch.arange(3)
-    for wrong in (right.flip(0), torch.empty(0, dtype=torch.uint8), right.roll(1)):
-        clients[0]._open(header, {"came": came, "sum:42": right})
-        with refused("is not the sum of the replies"):
-            clients[0]._open(header, {"came": came, "sum:42": wrong})
-    with refused("opens nothing more"):
-        clients[0]._open(header, {"came": came, "sum:42": right})
-
-
-def test_one_client_does_not_reply_under_several_numbers(replying, keys):
-    """As everybody in turn, it would have opened its own reply, three times."""
-    clients, hidden = replying
-    hidden(clients[0])
-    again = EncryptedClient("r", 1, Paillier(1024), keys[PAILLIER])
-    again.remember(clients[0])
-    with refused("two replies in one sum, under two numbers"):
-        hidden(again)
 
 
 def test_clients_that_all_come_back_with_another_key_have_their_sum(keys):
@@ -267,30 +279,49 @@ def test_an_opener_that_lies_is_outvoted(make):
     assert any("site-0" in line and "it opened another sum" in line for line in said)
 
 
-def test_two_sums_of_a_round_that_differ_by_one_client_are_not_opened(make, tmp_path):
-    """Client 0 has opened the sum of all before the server was killed: the sum without client 3 is for others to open,
-    and where these have done the same, for nobody."""
+class Killed(Exception):
+    pass
 
-    class Killed(Exception):
-        pass
 
-    def killed(client, header, answer):
-        if header.get("stage") == "open" and client == last:
+def killed_in(stage):
+    """Kill the server when the first client has answered in a stage."""
+
+    def meddle(client, header, answer):
+        if header.get("stage") == stage:
             raise Killed
         return answer
 
-    for last, void in ((0, False), (1, True)):
-        people = make(folder=f"{last}-")
-        settings = run_of(folder=str(tmp_path / f"run-{last}"), evaluate_clients="none")
-        with pytest.raises(Killed):
-            served(settings, Direct(people, killed))
-        said, link = [], Direct(people, at("request", [3], None))
-        try:
-            done = served(settings, link, said, resume=True)
-            assert not void and done.history[0]["lost"] == 1
-        except ua.UnalikeError as error:
-            assert void and "no 2 of them alike: the sum is void" in str(error)
-        assert len([line for line in said if "second sum of round 1" in line]) == last + 1
+    return meddle
+
+
+@pytest.mark.parametrize("stage", ["vote", "open"])
+def test_a_server_that_was_killed_goes_on(stage, make, tmp_path):
+    """The same clients reply anew, and agree to that too, also when all were started again meanwhile."""
+    people, settings = make(), run_of("ckks:symmetric", "scaffold", 2, folder=str(tmp_path / "run"))
+    with pytest.raises(Killed):
+        served(settings, Direct(people, killed_in(stage)))
+    for person in people:
+        person.close()
+    again = served(settings, Direct(make()), resume=True)
+    assert torch.equal(again.server.w, simulated(run_of("ckks:symmetric", "scaffold", 2)).server.w)
+
+
+@pytest.mark.parametrize(("stage", "started_again"), [("vote", False), ("open", True)])
+def test_two_sums_of_a_round_that_differ_by_one_client_are_not_opened(stage, started_again, make, tmp_path):
+    """Clients have agreed to the sum of all before the server was killed. It asks for the sum without client 3; in one
+    stage one client alone has agreed to the first, and then the other two are too few."""
+    people, settings = make(), run_of(folder=str(tmp_path / "run"), evaluate_clients="none")
+    with pytest.raises(Killed):
+        served(settings, Direct(people, killed_in(stage)))
+    if started_again:
+        for person in people:
+            person.close()
+        people = make()
+    said = []
+    with refused("Round 1: . of the 3 clients in the sum have agreed to it, and 3 must: the sum is void"):
+        served(settings, Direct(people, at("request", [3], None)), said, resume=True)
+    refusals = [line for line in said if "a second sum of it, over other clients" in line]
+    assert len(refusals) == (1 if stage == "vote" else 3)
 
 
 # ---------------------------------------------------------------- the command

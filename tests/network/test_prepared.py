@@ -11,6 +11,7 @@ import unalike as ua
 from unalike import config
 from unalike.channel import Paillier, SecureSum
 from unalike.client.preparing import SENDS
+from unalike.crypto.common_key import CommonKey
 from unalike.data.preparation import Recipe
 from unalike.data.schema import Column, Schema
 from unalike.engines.preparing import RUN
@@ -38,12 +39,12 @@ def raw(target=False):
     return fed.replace(recipe=Recipe.of(None, 3, target=target))
 
 
-def joined(fed, folder):
+def joined(fed, folder, common=None):
     def own(k):
         pair = lambda split: [fed.splits[split].of(k)]  # noqa: E731
         return ua.Federation.from_arrays(pair("train"), client_tests=pair("test"))
 
-    return [Client(own(k), folder / str(k), Policy.open(repeatable=True)) for k in range(SITES)]
+    return [Client(own(k), folder / str(k), Policy.open(repeatable=True), common=common) for k in range(SITES)]
 
 
 @pytest.mark.parametrize("target", [False, True])
@@ -250,12 +251,12 @@ def test_a_client_that_wants_secure_sums_gives_none_in_the_open(tmp_path):
     hidden_run(Direct(strict(fed, tmp_path / "same", "secure-sum:0.6")), fed, said=[])
 
 
-def lost_in(round, stage):
-    """Lose client 2 in a stage of one of the two sums."""
+def lost_in(round, stage, who=(2,)):
+    """Lose clients in a stage of one of the two sums."""
 
     def meddle(k, header, answer):
         kind = header.get("stage", header["kind"])
-        return None if k == 2 and kind == stage and header.get("round", 0) == round else answer
+        return None if k in who and kind == stage and header.get("round", 0) == round else answer
 
     return meddle
 
@@ -273,6 +274,15 @@ def test_a_client_that_is_lost_after_the_first_sum_ends_the_preparation(tmp_path
     fed = raw()
     with pytest.raises(ua.UnalikeError, match="The features cannot be prepared: 3 of 4 clients answered, and 4 must"):
         hidden_run(Direct(joined(fed, tmp_path), lost_in(1, "sums")), fed, limits=Limits(least=3))
+
+
+def test_a_client_that_others_have_agreed_to_a_sum_with_is_not_done_without(tmp_path):
+    fed, people = raw(), joined(raw(), tmp_path, CommonKey.new("ckks-symmetric"))
+    words = "The features cannot be prepared: 2 of the 4 clients in the sum have agreed to it, and 3 must"
+    with pytest.raises(ua.UnalikeError, match=words):
+        hidden_run(Direct(people, lost_in(0, "vote", (1, 2))), fed, "ckks:symmetric", limits=Limits(least=3))
+    real = hidden_run(Direct(people), fed, "ckks:symmetric")  # a sum over the same clients they agree to
+    assert real.data.preparation == fed.prepared().preparation
 
 
 def begin(person, stage, number):

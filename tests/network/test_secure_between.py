@@ -291,6 +291,33 @@ def test_a_model_or_weight_of_its_own_is_refused_by_a_client(name, people):
     assert any("for this client alone" in line for line in said)
 
 
+def test_a_sum_that_is_asked_for_again_is_from_the_same_state(people):
+    """In the second try client 2 is to begin anew: if nothing else changes, the difference of the two sums is what it
+    keeps."""
+
+    class Lying(Direct):
+        tries = 0
+
+        def exchange(self, requests, seconds):
+            out, header = dict(requests), wire.decode(next(iter(requests.values()))[0])[0]
+            if header["kind"] != "request" or header["round"] != 1:
+                yield from super().exchange(requests, seconds)
+                return
+            self.tries += 1
+            if self.tries == 2:
+                own_header, own_parts = wire.decode(requests[2][1])
+                own_header.pop("format")
+                assert own_header.pop("acknowledged") == 0
+                out[2] = (requests[2][0], wire.encode({**own_header, "acknowledged": None}, own_parts))
+            # with the first two answers alone the first try is void
+            yield from ((k, answer) for k, answer in super().exchange(out, seconds) if k < 2 or self.tries == 2)
+
+    said = []
+    done = served(settings_of("scaffold", rounds=2, evaluate_clients="none"), Lying(people), said)
+    assert any("site-2" in line and "counts on another state of this client than before" in line for line in said)
+    assert [line.get("lost", 0) for line in done.history] == [0, 1]
+
+
 def test_a_client_opens_for_no_second_list(people):
     said, lines = [], []
 

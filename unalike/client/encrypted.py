@@ -1,7 +1,9 @@
-"""A client's part in sums under encryption: its reply encrypted with the common key, and sums opened for the server.
+"""A client's part in sums under encryption: its reply encrypted with the common key, its vote for the list of replies,
+and sums opened for the server.
 
 Whoever has the common key can open any ciphertext, so a client opens only what its tags show to be the sum of the
-replies of those who are listed, all of whom were asked the same as itself.
+listed replies, all to what it was asked itself, and only a list for which enough of the clients in it have voted: each
+votes for one list of clients in an exchange (`unalike.crypto.votes`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from unalike.channel.summing import TAG, Slot, gathered, grouped
 from unalike.client.secure import (
     ATTEMPT,
     MASKED,
+    MOST,
     PRESENT,
     HidingClient,
     Parts,
@@ -30,27 +33,33 @@ from unalike.client.secure import (
     label,
     numbers,
     octets,
+    rows,
     whole,
 )
-from unalike.crypto import ring, tags
+from unalike.client.settled import Settled
+from unalike.crypto import ring, tags, votes
 from unalike.crypto.common_key import CommonKey
 from unalike.crypto.encrypted_sum import PaillierOpener, Vector, opener
 from unalike.crypto.secure_sum import KEY
+from unalike.crypto.votes import ROW, Reply
 from unalike.errors import UnalikeError
 
+WHO = "::who"  # part of an encrypted reply: its row in the list of replies
 TRIES = 3  # sums of one exchange that are no sums, after which a client opens nothing more of it, however often asked
 
 
 class Answered(NamedTuple):
-    """What a client remembers of the reply that it sent last: who was asked, and how its sum is to be read."""
+    """What a client remembers of the reply that it sent last: its row, who was asked, and how its sum is to be read."""
 
     label: bytes
+    reply: Reply
     present: frozenset[int]
     slots: list[Slot]
 
 
 class EncryptedClient(HidingClient):
-    """One client's part in the encrypted sums of a run. key: that all clients have in common."""
+    """One client's part in the encrypted sums of a run. key: that all clients have in common; settled: the record of
+    the sums that this client has agreed to, in this run and in all others."""
 
     def __init__(
         self,
@@ -60,8 +69,10 @@ class EncryptedClient(HidingClient):
         key: CommonKey,
         shares: int = 0,
         say: Callable[[str], None] = lambda text: None,
+        settled: Settled | None = None,
     ):
         super().__init__(run, client, stage, shares, say)
+        self.settled = settled or Settled()
         if key.scheme != stage.scheme:
             raise UnalikeError(f"The run's channel has {stage}, and the common key is for {key.scheme}.")
         self.key, self.opener = key, opener(key)
@@ -74,7 +85,7 @@ class EncryptedClient(HidingClient):
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
-        return {"key": self._give_key, "open": self._open}
+        return {"key": self._give_key, "vote": self._vote, "open": self._open}
 
     def _give_key(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Tell which key this client has, and the public part of it, without which the server cannot add."""
@@ -93,39 +104,53 @@ class EncryptedClient(HidingClient):
         self, when: tuple[int, int], asked: bytes, parts: Parts, slots: Sequence[Slot], codes: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         clients, present = self.clients(when, parts), numbers(parts, PRESENT)
-        attempt = octets(parts, ATTEMPT, KEY).hex()
-        about = _about(label(self.run, *when, attempt) + asked, present, slots)
-        if self._numbers.setdefault(about, self.client) != self.client:
-            raise UnalikeError("The server asks this client for two replies in one sum, under two numbers: refused.")
-        self._when, self._answered = when, Answered(about, frozenset(present), [*slots])
-        found = tags.tags(self.key.secret, about, self.client, _tagged(slots, codes))
+        name = sum_label(self.run, when, octets(parts, ATTEMPT, KEY), asked, present, self.least, slots)
+        reply = Reply.new(self.client, self.settled.identity)
+        self._when, self._answered = when, Answered(name, reply, frozenset(present), [*slots])
+        found = tags.tags(self.key.secret, name, reply.to_bytes(), _tagged(slots, codes))
         made = {f"{TAG}{place}": torch.tensor([value]) for place, value in enumerate(found)}
         vectors = gathered(slots, clients, {**codes, **made})
-        return {f"{MASKED}{bits}": self._encrypted(some, bits, clients) for bits, some in vectors.items()}
+        hidden = {f"{MASKED}{bits}": self._encrypted(some, bits, clients) for bits, some in vectors.items()}
+        return {**hidden, WHO: as_bytes(reply.to_bytes())}
 
     def _encrypted(self, codes: np.ndarray, bits: int, clients: int) -> Tensor:
         return as_bytes(self.opener.encrypted(codes, Vector(len(codes), bits - ring.carry_bits(clients), clients)))
 
+    def _vote(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
+        """Vote for a list of replies, for one in this exchange. A client that was started again since it replied can
+        vote too: the record is on its disk, and whoever opens the sum sees that the reply is its own."""
+        when, came = (whole(header, "round"), whole(header, "exchange")), _replies(parts)
+        name = octets(parts, "label", KEY)
+        if self.settled.identity not in {reply.identity for reply in came} or len(came) < self.least:
+            raise _impossible()
+        statement = self._settle(when, name, came)
+        return {"vote": as_bytes(votes.vote(self.key.secret, statement, self.settled.identity))}
+
+    def _settle(self, when: tuple[int, int], name: bytes, came: Sequence[Reply]) -> bytes:
+        """Record that this client agrees to a sum; return what it votes for."""
+        round, exchange = self._exchange(when)
+        about = hashlib.sha256(repr(sorted(self._centers.items())).encode()).digest() if self._centers else b""
+        self.settled.settle((self.run, round, exchange), name, came, about)
+        return votes.statement(self.run, round, exchange, name + about, [reply.to_bytes() for reply in came])
+
     def _open(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
-        """Open the sum of those who came."""
-        when, came, answered = (
-            (whole(header, "round"), whole(header, "exchange")),
-            numbers(parts, "came"),
-            self._answered,
-        )
+        """Open the sum of those who came, if enough of them have voted for it."""
+        when, came, answered = (whole(header, "round"), whole(header, "exchange")), _replies(parts), self._answered
         if answered is None or self._when != when:
             raise UnalikeError(
                 f"This client has sent no reply of round {when[0] + 1}, exchange {when[1]}, since it was started: it "
                 "opens no sum of it."
             )
-        if not answered.present >= {*came} or self.client not in came or len(came) < self.least:
-            raise UnalikeError("The server's list of those who came cannot be: nothing is opened.")
+        who = [reply.client for reply in came]
+        if not answered.present >= {*who} or answered.reply not in came or len(came) < self.least:
+            raise _impossible()
         if self._wrong.get(when, 0) >= TRIES:
             raise UnalikeError(
                 "The server has sent sums that are none: this client opens nothing more of this exchange."
             )
+        self._check_votes(self._settle(when, answered.label, came), came, parts)
         sums = self._sums_of(answered, parts, came)
-        self._open_once(came)
+        self._open_once(who)
         lost = len(answered.present) - len(came)
         self.say(f"round {when[0] + 1}: opened the sum of {len(came)} clients, {lost} lost")
         return {
@@ -133,7 +158,16 @@ class EncryptedClient(HidingClient):
             for bits, some in sums.items()
         }
 
-    def _sums_of(self, answered: Answered, parts: Parts, came: list[int]) -> dict[int, np.ndarray]:
+    def _check_votes(self, statement: bytes, came: Sequence[Reply], parts: Parts) -> None:
+        """Refuse a sum for which too few of the clients in it have voted."""
+        given = dict(zip((reply.identity for reply in came), rows(parts, "votes", len(came), KEY), strict=True))
+        found, needed = votes.counted(self.key.secret, statement, given), votes.needed(len(came), self.least)
+        if found < needed:
+            raise UnalikeError(
+                f"{found} of {len(came)} clients have agreed to this sum, and {needed} must: nothing is opened."
+            )
+
+    def _sums_of(self, answered: Answered, parts: Parts, came: Sequence[Reply]) -> dict[int, np.ndarray]:
         """Return the sums in the ciphertexts, without their tags; refuse what is not the sum of those who came.
 
         All refusals are alike, and take the same work: a server that changes ciphertexts must not learn from them what
@@ -143,7 +177,8 @@ class EncryptedClient(HidingClient):
         except Exception:  # whatever a library says of such bytes
             sums, codes = {}, {slot.name: torch.zeros(slot.count, dtype=torch.int64) for slot in answered.slots}
         found = tags.reduced([int(codes[f"{TAG}{place}"]) for place in range(tags.COUNT)])
-        expected = tags.of_sum(self.key.secret, answered.label, came, _tagged(answered.slots, codes))
+        replies = [reply.to_bytes() for reply in came]
+        expected = tags.of_sum(self.key.secret, answered.label, replies, _tagged(answered.slots, codes))
         if not sums or found != expected:
             self._wrong[self._when] = self._wrong.get(self._when, 0) + 1
             raise UnalikeError(
@@ -172,8 +207,10 @@ def hiding_client(
     shares: int = 0,
     signer: Signer | None = None,
     say: Callable[[str], None] = lambda text: None,
+    settled: Callable[[], Settled] = Settled,
 ) -> HidingClient:
-    """Return a client's part in the sums that a stage makes. key: that clients have in common, where it encrypts."""
+    """Return a client's part in the sums that a stage makes. Where it encrypts, key: that clients have in common;
+    settled: returns the client's record of sums."""
     if isinstance(stage, SecureSum):
         return SecureClient(run, client, stage, shares, signer, say)
     assert isinstance(stage, Encrypted)
@@ -182,7 +219,7 @@ def hiding_client(
             f"The run's channel has {stage}, for which all clients have a common key: give it (--common); "
             "`unalike keys common FILE` makes one."
         )
-    return EncryptedClient(run, client, stage, key, shares, say)
+    return EncryptedClient(run, client, stage, key, shares, say, settled())
 
 
 def new_common_key(stage: Summed) -> CommonKey | None:
@@ -190,10 +227,32 @@ def new_common_key(stage: Summed) -> CommonKey | None:
     return CommonKey.new(stage.scheme, stage.key_bits) if isinstance(stage, Encrypted) else None
 
 
-def _about(name: bytes, present: Sequence[int], slots: Sequence[Slot]) -> bytes:
-    """Stand for what all clients of a sum must have been told alike, and for what is in it."""
-    layout = json.dumps([present, [[slot.name, slot.count, slot.bits] for slot in slots]]).encode()
-    return hashlib.sha256(name + b"\0" + layout).digest()
+def sum_label(
+    run: str,
+    when: tuple[int, int],
+    attempt: bytes,
+    asked: bytes,
+    present: Sequence[int],
+    least: int,
+    slots: Sequence[Slot],
+) -> bytes:
+    """Return the label of an encrypted sum: it stands for what all its clients must have been told alike, its rules,
+    and what is in it. asked: as `bound` returns it."""
+    layout = json.dumps([[*present], least, [[slot.name, slot.count, slot.bits] for slot in slots]]).encode()
+    return hashlib.sha256(label(run, *when, attempt.hex()) + asked + b"\0" + layout).digest()
+
+
+def _replies(parts: Parts) -> list[Reply]:
+    """Return the list of replies in a message."""
+    value = parts.get("came")
+    count = 0 if value is None or not value.dim() else len(value)
+    if not 0 < count <= MOST:
+        raise _impossible()
+    return votes.listed(rows(parts, "came", count, ROW))
+
+
+def _impossible() -> UnalikeError:
+    return UnalikeError("The server's list of those who came cannot be: nothing is opened.")
 
 
 def _tagged(slots: Sequence[Slot], codes: Mapping[str, Tensor]) -> list[np.ndarray]:

@@ -80,6 +80,8 @@ class Node:
         header, networked = request.header, "acknowledged" in request.header
         hides = self.job.channel is not None and self.job.channel.hides
         asked = bound_at_client(request.parts, self.job.method.own_rows) if hides else b""
+        if networked and self.secure is not None:
+            self.secure.reply_from((call.round, call.exchange), header["acknowledged"])
         if networked:
             self.state.settle(header["acknowledged"])
         self.state.begin(call.round, call.exchange)

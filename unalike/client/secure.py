@@ -106,7 +106,7 @@ class HidingClient:
         self._centers: dict[str, bytes] | None = None  # in a preparation: what its sums are taken about
         self._about: dict[tuple[frozenset[int], str], bytes] = {}  # the same of sums that it has opened
         self._wrong: dict[tuple[int, int], int] = {}  # sums to be opened that were none, by exchange
-        self._numbers: dict[bytes, int] = {}  # by the label of an encrypted sum: this client's number in it
+        self._states: dict[tuple[int, int], int | None] = {}  # the state that it replied from, by exchange
 
     @property
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
@@ -131,10 +131,18 @@ class HidingClient:
         alike (`bound`); parts: of the request, about the sum."""
         raise NotImplementedError
 
+    def reply_from(self, when: tuple[int, int], acknowledged: int | None) -> None:
+        """Refuse a second reply in one exchange from another state, that of another round: where all others' replies
+        are the same again, the difference of two sums would tell what this client keeps."""
+        if self._states.setdefault(when, acknowledged) != acknowledged:
+            raise UnalikeError(
+                f"The server asks for round {when[0] + 1} again, and counts on another state of this client than "
+                "before: refused. If you know why it has to, start this client again."
+            )
+
     def remember(self, earlier: HidingClient) -> None:
         """Take over the record of what an earlier object has answered and opened."""
-        self._sums, self._about = earlier._sums, earlier._about
-        self._wrong, self._numbers = earlier._wrong, earlier._numbers
+        self._sums, self._about, self._wrong = earlier._sums, earlier._about, earlier._wrong
 
     def prepare(self, centers: Mapping[str, Tensor]) -> None:
         """Answer next with sums over samples, about these centers. All sums of a preparation are one exchange to the
@@ -142,11 +150,15 @@ class HidingClient:
         tell the sum."""
         self._centers = {name: value.numpy().tobytes() for name, value in centers.items()}
 
-    def _open_once(self, came: list[int]) -> None:
+    def _exchange(self, when: tuple[int, int]) -> tuple[int, int]:
+        """Return the exchange under which a sum is recorded: all of a preparation are one."""
+        return when if self._centers is None else (0, 0)
+
+    def _open_once(self, came: Sequence[int]) -> None:
         """Record that the sum over these clients is opened. Refuse a second sum of one exchange over nearly the same
         clients: this client's answer is the same in both, and their difference would reveal a few. A server that was
         killed may ask once more."""
-        found, exchange = frozenset(came), self._when if self._centers is None else (0, 0)
+        found, exchange = frozenset(came), self._exchange(self._when)
         before = self._sums.setdefault(exchange, set()) - {found}
         # each side for itself: who is only in one sum may work with the server, and take itself out
         sides = [side for other in before for side in (found - other, other - found)]

@@ -1,9 +1,10 @@
 """Tags of encrypted vectors, by which clients with a common secret know an honest sum of their vectors.
 
 Ciphertexts that can be added can be changed by whoever adds them: a server could have one client's reply opened in
-place of the sum. So each client k adds to its vector x, of whole numbers, the tags Σᵢ hᵢ·xᵢ + r_k modulo primes, where
-h and r_k come from the common secret, the label of the sum, and what was asked. Tags add up as vectors do. An opener
-computes Σᵢ hᵢ·Xᵢ + Σ r_k of the sum X and of those who are said to be in it.
+place of the sum. So each reply k adds to its vector x, of whole numbers, the tags Σᵢ hᵢ·xᵢ + r_k modulo primes, where h
+and r_k come from the common secret and the label of the sum, which stands for what was asked; r_k also from the row of
+the reply in the list of all (`votes.Reply`: whose it is, and a number used once). Tags add up as vectors do. An opener
+computes Σᵢ hᵢ·Xᵢ + Σ r_k of the sum X and of the replies that are said to be in it.
 
 A tag does not show a change by a multiple of its prime. So the primes differ: a change below 2^63 is a multiple of two
 of them at most, and whoever knows neither h nor r meets the other three only by chance, once in 2^77.
@@ -23,15 +24,16 @@ COUNT = len(PRIMES)
 BITS = 27  # bits of a tag as a signed code
 
 
-def tags(secret: bytes, label: bytes, client: int, vectors: Sequence[np.ndarray]) -> list[int]:
-    """Return the tags of one client's vectors, int64."""
-    return of_sum(secret, label, [client], vectors)
+def tags(secret: bytes, label: bytes, reply: bytes, vectors: Sequence[np.ndarray]) -> list[int]:
+    """Return the tags of one reply's vectors, int64."""
+    return of_sum(secret, label, [reply], vectors)
 
 
-def of_sum(secret: bytes, label: bytes, clients: Iterable[int], vectors: Sequence[np.ndarray]) -> list[int]:
-    """Return the values that these clients' tags must add up to, each modulo its prime; vectors: the sum of theirs."""
-    who = [*clients]
-    own = [sum(_own(secret, label, place, client) for client in who) for place in range(COUNT)]
+def of_sum(secret: bytes, label: bytes, replies: Iterable[bytes], vectors: Sequence[np.ndarray]) -> list[int]:
+    """Return the values that the tags of these replies must add up to, each modulo its prime; vectors: the sum of
+    theirs."""
+    rows = [*replies]
+    own = [sum(_own(secret, label, place, row) for row in rows) for place in range(COUNT)]
     return [(_keyed(secret, label, place, vectors) + own[place]) % prime for place, prime in enumerate(PRIMES)]
 
 
@@ -50,6 +52,6 @@ def _keyed(secret: bytes, label: bytes, place: int, vectors: Sequence[np.ndarray
     return total % prime
 
 
-def _own(secret: bytes, label: bytes, place: int, client: int) -> int:
-    """Return a client's r."""
-    return int.from_bytes(derived(secret, b"unalike sum, own %d %d " % (place, client) + label), "big") % PRIMES[place]
+def _own(secret: bytes, label: bytes, place: int, row: bytes) -> int:
+    """Return a reply's r."""
+    return int.from_bytes(derived(secret, b"unalike sum, own %d " % place + label + row), "big") % PRIMES[place]

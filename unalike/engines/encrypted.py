@@ -1,4 +1,5 @@
-"""The server's part in sums under encryption: it adds ciphertexts, and asks two clients to open the sum."""
+"""The server's part in sums under encryption: it adds ciphertexts, lets the clients in a sum vote for it, and asks two
+of them to open it."""
 
 from __future__ import annotations
 
@@ -14,13 +15,17 @@ from torch import Tensor
 
 from unalike.channel.stages.encrypted import OPENERS, Encrypted
 from unalike.channel.summing import Slot, parted
-from unalike.client.secure import ATTEMPT, MASKED, PRESENT, as_bytes, octets
+from unalike.client.encrypted import WHO, sum_label
+from unalike.client.secure import ATTEMPT, MASKED, PRESENT, as_bytes, bound, octets
 from unalike.contract.call import Outcome
 from unalike.crypto import ring
 from unalike.crypto.encrypted_sum import Adder, CkksAdder, PaillierAdder, Vector
 from unalike.crypto.paillier import PublicKey
 from unalike.crypto.secure_sum import KEY, Void
+from unalike.crypto.votes import ROW, Reply
+from unalike.crypto.votes import needed as votes_needed
 from unalike.engines.secure import (
+    TRIES,
     Clients,
     Collected,
     HiddenSums,
@@ -29,6 +34,7 @@ from unalike.engines.secure import (
     Slots,
     When,
     check_hidden,
+    in_rows,
     sizes_of,
     with_parts,
 )
@@ -51,18 +57,32 @@ class EncryptedSums(HiddenSums):
         self, when: When, ids: list[int], slots: Slots, asked: Requests, read: Read, least: int
     ) -> Collected:
         there, adder = self._group(ids)
-        found = slots(len(there))
-        about = {PRESENT: torch.tensor(there), ATTEMPT: as_bytes(os.urandom(KEY))}
+        found, attempt = slots(len(there)), os.urandom(KEY)
+        about = {PRESENT: torch.tensor(there), ATTEMPT: as_bytes(attempt)}
         requests = {client: with_parts(asked[client], about) for client in there}
-        total, replies = self._added(adder, found, requests, read)
-        came = sorted(int(reply.ids[0]) for reply in replies)
-        self._check_came(len(came), len(there), least)
+        total, replies, rows = self._added(adder, found, requests, read)
+        self._check_came(len(rows), len(there), least)
         self._opening = True
-        parts = {f"{MASKED}{bits}": as_bytes(adder.written(some)) for bits, some in total.items()}
-        header = {"kind": "sum", "stage": "open", "run": self.run, "round": when[0], "exchange": when[1]}
-        request = wire.encode(header, {"came": torch.tensor(came), **parts})
-        totals = parted(found, len(there), self._opened(request, came, found, len(there)))
-        return Collected(came, replies, totals, found, len(there))
+        told = bound(next(iter(requests.values())))
+        label = sum_label(self.run, when, attempt, told, there, self.least, found)
+        ciphers = {f"{MASKED}{bits}": as_bytes(adder.written(some)) for bits, some in total.items()}
+        opened = self._voted_and_opened(when, label, rows, ciphers, sizes_of(found, len(there)))
+        return Collected(sorted(rows), replies, parted(found, len(there), opened), found, len(there))
+
+    def _voted_and_opened(
+        self, when: When, label: bytes, rows: dict[int, bytes], ciphers: dict[str, Tensor], sizes: Mapping[int, int]
+    ) -> list[np.ndarray]:
+        """Let the clients in a sum vote for it, and return it as two of them open it. rows: each one's in the list of
+        replies, which is in the order of their bytes."""
+        order = sorted(rows, key=lambda client: rows[client])
+        came = as_bytes(b"".join(rows[client] for client in order)).view(-1, ROW)
+        header = {"kind": "sum", "run": self.run, "round": when[0], "exchange": when[1]}
+        ballot = wire.encode({**header, "stage": "vote"}, {"came": came, "label": as_bytes(label)})
+        votes = self._votes(ballot, sorted(rows))
+        parts = {"came": came, "votes": in_rows(order, votes, KEY), **ciphers}
+        # those who have just voted are there
+        openers = [*shuffled([*votes]), *shuffled([client for client in order if client not in votes])]
+        return self._opened(wire.encode({**header, "stage": "open"}, parts), openers, sizes)
 
     def _forget(self) -> None:
         self.keys.clear()
@@ -93,24 +113,45 @@ class EncryptedSums(HiddenSums):
     def _made(self, public: bytes) -> Adder:
         return PaillierAdder(PublicKey.from_bytes(public, least=self.stage.key_bits)) if public else CkksAdder()
 
-    def _added(self, adder: Adder, slots: list[Slot], requests: Requests, read: Read) -> tuple[Ciphers, list[Outcome]]:
-        """Send the requests, and add the encrypted answers."""
+    def _added(
+        self, adder: Adder, slots: list[Slot], requests: Requests, read: Read
+    ) -> tuple[Ciphers, list[Outcome], dict[int, bytes]]:
+        """Send the requests, and add the encrypted answers; return the sum, the answers without their numbers, and each
+        client's row in the list of replies."""
         total: Ciphers = {}
-        replies, clients = list[Outcome](), len(requests)
+        replies, rows, clients = list[Outcome](), dict[int, bytes](), len(requests)
         sizes = sizes_of(slots, clients)
         for client, answer in self.clients.ask(requests):
             with self._judging(client):
                 reply, parts = read(client, answer)
-                check_hidden(parts, sizes)
+                row = _own_row(client, octets(parts, WHO, ROW), rows)
+                check_hidden({name: value for name, value in parts.items() if name != WHO}, sizes)
                 one = {bits: adder.read(_bytes(parts, bits), _vector(n, bits, clients)) for bits, n in sizes.items()}
                 total = {bits: adder.plus(total[bits], some) for bits, some in one.items()} if total else one
                 replies.append(reply)
-        return total, replies
+                rows[client] = row
+        return total, replies, rows
 
-    def _opened(self, request: bytes, came: list[int], slots: list[Slot], clients: int) -> list[np.ndarray]:
+    def _votes(self, request: bytes, came: list[int]) -> dict[int, bytes]:
+        """Return the votes of the clients in a sum for it. Clients that do not answer are asked again, as they may be
+        back: nobody may vote for another list. Raise `Void` if too few vote."""
+        votes, silent, needed = dict[int, bytes](), {*came}, votes_needed(len(came), self.least)
+        for left in reversed(range(TRIES)):
+            for client, answer in self.clients.ask({c: (request,) for c in sorted(silent)}):
+                silent.discard(client)
+                with self._judging(client):
+                    votes[client] = octets(self._usable(answer, "vote"), "vote", KEY)
+            if len(votes) >= needed:
+                return votes
+            few = f"{len(votes)} of the {len(came)} clients in the sum have agreed to it, and {needed} must"
+            if not left or len(votes) + len(silent) < needed:
+                raise Void(f"{few}: the sum is void, nothing was learnt.")
+            self.clients.again(f"{few}.", needed - len(votes), silent)
+        raise AssertionError("unreachable")
+
+    def _opened(self, request: bytes, order: list[int], sizes: Mapping[int, int]) -> list[np.ndarray]:
         """Return the sum as two clients have opened it alike; with others in place of those who do not answer or do not
-        agree."""
-        order, sizes = shuffled(came), sizes_of(slots, clients)
+        agree. order: in which clients are asked."""
         answers: dict[int, tuple[bytes, ...]] = {}
         for some in (order[:OPENERS], order[OPENERS:]):
             for client, parts in self._answers({c: (request,) for c in some}, "open"):
@@ -139,6 +180,16 @@ class EncryptedSums(HiddenSums):
 def shuffled(came: list[int]) -> list[int]:
     """Return clients in an order that nobody foresees."""
     return random.SystemRandom().sample(came, len(came))
+
+
+def _own_row(client: int, row: bytes, others: Mapping[int, bytes]) -> bytes:
+    """Return a client's row in the list of replies; refuse one under another number, or another client's identity."""
+    own = Reply.from_bytes(row)
+    if own.client != client:
+        raise UnalikeError("its reply has another client's number.")
+    if twins := [other for other, theirs in others.items() if Reply.from_bytes(theirs).identity == own.identity]:
+        raise UnalikeError(f"it is the same client as client {twins[0]}: each needs a state folder of its own.")
+    return row
 
 
 def _bytes(parts: Mapping[str, Tensor], bits: int) -> bytes:

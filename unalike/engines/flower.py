@@ -14,7 +14,7 @@ import contextlib
 import dataclasses as dc
 import functools
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,8 +75,8 @@ class Remote(Protocol):
         """Report that a client's answer is not usable; blame: whether it counts as the client's failure."""
         ...
 
-    def again(self, reason: str, least: int) -> None:
-        """Called when a sum is void and will be tried again; waits a while until `least` clients are there."""
+    def again(self, reason: str, least: int, among: Collection[int]) -> None:
+        """Called when a sum will be tried again; waits a while until `least` of these clients are there."""
         ...
 
     def welcome(self) -> Mapping[int, Mapping[str, int]]:

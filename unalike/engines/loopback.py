@@ -6,7 +6,7 @@ Slower than `sequential`, with the same results; a method that works here works 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -97,7 +97,7 @@ class Loopback(Engine):
                 node = Node(self.job, client, self.states.of(client), self.one_client, secure=member)
                 yield client, node.handle(*parts)
 
-    def again(self, reason: str, least: int) -> None:
+    def again(self, reason: str, least: int, among: Collection[int]) -> None:
         raise Void(reason)  # nobody comes back here
 
     def refuse(self, client: int, reason: str) -> None:

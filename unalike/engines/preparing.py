@@ -7,7 +7,7 @@ exact, so the preparation has the same bits.
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -103,7 +103,7 @@ class _InProcess:
 
     def __init__(self, data: Federation, stage: Summed):
         key = new_common_key(stage)
-        self.data = data
+        self.data, self.stage = data, stage
         self.members = {k: hiding_client(RUN, k, stage, key) for k in range(len(data))}
 
     def ask(self, requests: Requests) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +119,7 @@ class _InProcess:
     def refuse(self, client: int, reason: str) -> None:
         raise UnalikeError(f"Client {client}: {reason}")
 
-    def again(self, reason: str, least: int) -> None:
+    def again(self, reason: str, least: int, among: Collection[int]) -> None:
         raise Void(reason)
 
 

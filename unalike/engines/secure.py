@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses as dc
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -40,8 +40,8 @@ class Clients(Protocol):
 
     def ask(self, requests: Requests) -> Iterable[tuple[int, bytes]]: ...
     def refuse(self, client: int, reason: str) -> None: ...
-    def again(self, reason: str, least: int) -> None:
-        """Called when a sum is void and will be tried again; waits a while until `least` clients are there."""
+    def again(self, reason: str, least: int, among: Collection[int]) -> None:
+        """Called when a sum will be tried again; waits a while until `least` of these clients are there."""
         ...
 
 
@@ -86,7 +86,7 @@ class HiddenSums:
                 if self._opening or not left:
                     raise
                 self._forget()
-                self.clients.again(str(void), least)
+                self.clients.again(str(void), least, ids)
         raise AssertionError("unreachable")
 
     def _collected(
@@ -106,10 +106,14 @@ class HiddenSums:
         """Yield the parts of the usable answers."""
         for client, answer in self.clients.ask(requests) if requests else ():
             with self._judging(client):
-                header, parts = wire.decode(answer)
-                if header.get("kind") != "reply" or header.get("stage") != stage:
-                    raise UnalikeError(str(header.get("reason", "its answer is no reply"))[:500])
-                yield client, parts
+                yield client, self._usable(answer, stage)
+
+    def _usable(self, answer: bytes, stage: str) -> dict[str, Tensor]:
+        """Return the parts of an answer; refuse one that is no reply in this stage."""
+        header, parts = wire.decode(answer)
+        if header.get("kind") != "reply" or header.get("stage") != stage:
+            raise UnalikeError(str(header.get("reason", "its answer is no reply"))[:500])
+        return parts
 
     def _judging(self, client: int) -> _Judging:
         return _Judging(self.clients, client)
@@ -189,7 +193,7 @@ class MaskedSums(HiddenSums):
         parts = {
             "clients": torch.tensor(clients),
             "keys": as_bytes(b"".join(group.keys[c] for c in clients)).view(-1, KEY),
-            "signatures": self._signatures(clients, {c: self.keys[c].signature for c in clients}),
+            "signatures": in_rows(clients, {c: self.keys[c].signature for c in clients}, SIGNATURE),
         }
         shared = wire.encode({"kind": "sum", "stage": "deal", **header}, parts)
         requests = {}
@@ -233,7 +237,7 @@ class MaskedSums(HiddenSums):
             for client, answer in self._answers({c: (request,) for c in came}, "agree"):
                 with self._judging(client):
                     signed[client] = octets(answer, "signature", SIGNATURE)
-            parts["signatures"] = self._signatures(came, signed)
+            parts["signatures"] = in_rows(came, signed, SIGNATURE)
         request, present = wire.encode({"kind": "sum", "stage": "open", **header}, parts), {*collector.present}
         for client, answer in self._answers({c: (request,) for c in came}, "open"):
             there = [v for v in collector.group.lattice.of(client) if v in present]
@@ -243,8 +247,10 @@ class MaskedSums(HiddenSums):
                 opened.add(client)
         return opened
 
-    def _signatures(self, clients: list[int], signatures: Mapping[int, bytes]) -> Tensor:
-        return as_bytes(b"".join(signatures.get(c, bytes(SIGNATURE)) for c in clients)).view(len(clients), SIGNATURE)
+
+def in_rows(clients: Sequence[int], given: Mapping[int, bytes], size: int) -> Tensor:
+    """Return what clients gave as rows of `size` bytes, in this order; zeros for those that gave nothing."""
+    return as_bytes(b"".join(given.get(c, bytes(size)) for c in clients)).view(len(clients), size)
 
 
 def sizes_of(slots: Sequence[Slot], clients: int) -> dict[int, int]:

@@ -7,6 +7,7 @@ a method, model or loss from a file runs only if the client was given that very 
 
 from __future__ import annotations
 
+import functools
 import reprlib
 import time
 import traceback
@@ -26,6 +27,8 @@ from unalike.client.encrypted import hiding_client
 from unalike.client.preparing import hidden_sums_for, sums_for
 from unalike.client.samples import Chosen
 from unalike.client.secure import MOST, HidingClient
+from unalike.client.settled import FILE as SUMS
+from unalike.client.settled import Settled
 from unalike.client.state_on_disk import with_channel
 from unalike.contract import LOSS, Call
 from unalike.crypto.common_key import CommonKey
@@ -250,7 +253,12 @@ class Client:
 
     def _made(self, run: str, client: int, stage: Summed, shares: int = 0) -> HidingClient:
         signer = self.sealer if isinstance(self.sealer, Keyring) else None
-        return hiding_client(run, client, stage, self.common, shares, signer, self.say)
+        return hiding_client(run, client, stage, self.common, shares, signer, self.say, lambda: self._settled)
+
+    @functools.cached_property
+    def _settled(self) -> Settled:
+        """Return the record of the sums that this client has agreed to, in all runs."""
+        return Settled(self.folder / SUMS)
 
     def _evaluate(self, request: Asked) -> bytes:
         self.policy.check_evaluation()

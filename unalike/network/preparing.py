@@ -6,7 +6,7 @@ looks at them as it looks at a plan's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import unalike
@@ -38,13 +38,13 @@ class Asking:
     def __init__(self, clients: Clients):
         self.clients, self.public = clients, clients.public
         self.wrong: dict[int, str] = {}
-        self.opening = False  # whether clients were asked to open a sum
+        self.opening = False  # whether clients were asked to open a sum, or to agree to it
 
     def ask(self, requests: Requests) -> Iterator[tuple[int, bytes]]:
         """Yield the answers, and write down why others do not come."""
         silent = set(requests)
         self.opening = self.opening or any(
-            wire.decode(parts[0])[0].get("stage") == "open" for parts in requests.values()
+            wire.decode(parts[0])[0].get("stage") in ("vote", "open") for parts in requests.values()
         )
         for client, answer in self.clients.quiet(requests, self.wrong):
             silent.discard(client)
@@ -55,8 +55,8 @@ class Asking:
     def refuse(self, client: int, reason: str) -> None:
         self.wrong.setdefault(client, reason)
 
-    def again(self, reason: str, least: int) -> None:
-        self.clients.again(reason, least)
+    def again(self, reason: str, least: int, among: Collection[int]) -> None:
+        self.clients.again(reason, least, among)
 
 
 def prepared_in_sums(

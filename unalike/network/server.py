@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,11 +186,11 @@ class Clients:
         if blame:
             self.attendance.failed(client, said)
 
-    def again(self, reason: str, least: int) -> None:
-        """Report that a sum is void and is tried again, and wait a while until enough clients are there."""
+    def again(self, reason: str, least: int, among: Collection[int]) -> None:
+        """Report that a sum is tried again, and wait a while until enough of these clients are there."""
         self.say(f"{printable(reason, 500)} It is asked for again.")
         end = time.monotonic() + min(self.deadline, GREETING)
-        while len(self.link.online()) < least and time.monotonic() < end:
+        while len(self.link.online() & {*among}) < least and time.monotonic() < end:
             self._check()
             time.sleep(0.1)
 

@@ -1,8 +1,9 @@
 """Sums under encryption as the last stage of a channel: clients have a common key, the server adds ciphertexts.
 
 A reply is coded as for a secure sum, so that a simulation adds the very same codes, and the sums have the same bits.
-Between machines two clients open the sum, and must agree on it; tags show them that it is the sum that they were told
-of (`unalike.crypto.tags`). Between machines it takes one exchange more than an open sum.
+Between machines the clients in a sum vote for it (`unalike.crypto.votes`), then two of them open it, and must agree on
+it; tags show them that it is the sum that they were told of (`unalike.crypto.tags`). So it takes two exchanges more
+than an open sum.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from unalike.crypto.common_key import CKKS, PAILLIER, SYMMETRIC
 from unalike.crypto.encrypted_sum import Vector, cipher_bytes, exact_bits
 from unalike.crypto.ring import carry_bits
 from unalike.crypto.secure_sum import KEY
+from unalike.crypto.votes import ROW
 from unalike.settings.knobs import knob
 
 OPENERS = 2  # clients that open a sum, and must agree
-LIES = "; a server that lies may learn a single reply by having two sums opened: against that, take secure-sum"
 
 
 @dc.dataclass(frozen=True)
@@ -41,12 +42,29 @@ class Encrypted(Summed):
     def vector_bytes(self, count: int, bits: int, clients: int) -> int:
         return cipher_bytes(self.scheme, Vector(count, bits, clients), self.key_bits)
 
+    def side(self, clients: int) -> int:
+        """Its row in the list of replies."""
+        return ROW
+
     def down(self, clients: int) -> int:
         """Everybody's number, and what tells this try from others."""
         return clients * NUMBER + KEY
 
     def opening_bytes(self, down: int, up: int, clients: int) -> tuple[int, int]:
-        return OPENERS * (down + clients * NUMBER), OPENERS * up
+        """The list of replies to all who vote for it, and with their votes to two who open the sum."""
+        voting, opening = KEY + clients * ROW, down + clients * (ROW + KEY)
+        return clients * voting + OPENERS * opening, clients * KEY + OPENERS * up
+
+    def who_opens(self, clients: int) -> str:
+        """Return in words who holds the key, and who together can open what."""
+        raise NotImplementedError
+
+    def promise(self, clients: int) -> str:
+        return (
+            f"{self.who_opens(clients)}; a server that lies has only sums opened that more than half of their clients "
+            f"agree to, each to one in an exchange: from one exchange it learns nothing of fewer than {self.least} "
+            "clients together"
+        )
 
     @property
     def sees(self) -> Sees:
@@ -78,8 +96,8 @@ class Paillier(Encrypted):
     def key_bits(self) -> int:
         return self.key
 
-    def promise(self, clients: int) -> str:
-        return batchcrypt.who_opens(clients) + LIES
+    def who_opens(self, clients: int) -> str:
+        return batchcrypt.who_opens(clients)
 
 
 @dc.dataclass(frozen=True)
@@ -113,5 +131,5 @@ class Ckks(Encrypted):
                 f"give it at most {most - padding} bits, or take paillier or secure-sum.",
             )
 
-    def promise(self, clients: int) -> str:
-        return ckks.who_opens(clients, self.key == "symmetric") + LIES
+    def who_opens(self, clients: int) -> str:
+        return ckks.who_opens(clients, self.key == "symmetric")
