@@ -30,6 +30,7 @@ OWN_HEADER = {"format", "run", "acknowledged", "sealed"}
 # prefix, before a number: a masked or encrypted vector of a reply
 MASKED = "sum:"
 MOST = 100_000  # most clients of a sum
+Parts = Mapping[str, Tensor]
 
 
 class Signer(Protocol):
@@ -61,8 +62,11 @@ def key_statement(run: str, client: int, key: bytes) -> bytes:
 def bound(parts: Sequence[bytes]) -> bytes:
     """Return the hash to which masks are bound: over the part of a request that is the same for all clients, and the
     names of what each client gets for itself."""
-    _, own = _own(parts)
-    return hashlib.sha256(parts[0] + json.dumps(sorted(own.keys() - {*ABOUT})).encode()).digest()
+    return _bound(parts[0], _own(parts)[1])
+
+
+def _bound(shared: bytes, own: Parts) -> bytes:
+    return hashlib.sha256(shared + json.dumps(sorted(own.keys() - {*ABOUT})).encode()).digest()
 
 
 def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = ()) -> bytes:
@@ -73,7 +77,7 @@ def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = ()) -> bytes:
     allowed = {name for name in rows if name not in ("w", BUFFERS) and not name.startswith(":")}
     for name in (*sorted(header.keys() - OWN_HEADER), *sorted(own.keys() - {*ABOUT} - allowed)):
         raise UnalikeError(f"The request brings {name[:50]!r} for this client alone: in a secure sum all get the same.")
-    return bound(parts)
+    return _bound(parts[0], own)
 
 
 def _own(parts: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -83,9 +87,6 @@ def _own(parts: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "A request for a secure sum has two parts: what all clients get, and what is a client's own."
         )
     return wire.decode(parts[1])
-
-
-Parts = Mapping[str, Tensor]
 
 
 class HidingClient:
@@ -309,7 +310,8 @@ def rows(parts: Parts, name: str, count: int, size: int | None = None) -> list[b
         raise UnalikeError(f"A message about a secure sum must have {count} rows of {name.strip(':')!r}.")
     if size is not None and value.shape[1] != size:
         raise UnalikeError(f"The rows of {name.strip(':')!r} must be {size} bytes; got {value.shape[1]}.")
-    return [row.tobytes() for row in value.numpy()]
+    data, length = value.numpy().tobytes(), value.shape[1]
+    return [data[k * length : (k + 1) * length] for k in range(count)]
 
 
 def octets(parts: Parts, name: str, size: int) -> bytes:
