@@ -144,6 +144,15 @@ def test_categories_are_centred_and_share_one_indicator():
     assert fed.preparation.features == ["age", "sex=f", "sex=m", "ill", "age missing", "sex missing"]
 
 
+def test_a_prepared_value_is_told_in_its_own_unit_without_the_noise_of_float32():
+    found = Preparation((52.959, 0.3308, 0.0, 3.2e-9), (21.07721, 0.5, 1.0, 1e-9), (0.0,) * 4, (True,) * 4)
+    raw = torch.tensor([[50.0, 0.0, 1e-12, 4.125e-9], [33.5, 1.0, 1e12, -2e-9]], dtype=torch.float64)
+    for row, own in zip(found.apply(raw).tolist(), raw.tolist(), strict=True):
+        told = [found.raw(feature, value) for feature, value in enumerate(row)]
+        assert told[:2] == own[:2] and told[2] == row[2]  # nothing was done to the third
+        assert told[3] == pytest.approx(own[3], abs=1e-15) and "-0" not in map("{:g}".format, told)
+
+
 def test_a_client_alone_has_the_sums_that_it_has_among_others():
     fed = ua.Federation.from_arrays(clients())
     recipe = Recipe.of(None, 3, target=True)

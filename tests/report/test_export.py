@@ -16,6 +16,7 @@ import unalike as ua
 from unalike import config, report
 from unalike.cli import main
 from unalike.report import export, record
+from unalike.trees.xgboost import exported
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,14 @@ def test_safetensors_is_the_final_model(tmp_path):
     assert torch.equal(module.eval()(x), run.model(x))
 
 
+def test_a_forest_is_xgboosts_json(tmp_path):
+    table = settings(tmp_path / "r")
+    table |= {"method": {"name": "hist-boost", "depth": 2}, "model": {}}
+    run = config.run(table)
+    assert main(["export", str(tmp_path / "r"), "--xgboost"]) == 0
+    assert json.loads((tmp_path / "r/model.json").read_text()) == exported(run.forest)
+
+
 @pytest.mark.slow
 def test_onnx_computes_what_torch_computes(tmp_path):
     """Convolutions, on another number of samples than the model was traced with; onnx's own reference computes it."""
@@ -121,6 +130,7 @@ def test_mistakes_are_one_line(home, tmp_path, capsys):
         (["export", str(plain), "--safetensors"], "was written by a Python program"),
         (["export", str(plain), "--csv", "--clients"], "no records of single clients"),
         (["export", str(home / "fedavg"), "--safetensors", "--clients"], "--clients is for tables"),
+        (["export", str(home / "fedavg"), "--xgboost"], "grew no trees"),
         (["export", str(home / "fedavg")], "required"),
         (["export", str(home / "fedavg"), "--csv", "--out", str(tmp_path / "no" / "x.csv")], "cannot be written"),
     ):

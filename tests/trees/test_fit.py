@@ -86,6 +86,13 @@ def test_a_category_against_the_others():
     assert "colour is not 1?" in model.draw() and list(model.importance()) == ["colour"]
 
 
+def test_a_tree_is_drawn_in_the_units_that_its_owner_knows():
+    x = np.array([[0.0], [1.0], [2.0], [3.0]] * 5)
+    model = fit(Boosting(trees=1, depth=1, least=0.1), (x, x[:, 0] > 1), names=["age"])
+    assert model.draw().startswith("age <= 1? ")
+    assert model.draw(unit=lambda column, value: 50 + 10 * value).startswith("age <= 60? ")
+
+
 def test_it_ends_when_validation_rows_say_so():
     order = DRAW.permutation(len(Y))
     train, held = order[:400], order[400:]

@@ -178,10 +178,12 @@ class Preparation:
         return self._finish(x, (x.double() - center) / scale)
 
     def raw(self, feature: int, value: float) -> float:
-        """Return what a prepared value was before; one that clients made by numbers of their own stays as it is."""
-        if self.own or feature >= len(self.center):
+        """Return what a prepared value was before, to a millionth of the feature's scale: prepared values are float32.
+        One that clients made by numbers of their own stays as it is."""
+        if self.own or feature >= len(self.center) or (self.center[feature], self.scale[feature]) == (0.0, 1.0):
             return value
-        return value * self.scale[feature] + self.center[feature]
+        center, scale = self.center[feature], self.scale[feature]
+        return round(value * scale + center, 6 - math.floor(math.log10(scale))) + 0.0  # (minus zero becomes zero)
 
     def apply_columns(self, columns: Columns, train: Columns) -> Columns:
         """Return a split with prepared features; `train` has the raw training rows of the same clients."""
