@@ -84,11 +84,19 @@ def test_safetensors_is_the_final_model(tmp_path):
 
 
 def test_a_forest_is_xgboosts_json(tmp_path):
-    table = settings(tmp_path / "r")
-    table |= {"method": {"name": "hist-boost", "depth": 2}, "model": {}}
-    run = config.run(table)
+    """Raw rows of a table, with missing cells and words: the exported trees are in its own units."""
+    rows = [[k % 3, k if k % 4 else "", "ab"[k % 2], "ny"[k > 30]] for k in range(60)]
+    (tmp_path / "t.csv").write_text("c,age,sex,y\n" + "\n".join(",".join(map(str, row)) for row in rows))
+    table = {
+        "data": {"table": str(tmp_path / "t.csv"), "client": "c", "label": "y", "scale": "raw"},
+        "method": {"name": "hist-boost", "depth": 2}, "run": {"rounds": 2, "folder": str(tmp_path / "r")},
+    }  # fmt: skip
+    run = config.run(table, callbacks=[report.Record()])
     assert main(["export", str(tmp_path / "r"), "--xgboost"]) == 0
-    assert json.loads((tmp_path / "r/model.json").read_text()) == exported(run.forest)
+    written = json.loads((tmp_path / "r/model.json").read_text())
+    assert written == exported(run.forest)
+    assert written["learner"]["feature_names"] == ["age", "sex=a", "sex=b"]
+    assert run.forest.draw().startswith("age <= 30? ")
 
 
 @pytest.mark.slow

@@ -231,14 +231,16 @@ class SecureClient(HidingClient):
             text = public.get(str(other)) if isinstance(public, dict) else None
             if not isinstance(text, str) or len(text) > 1000:
                 raise UnalikeError(f"The server does not say whose key client {other}'s is.")
-            statement, known = self._statement(other, member.group.keys[other]), (text, member.group.keys[other])
-            if known not in self._verified and not self.signer.verify(text, statement, signatures[other]):
+            key = member.group.keys[other]
+            if self._public.get(other) == text and (text, key) in self._verified:
+                continue  # as in the sum before
+            if not self.signer.verify(text, self._statement(other, key), signatures[other]):
                 raise UnalikeError(f"The key of client {other} is not signed by it: this server is not to be trusted.")
-            self._verified.add(known)
-            self._public[other] = text
-            point = self._points.setdefault(other, self.signer.point(text))
-            if point != self.signer.point(text):
+            point = self.signer.point(text)
+            if point != self._points.setdefault(other, point):
                 raise UnalikeError(f"Client {other} had another key before: this server is not to be trusted.")
+            self._verified.add((text, key))
+            self._public[other] = text
         points = [self.signer.point(), *(self._points[other] for other in member.neighbours)]
         if len({*points}) < len(points):
             raise UnalikeError("Two clients of a sum have the same key: this server is not to be trusted.")

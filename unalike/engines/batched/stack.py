@@ -413,7 +413,7 @@ class Stack:
             dims = (0, 0, 0, *([None if alike else 0] * 4))
             found = vmap(one, in_dims=dims)(at, self.buffers, args, *given)
             parts.append(found * real.reshape(*real.shape, *([1] * (found.dim() - 2))).to(found.dtype))
-        return torch.cat(parts, 1)
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     @property
     def _at_once(self) -> int:
@@ -507,7 +507,7 @@ _STACKED = object()  # marks where a stacked tensor belongs
 # the parts of a request in which a tensor of the message may stay one for all clients, instead of a copy for each
 COMMON = {"args", "rows", "only"}
 # of samples that are handled together without a model
-NUMBERS = 1 << 22
+NUMBERS = 1 << 23
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
