@@ -90,7 +90,7 @@ def measured(size: int, clients: int, degree: int, threshold: int) -> tuple[floa
     sharing = sum(clock(server._secret, c, c in there)[0] for c in list(came)[:10] + lost[:5]) / 15 * clients
     total = np.zeros(size, dtype=ring.word(bits))
     some = min(masks, 400)
-    removing = clock(add_masks, total, [(bytes(16), True)] * some)[0] / some * masks
+    removing = clock(add_masks, [total], [(bytes(16), True)] * some)[0] / some * masks
     public = public_of(bytes(31) + b"1")
     agreements = clock(lambda: [derived(agreement(bytes(31) + b"2", public), b"") for _ in range(100)])[0] / 100 * masks
     bytes_up = len(packed) + 64 + degree * (SEALED + BYTES)

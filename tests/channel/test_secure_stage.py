@@ -9,7 +9,7 @@ import unalike as ua
 from unalike.channel import Channel, SecureSum, acting
 from unalike.channel.channel import shared_draws
 from unalike.channel.stage import Way
-from unalike.channel.summing import Summing
+from unalike.channel.summing import Summing, grouped
 from unalike.client import data_sizes
 from unalike.contract import Field
 from unalike.nn.task import Task
@@ -180,6 +180,7 @@ def test_whole_numbers_are_summed_as_they_are():
     codes = summing.codes(slots, {"counts": rows}, Way({}, None, None), np.zeros(2), np.array([5, 6]))
     assert summing.decoded(slots[0], codes["counts"].sum(0)).tolist() == [11, 22, 27]
     assert codes[":samples"].sum() == 11 and codes[":count"].sum() == 2
+    assert len(grouped(slots, 4)) == 1  # what a reply says about itself is in the same vector
 
 
 class OwnRows(ua.FedAvg):

@@ -38,10 +38,13 @@ def test_rows_that_a_method_declares_are_taken():
 
 
 class Signer:
-    """Takes any signature; a key is written in two ways."""
+    """Takes any signature but "false"; a key is written in two ways. verified: how often it looked at one."""
+
+    verified = 0
 
     def verify(self, public, data, signature):
-        return True
+        self.verified += 1
+        return signature != b"false".ljust(96, b"\0")
 
     def point(self, public=None):
         return b"own" if public is None else public.strip().encode()
@@ -69,8 +72,31 @@ def test_one_client_cannot_be_many(keys, words):
         return
     if "before" in words:
         deal("a b c", "first")
-    with refused(words):
-        deal(keys, "second")
+    for attempt in ("second", "third"):
+        with refused(words):
+            deal(keys, attempt)
+
+
+def test_a_signature_is_looked_at_once_and_again_for_another_run_key():
+    signer = Signer()
+    client = SecureClient("r", 0, SecureSum(), signer=signer)
+    public = [client._key.public, *(RunKey().public for _ in range(3))]
+    names = {str(k): name for k, name in enumerate("abc", 1)}
+
+    def deal(attempt, signature=b""):
+        keys = as_bytes(b"".join(public)).view(-1, 32)
+        signatures = as_bytes(signature.ljust(96, b"\0") * 4).view(4, -1)
+        parts = {"clients": torch.arange(4), "keys": keys, "signatures": signatures}
+        return client._deal({"round": 0, "exchange": 0, "attempt": attempt, "public": names}, parts)
+
+    deal("first")
+    deal("second")
+    assert signer.verified == 3
+    public[2] = RunKey().public
+    with refused("The key of client 2 is not signed by it"):
+        deal("third", b"false")
+    deal("fourth")
+    assert signer.verified == 5
 
 
 @pytest.mark.parametrize(

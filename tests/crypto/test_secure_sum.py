@@ -9,7 +9,7 @@ import pytest
 from goldens import golden
 
 from unalike.crypto import ring, secure_sum
-from unalike.crypto.masks import add_mask, agreement, mask, pair_seed, public_of
+from unalike.crypto.masks import add_mask, add_masks, agreement, derived, mask, pair_seed, public_of
 from unalike.crypto.secure_sum import Collector, Dealt, Group, Member, RunKey, Void
 from unalike.crypto.secure_sum import _add as masks_of
 from unalike.errors import UnalikeError
@@ -55,6 +55,27 @@ def test_masked_vectors_and_sums_are_the_golden_ones(case):
 def test_masks_of_several_blocks_are_one_stream(kind):
     long = mask(bytes(16), 200_000, kind)
     assert len(np.unique(long)) > 199_000 and (mask(bytes(16), 70_000, kind) == long[:70_000]).all()
+
+
+def test_a_mask_goes_on_from_one_vector_to_the_next():
+    """Never the same mask twice: the difference of two vectors under one would be in the clear."""
+    seeds = [(bytes(16), False), (bytes(15) + b"\x01", True)]
+    parts = [np.zeros(size, dtype=kind) for size, kind in ((3, np.uint64), (70_000, np.uint32), (5, np.uint64))]
+    add_masks(parts, seeds)
+    streams = [np.frombuffer(mask(seed, 40_000, np.uint64).tobytes(), dtype=np.uint8) for seed, _ in seeds]
+    start = 0
+    for part in parts:
+        plus, minus = (stream[start : start + part.nbytes].view(part.dtype) for stream in streams)
+        assert (part == plus - minus).all()
+        start += part.nbytes
+
+
+def test_keys_are_derived_by_hkdf():
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    for size in (16, 32):
+        assert derived(b"secret", b"what for", size) == HKDF(SHA256(), size, None, b"what for").derive(b"secret")
 
 
 # ---------------------------------------------------------------- one sum, with everything that may go wrong
@@ -222,7 +243,12 @@ def test_a_client_that_publishes_another_key_makes_the_sum_void_only_where_it_is
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda d: dc.replace(d, sealed={}), lambda d: dc.replace(d, public=b""), lambda d: dc.replace(d, commitment=b"x")],
+    [
+        lambda d: dc.replace(d, sealed={}),
+        lambda d: dc.replace(d, sealed={**d.sealed, 1: b"short"}),
+        lambda d: dc.replace(d, public=b""),
+        lambda d: dc.replace(d, commitment=b"x"),
+    ],
 )
 def test_what_is_dealt_to_others_than_neighbours_is_refused(wrong):
     federation = Federation()
@@ -322,8 +348,7 @@ def test_clients_that_were_told_different_things_do_not_add_up(where):
         federation.server.take_masked(client, [ring.reduced(words, BITS)])
     for client in present:
         came = [c for c in present if c != 5] if client == 0 and where == "present" else present
-        shares = federation.members[client].open(came)
-        federation.server._shares |= {v: {**federation.server._shares.get(v, {}), client: s} for v, s in shares.items()}
+        federation.server._given[client] = federation.members[client].open(came)
     total = ring.signed(ring.reduced(federation.server.total()[0], BITS), BITS)
     assert np.count_nonzero(total == federation.right()) < 3
 

@@ -120,6 +120,17 @@ def test_no_scale_fills_gaps_by_means_and_leaves_the_rest():
     assert fed.preparation.target is None
 
 
+def test_raw_features_stay_as_they_are_gaps_and_targets_too():
+    x, y = np.array([[1e4, np.nan], [3e4, 2.0], [9e9, 4.0]]), np.array([1.5, 2.5, 1e6])
+    fed = ua.Federation.from_arrays([(x[:2], y[:2]), (x[2:], y[2:])]).prepared("raw")
+    np.testing.assert_array_equal(fed.train.x, x.astype(np.float32))
+    assert fed.train.y.tolist() == y.astype(np.float32).tolist() and fed.preparation.width == 2
+    again = Preparation.from_plain(json.loads(json.dumps(fed.preparation.plain())))
+    assert again == fed.preparation and again.raw(0, 1e-9) == 1e-9
+    with pytest.raises(ua.UnalikeError, match="has a value that is NaN"):
+        ua.simulate(torch.nn.Linear(2, 1), fed, ua.FedAvg(), rounds=1)
+
+
 def test_what_is_far_from_the_mean_counts_as_five_deviations():
     x = np.concatenate([np.linspace(-1, 1, 99), [1e6]])[:, None]
     fed = ua.Federation.from_arrays([(x[:50], np.arange(50) % 2), (x[50:], np.arange(50) % 2)])
@@ -142,6 +153,15 @@ def test_categories_are_centred_and_share_one_indicator():
     ]
     np.testing.assert_allclose(fed.train.x, want, rtol=1e-6, atol=1e-7)
     assert fed.preparation.features == ["age", "sex=f", "sex=m", "ill", "age missing", "sex missing"]
+
+
+def test_a_prepared_value_is_told_in_its_own_unit_without_the_noise_of_float32():
+    found = Preparation((52.959, 0.3308, 0.0, 3.2e-9), (21.07721, 0.5, 1.0, 1e-9), (0.0,) * 4, (True,) * 4)
+    raw = torch.tensor([[50.0, 0.0, 1e-12, 4.125e-9], [33.5, 1.0, 1e12, -2e-9]], dtype=torch.float64)
+    for row, own in zip(found.apply(raw).tolist(), raw.tolist(), strict=True):
+        told = [found.raw(feature, value) for feature, value in enumerate(row)]
+        assert told[:2] == own[:2] and told[2] == row[2]  # nothing was done to the third
+        assert told[3] == pytest.approx(own[3], abs=1e-15) and "-0" not in map("{:g}".format, told)
 
 
 def test_a_client_alone_has_the_sums_that_it_has_among_others():
@@ -185,7 +205,7 @@ def test_what_is_no_preparation_is_refused(change):
 def test_what_cannot_be_prepared():
     with pytest.raises(ua.UnalikeError, match="one row of floats"):
         ua.Federation.from_arrays([(np.ones((3, 2, 2)), [0, 1, 0])]).prepared()
-    with pytest.raises(ua.UnalikeError, match="'standard', 'client' or 'none'"):
+    with pytest.raises(ua.UnalikeError, match="'standard', 'client', 'none' or 'raw'"):
         ua.Federation.from_arrays([(np.ones((3, 2)), [0, 1, 0])]).prepared("minmax")
     found = prepare(Columns(np.ones((3, 2)), np.arange(3), [0, 3]), Recipe.of(None, 2))
     with pytest.raises(ua.UnalikeError, match=r"must be \[n, 2\]"):

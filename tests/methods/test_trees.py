@@ -43,6 +43,16 @@ def test_clients_sums_give_the_pooled_trees(name, clients):
     assert same(run, ua.trees.fit(SMALL, fed))
 
 
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_missing_values_go_where_they_go_in_the_pooled_trees(engine):
+    data, method = table("breast cancer"), ua.HistBoost(trees=4, depth=3, bins=16)
+    gone = torch.rand(data.x.shape, generator=torch.Generator().manual_seed(0)) < 0.2 + 0.6 * (data.y == 0)[:, None]
+    fed = Dataset(torch.where(gone, torch.nan, data.x), data.y).split("dirichlet:0.5", 5, seed=0)
+    model = ua.trees.fit(method, fed)
+    assert {bool(tree.missing_left[k]) for tree in model.all_trees for k in tree.splits} == {True, False}
+    assert same(ua.simulate(None, fed, method, rounds=4, engine=engine), model)
+
+
 @pytest.mark.parametrize("partition", ["dirichlet:0.1", "shards:2", "lognormal:1.0"])
 def test_skew_changes_nothing(partition):
     """Labels, sizes and attributes may be divided as they like: the trees are those of equal clients."""

@@ -16,6 +16,7 @@ import unalike as ua
 from unalike import config, report
 from unalike.cli import main
 from unalike.report import export, record
+from unalike.trees.xgboost import exported
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,22 @@ def test_safetensors_is_the_final_model(tmp_path):
     assert torch.equal(module.eval()(x), run.model(x))
 
 
+def test_a_forest_is_xgboosts_json(tmp_path):
+    """Raw rows of a table, with missing cells and words: the exported trees are in its own units."""
+    rows = [[k % 3, k if k % 4 else "", "ab"[k % 2], "ny"[k > 30]] for k in range(60)]
+    (tmp_path / "t.csv").write_text("c,age,sex,y\n" + "\n".join(",".join(map(str, row)) for row in rows))
+    table = {
+        "data": {"table": str(tmp_path / "t.csv"), "client": "c", "label": "y", "scale": "raw"},
+        "method": {"name": "hist-boost", "depth": 2}, "run": {"rounds": 2, "folder": str(tmp_path / "r")},
+    }  # fmt: skip
+    run = config.run(table, callbacks=[report.Record()])
+    assert main(["export", str(tmp_path / "r"), "--xgboost"]) == 0
+    written = json.loads((tmp_path / "r/model.json").read_text())
+    assert written == exported(run.forest)
+    assert written["learner"]["feature_names"] == ["age", "sex=a", "sex=b"]
+    assert run.forest.draw().startswith("age <= 30? ")
+
+
 @pytest.mark.slow
 def test_onnx_computes_what_torch_computes(tmp_path):
     """Convolutions, on another number of samples than the model was traced with; onnx's own reference computes it."""
@@ -121,6 +138,7 @@ def test_mistakes_are_one_line(home, tmp_path, capsys):
         (["export", str(plain), "--safetensors"], "was written by a Python program"),
         (["export", str(plain), "--csv", "--clients"], "no records of single clients"),
         (["export", str(home / "fedavg"), "--safetensors", "--clients"], "--clients is for tables"),
+        (["export", str(home / "fedavg"), "--xgboost"], "grew no trees"),
         (["export", str(home / "fedavg")], "required"),
         (["export", str(home / "fedavg"), "--csv", "--out", str(tmp_path / "no" / "x.csv")], "cannot be written"),
     ):

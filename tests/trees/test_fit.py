@@ -6,8 +6,9 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from unalike import UnalikeError
-from unalike.trees import Boosted, Boosting, fit
-from unalike.trees.table import added_as_floats, added_as_whole
+from unalike.trees import Boosted, Boosting, exact, fit
+from unalike.trees.fit import grow
+from unalike.trees.table import Rows, added_as_floats, added_as_whole, places
 
 X, Y = load_breast_cancer(return_X_y=True)
 DRAW = np.random.default_rng(0)
@@ -62,12 +63,34 @@ def test_missing_values_go_where_it_helps():
     assert below.all_trees[0].missing_left[1]
 
 
+@pytest.mark.parametrize("flags", [[False, False, False], [False, True, False], [True, True, True]])
+def test_growing_rows_stand_at_the_leaf_to_which_the_tree_sends_them(flags):
+    """Numbers, categories and missing values; the sums of every node are those of the rows that it gets."""
+    codes = DRAW.integers(0, 9, (300, 3)).astype(np.uint8)  # 8: missing
+    y = torch.from_numpy((codes[:, 0] % 3 == 1) ^ (codes[:, 1] % 2 == 0) ^ (DRAW.random(300) < 0.1))
+    pair = exact.derivatives(torch.zeros(300, 1, dtype=torch.float64), y, 2)[:, 0]
+    settings, categories = Boosting(depth=4, bins=8, least=0.5), torch.tensor(flags)
+    rows = Rows(torch.from_numpy(codes), 8, categories)
+    tree = grow(settings, rows, pair, torch.ones(3, dtype=torch.bool), categories)
+    assert len(tree.leaves) > 8
+    assert (rows.place == places(codes, tree, 8, np.array(flags))).all()
+    for leaf in tree.leaves:
+        assert tree.weight[leaf] == float(pair[rows.place == leaf, 1].sum()) / exact.SCALE
+
+
 def test_a_category_against_the_others():
     x = np.array([[0], [1], [2], [3]] * 5, dtype=np.float32)
     y = (x[:, 0] == 1).astype(int)
     model = fit(Boosting(trees=1, depth=1, bins=4, least=0.1), (x, y), categories=[0], names=["colour"])
     assert int(model.all_trees[0].bin[1]) == 1 and (model.predict(x).numpy() == y).all()
     assert "colour is not 1?" in model.draw() and list(model.importance()) == ["colour"]
+
+
+def test_a_tree_is_drawn_in_the_units_that_its_owner_knows():
+    x = np.array([[0.0], [1.0], [2.0], [3.0]] * 5)
+    model = fit(Boosting(trees=1, depth=1, least=0.1), (x, x[:, 0] > 1), names=["age"])
+    assert model.draw().startswith("age <= 1? ")
+    assert model.draw(unit=lambda column, value: 50 + 10 * value).startswith("age <= 60? ")
 
 
 def test_it_ends_when_validation_rows_say_so():

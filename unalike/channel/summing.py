@@ -97,8 +97,10 @@ class Summing:
         """Return the slots of replies with these fields; only shapes and dtypes of the tensors matter."""
         found = [self._slot(name, value) for name, value in sent.items()]
         own = [TRAINED, SAMPLES, COUNT, *(EXTRA + name for name in self.channel.extra)]
-        loss = [] if self.channel.private else [Slot(LOSS, 1, self.stage.bits, self.unit)]
-        about = [*loss, *(Slot(name, 1, self.stage.bits) for name in own), *tag_slots(self.stage.tags, self.stage.bits)]
+        # as long as whole numbers, where a reply has them: one vector to mask or encrypt instead of two
+        bits = max([self.stage.bits, *(slot.bits for slot in found if slot.whole)])
+        loss = [] if self.channel.private else [Slot(LOSS, 1, bits, self.unit)]
+        about = [*loss, *(Slot(name, 1, bits) for name in own), *tag_slots(self.stage.tags, bits)]
         for slot in (*found, *about):
             self.stage.check_codes(slot.name, slot.bits, self.clients, slot.whole)
         return [*found, *about]

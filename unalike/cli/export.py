@@ -6,6 +6,7 @@ unalike export runs/demo --parquet             the same as parquet
 unalike export runs/scaffold-digits-1 --deploy       model.unalike, for `unalike predict` and ua.load_model
 unalike export runs/scaffold-digits-1 --safetensors
 unalike export runs/scaffold-digits-1 --onnx --out model.onnx
+unalike export runs/hist-boost-digits-1 --xgboost            model.json, for xgboost.Booster(model_file=...)
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ KINDS = {
     "deploy": "the model as one file to be used: weights, preparation, names",
     "safetensors": "the model's weights by name",
     "onnx": "the model as ONNX",
+    "xgboost": "boosted trees as XGBoost's JSON",
 }
 
-ENDINGS = {"deploy": "unalike"}
+ENDINGS = {"deploy": "unalike", "xgboost": "json"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

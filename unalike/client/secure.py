@@ -30,6 +30,7 @@ OWN_HEADER = {"format", "run", "acknowledged", "sealed"}
 # prefix, before a number: a masked or encrypted vector of a reply
 MASKED = "sum:"
 MOST = 100_000  # most clients of a sum
+Parts = Mapping[str, Tensor]
 
 
 class Signer(Protocol):
@@ -61,8 +62,11 @@ def key_statement(run: str, client: int, key: bytes) -> bytes:
 def bound(parts: Sequence[bytes]) -> bytes:
     """Return the hash to which masks are bound: over the part of a request that is the same for all clients, and the
     names of what each client gets for itself."""
-    _, own = _own(parts)
-    return hashlib.sha256(parts[0] + json.dumps(sorted(own.keys() - {*ABOUT})).encode()).digest()
+    return _bound(parts[0], _own(parts)[1])
+
+
+def _bound(shared: bytes, own: Parts) -> bytes:
+    return hashlib.sha256(shared + json.dumps(sorted(own.keys() - {*ABOUT})).encode()).digest()
 
 
 def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = ()) -> bytes:
@@ -73,7 +77,7 @@ def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = ()) -> bytes:
     allowed = {name for name in rows if name not in ("w", BUFFERS) and not name.startswith(":")}
     for name in (*sorted(header.keys() - OWN_HEADER), *sorted(own.keys() - {*ABOUT} - allowed)):
         raise UnalikeError(f"The request brings {name[:50]!r} for this client alone: in a secure sum all get the same.")
-    return bound(parts)
+    return _bound(parts[0], own)
 
 
 def _own(parts: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -83,9 +87,6 @@ def _own(parts: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "A request for a secure sum has two parts: what all clients get, and what is a client's own."
         )
     return wire.decode(parts[1])
-
-
-Parts = Mapping[str, Tensor]
 
 
 class HidingClient:
@@ -242,14 +243,16 @@ class SecureClient(HidingClient):
             text = public.get(str(other)) if isinstance(public, dict) else None
             if not isinstance(text, str) or len(text) > 1000:
                 raise UnalikeError(f"The server does not say whose key client {other}'s is.")
-            statement, known = self._statement(other, member.group.keys[other]), (text, member.group.keys[other])
-            if known not in self._verified and not self.signer.verify(text, statement, signatures[other]):
+            key = member.group.keys[other]
+            if self._public.get(other) == text and (text, key) in self._verified:
+                continue  # as in the sum before
+            if not self.signer.verify(text, self._statement(other, key), signatures[other]):
                 raise UnalikeError(f"The key of client {other} is not signed by it: this server is not to be trusted.")
-            self._verified.add(known)
-            self._public[other] = text
-            point = self._points.setdefault(other, self.signer.point(text))
-            if point != self.signer.point(text):
+            point = self.signer.point(text)
+            if point != self._points.setdefault(other, point):
                 raise UnalikeError(f"Client {other} had another key before: this server is not to be trusted.")
+            self._verified.add((text, key))
+            self._public[other] = text
         points = [self.signer.point(), *(self._points[other] for other in member.neighbours)]
         if len({*points}) < len(points):
             raise UnalikeError("Two clients of a sum have the same key: this server is not to be trusted.")
@@ -321,7 +324,8 @@ def rows(parts: Parts, name: str, count: int, size: int | None = None) -> list[b
         raise UnalikeError(f"A message about a secure sum must have {count} rows of {name.strip(':')!r}.")
     if size is not None and value.shape[1] != size:
         raise UnalikeError(f"The rows of {name.strip(':')!r} must be {size} bytes; got {value.shape[1]}.")
-    return [row.tobytes() for row in value.numpy()]
+    data, length = value.numpy().tobytes(), value.shape[1]
+    return [data[k * length : (k + 1) * length] for k in range(count)]
 
 
 def octets(parts: Parts, name: str, size: int) -> bytes:

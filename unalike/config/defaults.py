@@ -66,6 +66,7 @@ def _ranges(raw: Federation) -> list[str]:
         "standard": "standardised by sums over all clients",
         "client": "standardised by every client for itself",
         "none": "left so (--scale none), which models seldom learn from",
+        "raw": "left so (--scale raw), as trees may have them",
     }[recipe.scale]
     return [f"Features reach {reach}: {done}."]
 

@@ -42,13 +42,21 @@ class Lattice:
         self.degree = degree
         self._order = sorted(clients, key=lambda client: hashlib.sha256(seed + client.to_bytes(8, "big")).digest())
         self._place = {client: place for place, client in enumerate(self._order)}
-        self._known: dict[int, tuple[int, ...]] = {}  # a server asks for each client's several times
+        # a server asks for each client's several times
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._near: dict[int, frozenset[int]] = {}
 
     def of(self, client: int) -> tuple[int, ...]:
         """Return the neighbours of a client, in ascending order."""
         if client not in self._known:
             self._known[client] = self._find(client)
         return self._known[client]
+
+    def near(self, client: int) -> frozenset[int]:
+        """Return the neighbours of a client, as a set."""
+        if client not in self._near:
+            self._near[client] = frozenset(self.of(client))
+        return self._near[client]
 
     def _find(self, client: int) -> tuple[int, ...]:
         if self.degree == len(self._order) - 1:

@@ -7,6 +7,8 @@ secrecy.
 
 from __future__ import annotations
 
+import functools
+import hmac
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ SEED = 16  # bytes
 BLOCK = 1 << 18
 # masks handled side by side: each takes some memory
 STREAMS = 1 << 11
+ZEROS = bytes(BLOCK)
 
 
 def public_of(private: bytes) -> bytes:
@@ -47,11 +50,18 @@ def _private(private: bytes) -> Any:
 
 
 def derived(secret: bytes, info: bytes, size: int = SEED) -> bytes:
-    """Return HKDF-SHA256 of a secret, for the purpose that `info` names."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    """Return HKDF-SHA256 of a secret, up to 32 bytes, for the purpose that `info` names."""
+    return expanded(extracted(secret), info, size)
 
-    return HKDF(SHA256(), size, salt=None, info=info).derive(secret)
+
+def extracted(secret: bytes) -> bytes:
+    """Return the first half of HKDF-SHA256 (RFC 5869, without salt): the same for every purpose."""
+    return hmac.digest(bytes(32), secret, "sha256")
+
+
+def expanded(key: bytes, info: bytes, size: int = SEED) -> bytes:
+    """Return the second half of HKDF-SHA256 of an extracted key, up to 32 bytes."""
+    return hmac.digest(key, info + b"\x01", "sha256")[:size]
 
 
 def pair_seed(private: bytes, public: bytes, info: bytes) -> bytes:
@@ -61,23 +71,26 @@ def pair_seed(private: bytes, public: bytes, info: bytes) -> bytes:
 
 def add_mask(total: np.ndarray, seed: bytes, minus: bool = False) -> None:
     """Add the mask of a seed to a vector of uint32 or uint64, in place, modulo its word size; minus: subtract it."""
-    add_masks(total, [(seed, minus)])
+    add_masks([total], [(seed, minus)])
 
 
-def add_masks(total: np.ndarray, seeds: Sequence[tuple[bytes, bool]]) -> None:
-    """Add the masks of several seeds; each seed comes with whether its mask is subtracted. Block by block, so that the
-    sum stays in the processor's cache while all masks pass."""
+def add_masks(vectors: Sequence[np.ndarray], seeds: Sequence[tuple[bytes, bool]]) -> None:
+    """Add the masks of several seeds to vectors, in place; each seed comes with whether its mask is subtracted. A mask
+    is one stream, which goes on from one vector to the next."""
     for some in range(0, len(seeds), STREAMS):
         streams = [(_stream(seed), np.subtract if minus else np.add) for seed, minus in seeds[some : some + STREAMS]]
-        _pass(total, streams)
+        for vector in vectors:
+            _pass(vector, streams)
 
 
 def _pass(total: np.ndarray, streams: Sequence[tuple[Any, Any]]) -> None:
+    """Add the next bytes of streams to a vector: block by block, so that the sum stays in the processor's cache while
+    all masks pass."""
     step, kind = BLOCK // total.itemsize, total.dtype.newbyteorder("<")
-    zeros, block = bytes(BLOCK), np.empty(BLOCK + 15, dtype=np.uint8)
+    block = np.empty(min(BLOCK, total.nbytes) + 15, dtype=np.uint8)
     for start in range(0, len(total), step):
         part = total[start : start + step]
-        length = zeros[: part.nbytes]
+        length = ZEROS[: part.nbytes]
         for stream, change in streams:
             count = stream.update_into(length, block)
             change(part, block[:count].view(kind), out=part)
@@ -95,6 +108,7 @@ def _stream(seed: bytes) -> Any:
     return ciphers.Cipher(ciphers.algorithms.AES(seed), ciphers.modes.CTR(bytes(16))).encryptor()
 
 
+@functools.cache
 def _cryptography() -> tuple[Any, Any]:
     try:
         from cryptography.hazmat.primitives import ciphers

@@ -9,8 +9,6 @@ import numpy as np
 from unalike.errors import UnalikeError
 
 MOST_BITS = 64
-# a residue of up to this many bits lies within eight bytes, wherever in a byte it begins
-WIDE = 57
 
 
 def word(bits: int) -> type[np.unsignedinteger]:
@@ -50,11 +48,13 @@ def pack(words: np.ndarray, bits: int) -> np.ndarray:
     """Return residues as bytes, one after another, the lowest bit first; unused bits at the end are 0."""
     groups = np.zeros((math.ceil(len(words) / 8), 8), dtype=np.uint64)  # eight residues fill `bits` bytes
     groups.reshape(-1)[: len(words)] = words
-    out = np.zeros((len(groups), bits), dtype=np.uint8)
-    for place, byte, shift in _overlaps(bits):
-        column = groups[:, place]
-        out[:, byte] |= (column >> np.uint64(shift) if shift >= 0 else column << np.uint64(-shift)).astype(np.uint8)
-    return out.reshape(-1)[: packed_bytes(len(words), bits)]
+    out = np.zeros((len(groups) + 1) * bits + 8, dtype=np.uint8)
+    for place in range(8):
+        own, shift, beyond = _places(out, len(groups), bits, place)
+        own |= (groups[:, place] << np.uint64(shift)).astype(own.dtype)
+        if beyond is not None:
+            beyond |= (groups[:, place] >> np.uint64(64 - shift)).astype(np.uint8)
+    return out[: packed_bytes(len(words), bits)]
 
 
 def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
@@ -66,24 +66,20 @@ def unpack(data: np.ndarray, count: int, bits: int) -> np.ndarray:
     groups = math.ceil(count / 8)
     octets = np.zeros((groups + 1) * bits + 8, dtype=np.uint8)
     octets[: len(data)] = data
-    out = np.zeros((groups, 8), dtype=word(bits))
-    if bits > WIDE:
-        for place, byte, shift in _overlaps(bits):
-            column = octets[byte : groups * bits : bits].astype(np.uint64)
-            out[:, place] |= column << np.uint64(shift) if shift >= 0 else column >> np.uint64(-shift)
-    # a residue lies within the 4 or 8 bytes from its first one
-    else:
-        kind = np.dtype("<u4" if bits <= WIDE - 32 else "<u8")
-        for place in range(8):
-            first, shift = divmod(place * bits, 8)
-            out[:, place] = np.ndarray((groups,), kind, octets, first, (bits,)) >> kind.type(shift)
+    out = np.empty((groups, 8), dtype=word(bits))
+    for place in range(8):
+        own, shift, beyond = _places(octets, groups, bits, place)
+        out[:, place] = own >> own.dtype.type(shift)
+        if beyond is not None:
+            out[:, place] |= beyond.astype(np.uint64) << np.uint64(64 - shift)
     return reduced(out.reshape(-1)[:count], bits)
 
 
-def _overlaps(bits: int) -> list[tuple[int, int, int]]:
-    """Return (index of a residue among eight, a byte that it reaches into, its bit that is the byte's lowest)."""
-    return [
-        (place, byte, 8 * byte - place * bits)
-        for place in range(8)
-        for byte in range(place * bits // 8, math.ceil((place + 1) * bits / 8))
-    ]
+def _places(octets: np.ndarray, groups: int, bits: int, place: int) -> tuple[np.ndarray, int, np.ndarray | None]:
+    """Return where the residue at `place` of every eight lies: words that begin with its first byte, its lowest bit in
+    them, and the bytes behind those words if it reaches into them. Words of one place never overlap."""
+    size = next((size for size in (1, 2, 4) if bits + 7 <= 8 * size), 8)
+    first, shift = divmod(place * bits, 8)
+    own = np.ndarray((groups,), f"<u{size}", octets, first, (bits,))
+    beyond = np.ndarray((groups,), np.uint8, octets, first + 8, (bits,)) if shift + bits > 64 else None
+    return own, shift, beyond

@@ -29,7 +29,7 @@ import numpy as np
 
 from unalike.crypto import shamir
 from unalike.crypto.graph import Lattice
-from unalike.crypto.masks import add_masks, agreement, agreements, derived, public_of
+from unalike.crypto.masks import add_masks, agreement, agreements, derived, expanded, extracted, public_of
 from unalike.errors import UnalikeError
 
 KEY = 32  # bytes of a key, a seed, a digest
@@ -51,15 +51,15 @@ class RunKey:
     def __init__(self, private: bytes | None = None):
         self._private = private or os.urandom(KEY)
         self.public = public_of(self._private)
-        self._agreed: dict[bytes, bytes] = {}
+        self._agreed: dict[bytes, bytes] = {}  # by public key of another client, ready to derive keys from
 
     def sealing(self, other: bytes, info: bytes) -> Any:
         """Return the cipher shared by this key and another client's for a purpose."""
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         if other not in self._agreed:
-            self._agreed[other] = agreement(self._private, other)
-        return ChaCha20Poly1305(derived(self._agreed[other], b"unalike secure sum, seal " + info, KEY))
+            self._agreed[other] = extracted(agreement(self._private, other))
+        return ChaCha20Poly1305(expanded(self._agreed[other], b"unalike secure sum, seal " + info, KEY))
 
 
 @dc.dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Member:
         if self._masked:
             raise UnalikeError("Shares of a sum come before a client masks its answer, and not again.")
         self._present = frozenset(present)
-        there = self._present & {*self.neighbours}
+        there = self._present & self.group.lattice.near(self.client)
         if not self._present <= self.group.keys.keys() or self.client not in self._present or sealed.keys() != there:
             raise UnalikeError("The server does not say properly who takes part in this sum.")
         if len(there) < self.group.threshold:
@@ -231,14 +231,13 @@ class Collector:
         # clients whose shares did not fit the others'
         self.liars: set[int] = set()
         self._totals: list[np.ndarray] = []
-        self._shares: dict[int, dict[int, bytes]] = {}  # by the client that they open, then by who gave them
+        self._given: dict[int, Mapping[int, bytes]] = {}  # shares by who gave them, then by the client that they open
 
     def take_dealt(self, client: int, dealt: Dealt) -> None:
         """Take a client's dealt shares; refuse them unless they are for exactly its neighbours."""
-        whole = all(len(part) == SEALED for part in dealt.sealed.values())
-        if len(dealt.public) != KEY or len(dealt.commitment) != KEY or not whole:
+        if len(dealt.public) != KEY or len(dealt.commitment) != KEY or not _all_are(dealt.sealed.values(), SEALED):
             raise UnalikeError("its shares are not as long as they must be.")
-        if dealt.sealed.keys() != {*self.group.lattice.of(client)}:
+        if dealt.sealed.keys() != self.group.lattice.near(client):
             raise UnalikeError("its shares are not for its neighbours.")
         self.dealt[client] = dealt
 
@@ -247,7 +246,7 @@ class Collector:
         """Return the clients that take part from here on: those that dealt, and have enough neighbours that did. Read
         it when all have dealt."""
         there = {*self.dealt}
-        while short := {c for c in there if len(there & {*self.group.lattice.of(c)}) < self.group.threshold}:
+        while short := {c for c in there if len(there & self.group.lattice.near(c)) < self.group.threshold}:
             there -= short
         if not there:
             raise Void(
@@ -256,14 +255,21 @@ class Collector:
             )
         return sorted(there)
 
+    @functools.cached_property
+    def _there(self) -> frozenset[int]:
+        return frozenset(self.present)
+
+    def given_by(self, client: int) -> list[int]:
+        """Return the neighbours of a client that take part, in ascending order: it gets a share of each."""
+        return [v for v in self.group.lattice.of(client) if v in self._there]
+
     def delivery(self, client: int) -> dict[int, bytes]:
         """Return the sealed shares for a client, by sender."""
-        there = {*self.present}
-        return {v: self.dealt[v].sealed[client] for v in self.group.lattice.of(client) if v in there}
+        return {v: self.dealt[v].sealed[client] for v in self.given_by(client)}
 
     def take_masked(self, client: int, vectors: Sequence[np.ndarray]) -> None:
         """Add a client's masked vectors."""
-        if client in self.came or client not in self.present:
+        if client in self.came or client not in self._there:
             raise UnalikeError("it has no vector to send in this sum, or sent it before.")
         if not self._totals:
             self._totals = [np.zeros_like(v) for v in vectors]
@@ -273,11 +279,10 @@ class Collector:
 
     def take_opened(self, client: int, shares: Mapping[int, bytes]) -> None:
         """Take the shares that a client gave to open the sum."""
-        there = {*self.group.lattice.of(client)} & {*self.present}
-        if client not in self.came or shares.keys() != there or any(len(s) != shamir.BYTES for s in shares.values()):
+        there = self.group.lattice.near(client) & self._there
+        if client not in self.came or shares.keys() != there or not _all_are(shares.values(), shamir.BYTES):
             raise UnalikeError("it did not give one share of each neighbour.")
-        for other, share in shares.items():
-            self._shares.setdefault(other, {})[client] = share
+        self._given[client] = shares
 
     def total(self) -> list[np.ndarray]:
         """Return the sums over the clients that came, without masks; raise `Void` if too few shares came."""
@@ -288,29 +293,30 @@ class Collector:
         shared = [
             (agreement(secret, self.dealt[other].public), other < client)
             for client, secret in secrets.items() if client not in came
-            for other in sorted({*self.group.lattice.of(client)} & came)
+            for other in sorted(self.group.lattice.near(client) & came)
         ]  # fmt: skip
         _add(self._totals, [*own, *shared], context)
         return self._totals
 
     def _touches(self, client: int, came: set[int]) -> bool:
         """Return whether masks that a lost client shares are in the sum."""
-        return not came.isdisjoint(self.group.lattice.of(client))
+        return not came.isdisjoint(self.group.lattice.near(client))
 
     def _secret(self, client: int, came: bool) -> bytes:
         """Return a client's own seed or, for a lost client, its masking key."""
-        given = {v + 1: int.from_bytes(share, "big") for v, share in self._shares.get(client, {}).items()}
+        # in one order, whoever answered first: Lagrange's weights are then those of the sum before
+        givers = [v for v in self.group.lattice.of(client) if client in self._given.get(v, ())]
         needed, what = self.group.threshold, "own seed" if came else "masking key"
-        if len(given) < needed:
+        if len(givers) < needed:
             raise Void(
-                f"{len(given)} shares of client {client}'s {what} came, and {needed} are needed: the sum is void, "
+                f"{len(givers)} shares of client {client}'s {what} came, and {needed} are needed: the sum is void, "
                 "nothing was learnt."
             )
-        for left_out in (None, *given):
-            some = dict([item for item in given.items() if item[0] != left_out][:needed])
-            found = shamir.combine(some)
+        for left_out in (None, *givers):
+            some = [v for v in givers if v != left_out][:needed]
+            found = shamir.combine({v + 1: int.from_bytes(self._given[v][client], "big") for v in some})
             if len(some) == needed and found < 1 << 256 and self._is_right(client, found.to_bytes(KEY, "big"), came):
-                self.liars |= set() if left_out is None else {left_out - 1}
+                self.liars |= set() if left_out is None else {left_out}
                 return found.to_bytes(KEY, "big")
         raise Void(
             f"The shares of client {client}'s {what} do not fit each other: the sum is void, nothing was learnt."
@@ -330,11 +336,9 @@ def commitment(group: Group, client: int, seed: bytes) -> bytes:
 
 
 def _add(vectors: Sequence[np.ndarray], secrets: Sequence[tuple[bytes, bool]], context: bytes) -> None:
-    """Add the masks of secrets to several vectors, one mask per vector; each secret comes with whether its masks are
-    subtracted."""
-    for number, vector in enumerate(vectors):
-        info = b"unalike secure sum, mask " + context + _number(number)
-        add_masks(vector, [(derived(secret, info), minus) for secret, minus in secrets])
+    """Add the masks of secrets to the vectors of a sum; each secret comes with whether its mask is subtracted."""
+    info = b"unalike secure sum, mask " + context
+    add_masks(vectors, [(derived(secret, info), minus) for secret, minus in secrets])
 
 
 def _way(group: Group, sender: int, receiver: int) -> bytes:
@@ -347,6 +351,11 @@ def _number(value: int) -> bytes:
 
 def _listed(clients: Iterable[int]) -> bytes:
     return b"".join(map(_number, sorted(clients)))
+
+
+def _all_are(parts: Iterable[bytes], size: int) -> bool:
+    """Return whether all parts have this size."""
+    return {len(part) for part in parts} <= {size}
 
 
 def _share(value: int) -> bytes:

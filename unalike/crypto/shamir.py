@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -49,8 +50,7 @@ def _value(coefficients: Sequence[int], x: int, prime: int) -> int:
 
 def combine(given: Mapping[int, int], prime: int = PRIME) -> int:
     """Return the secret from shares by point; with fewer than the threshold, a meaningless number."""
-    factors = weights(tuple(given), prime)
-    return sum(weight * value for weight, value in zip(factors, given.values(), strict=True)) % prime
+    return sum(map(operator.mul, weights(tuple(given), prime), given.values())) % prime
 
 
 @functools.lru_cache(maxsize=1024)  # a round's sums have the same neighbours

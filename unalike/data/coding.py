@@ -158,7 +158,8 @@ def coded(
     for column in schema.columns:
         values, width = cells[column.name], len(column.features)
         if column.kind == "category":
-            codes = _codes(source, column.name, _as_words(values), column.values, unseen == "refuse")
+            advice = UNSEEN_ADVICE if unseen == "refuse" else None
+            codes = _codes(source, column.name, _as_words(values), column.values, advice)
             block = x[:, at : at + width]
             known = np.flatnonzero(codes >= 0)
             block[known, codes[known]] = 1
@@ -176,20 +177,23 @@ def coded_label(source: Source, schema: Schema, cells: Cells) -> np.ndarray:
     words = _as_words(cells)
     if schema.label_names is None:
         return numbers(source, schema.label, words, "is the target of a regression")
-    return np.maximum(_codes(source, schema.label, words, schema.label_names, True), -1)
+    return np.maximum(_codes(source, schema.label, words, schema.label_names, LABEL_ADVICE), -1)
 
 
 UNSEEN, MISSING = -1, -2
+UNSEEN_ADVICE = "mend it, remove the row, or let such words count as none (unseen: ignore)"
+LABEL_ADVICE = "remove the row, or add such rows to the training table"
 
 
-def _codes(source: Source, name: str, words: Words, known: Sequence[str], refuse: bool) -> np.ndarray:
-    """Return each row's index among the known values; UNSEEN or MISSING where it has none."""
+def _codes(source: Source, name: str, words: Words, known: Sequence[str], advice: str | None) -> np.ndarray:
+    """Return each row's index among the known values; UNSEEN or MISSING where it has none. advice: where an unknown
+    value is an error, what to do about it."""
     place = {"": MISSING} | {value: k for k, value in enumerate(known)}
     strange = next((value for value in words.values if value not in place), None)
-    if refuse and strange is not None:
+    if advice is not None and strange is not None:
         raise UnalikeError(
             f"The column {name!r} of {source.what} has {short(strange)} in {source.place(words.row(strange))}, which "
-            "the training table never has: remove the row, or add such rows to the training table."
+            f"the training table never has: {advice}."
         )
     return np.array([place.get(value, UNSEEN) for value in words.values], np.int64)[words.codes]
 

@@ -401,8 +401,9 @@ class Federation:
         """Return the federation as models should see it: features in comparable units, missing cells filled, a number
         to predict standardised, all by sums over the clients' training samples (unalike/data/preparation.py).
 
-        recipe: "standard", "client" (each client by its own numbers), "none" (fill only), or a `Recipe`; by default the
-        federation's own, else "standard". A federation that is already prepared is returned unchanged.
+        recipe: "standard", "client" (each client by its own numbers), "none" (fill only), "raw" (not even that), or a
+        `Recipe`; by default the federation's own, else "standard". A federation that is already prepared is returned
+        unchanged.
         """
         if self.preparation is not None and recipe is None:
             return self

@@ -28,7 +28,11 @@ Scale = Annotated[bool, Knob("features to -1..1 by their ranges in the training 
 TestShare = Annotated[float, Knob("of every speaker's text, or of all tweets, for the test set")]
 Scaling = Annotated[
     str,
-    Knob("units: standard (by sums over all clients), client (each by its own) or none", choices=SCALES, noun="scale"),
+    Knob(
+        "units: standard (by sums over all clients), client (each by its own), none, or raw (no cell is filled: trees)",
+        choices=SCALES,
+        noun="scale",
+    ),
 ]
 Folder = Annotated[str | None, Knob("where that set's files are, if not in the cache")]
 Length = Annotated[int, Knob("tokens in a sample")]

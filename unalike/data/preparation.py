@@ -31,7 +31,8 @@ from unalike.data.columns import Columns
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, one_of
 
-SCALES = ("standard", "client", "none")
+SCALES = ("standard", "client", "none", "raw")
+OWN_UNITS = ("none", "raw")  # every number keeps its unit
 # the deviation of a fair coin, by which 0/1 features are divided
 COIN = 0.5
 FARTHEST = 5.0  # limit, in deviations from the mean
@@ -44,9 +45,10 @@ Sums = dict[str, Tensor]
 class Recipe:
     """How features are to be prepared.
 
-    scale: "standard" (by all clients' means and deviations), "client" (each client by its own) or "none". scaled: for
-    each feature, whether it has a unit, or is 0 or 1. sources: the column each feature comes from; a column has at most
-    one "missing" feature. target: whether y is a number to be standardised. names: of the features, if they have any.
+    scale: "standard" (by all clients' means and deviations), "client" (each client by its own), "none" (missing cells
+    are filled) or "raw" (not even that: for trees). scaled: for each feature, whether it has a unit, or is 0 or 1.
+    sources: the column each feature comes from; a column has at most one "missing" feature. target: whether y is a
+    number to be standardised. names: of the features, if they have any.
     """
 
     scale: str
@@ -61,7 +63,7 @@ class Recipe:
     @classmethod
     def of(cls, schema: Schema | None, features: int, scale: str = "standard", target: bool = False) -> Recipe:
         """Return the recipe for a table's features, or for this many plain numbers."""
-        target = target and scale != "none"
+        target = target and scale not in OWN_UNITS
         if schema is None:
             return cls(scale, (True,) * features, tuple(range(features)), target)
         return cls(scale, tuple(schema.scaled), tuple(schema.sources), target, tuple(schema.features))
@@ -71,8 +73,8 @@ class Recipe:
         return x.dim() == 2 and x.is_floating_point() and x.shape[1] == len(self.scaled)
 
     def scaled_by(self, scale: str) -> Recipe:
-        """Return the recipe with another scale; with "none", a number to predict keeps its unit too."""
-        return dc.replace(self, scale=scale, target=self.target and scale != "none")
+        """Return the recipe with another scale; with "none" and "raw", a number to predict keeps its unit too."""
+        return dc.replace(self, scale=scale, target=self.target and scale not in OWN_UNITS)
 
     def plain(self) -> dict[str, Any]:
         """Return the recipe as plain values for JSON."""
@@ -149,10 +151,11 @@ def _flat(y: Tensor) -> Tensor:
 class Preparation:
     """The transformation of every row, in training and when a model is used.
 
-    center, scale, fill: for each feature, z = (x − center) / scale, and the value for a missing cell. limit: the
-    largest |z|, if there is a limit. indicators: the features with an extra "missing" feature, one per column. target:
-    mean and deviation of the predicted number or numbers. own: scale each client by the mean and deviation of its own
-    training rows (a row without a client by those of all clients). The result is float32.
+    center, scale, fill: for each feature, z = (x − center) / scale, and the value for a missing cell; without `fill`
+    missing cells stay so. limit: the largest |z|, if there is a limit. indicators: the features with an extra "missing"
+    feature, one per column. target: mean and deviation of the predicted number or numbers. own: scale each client by
+    the mean and deviation of its own training rows (a row without a client by those of all clients). The result is
+    float32.
     """
 
     center: tuple[float, ...]
@@ -178,10 +181,12 @@ class Preparation:
         return self._finish(x, (x.double() - center) / scale)
 
     def raw(self, feature: int, value: float) -> float:
-        """Return what a prepared value was before; one that clients made by numbers of their own stays as it is."""
-        if self.own or feature >= len(self.center):
+        """Return what a prepared value was before, to a millionth of the feature's scale: prepared values are float32.
+        One that clients made by numbers of their own stays as it is."""
+        if self.own or feature >= len(self.center) or (self.center[feature], self.scale[feature]) == (0.0, 1.0):
             return value
-        return value * self.scale[feature] + self.center[feature]
+        center, scale = self.center[feature], self.scale[feature]
+        return round(value * scale + center, 6 - math.floor(math.log10(scale))) + 0.0  # (minus zero becomes zero)
 
     def apply_columns(self, columns: Columns, train: Columns) -> Columns:
         """Return a split with prepared features; `train` has the raw training rows of the same clients."""
@@ -202,9 +207,11 @@ class Preparation:
         return torch.cat(parts)
 
     def _finish(self, x: Tensor, z: Tensor) -> Tensor:
+        z = z if self.limit is None else z.clamp(-self.limit, self.limit)
+        if not self.fill:
+            return z.float()
         fill = torch.tensor(self.fill, dtype=torch.float64, device=x.device)
         missing = torch.isnan(x)
-        z = z if self.limit is None else z.clamp(-self.limit, self.limit)
         z = torch.where(missing, fill, z)
         return torch.cat([z, missing[:, list(self.indicators)].double()], 1).float()
 
@@ -245,7 +252,8 @@ class Preparation:
         except (TypeError, ValueError):
             raise bad from None
         width = len(numbers["center"])
-        right = len(scaled) == len(numbers["scale"]) == len(numbers["fill"]) == width
+        right = len(scaled) == len(numbers["scale"]) == width and len(numbers["fill"]) in (0, width)
+        right = right and (bool(numbers["fill"]) or not indicators)
         right = right and all(type(k) is int and 0 <= k < width for k in indicators)
         right = right and len(set(indicators)) == len(indicators) and min(numbers["scale"], default=1) > 0
         right = right and (names is None or len(names) == width) and (limit is None or limit > 0)
@@ -273,13 +281,15 @@ def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, 
     """Return the preparation that follows from a recipe and the totals of both sums."""
     mean, y_mean = means(first, samples)
     deviation = _deviation(second["squares"], first["present"].clamp(min=1), mean)
-    if recipe.scale == "none":
+    if recipe.scale in OWN_UNITS:
         center, scale, fill = torch.zeros_like(mean), torch.ones_like(mean), mean
     else:
         center, scale = mean, torch.where(torch.tensor(recipe.scaled), deviation, COIN)
         fill = torch.zeros_like(mean)
     lacking = (first["present"] < samples).tolist()
     indicators = {column: k for k, column in reversed([*enumerate(recipe.sources)]) if lacking[k]}
+    if recipe.scale == "raw":
+        fill, indicators = fill[:0], {}
     target = None
     if y_mean is not None:
         y_scale = _deviation(second["y_squares"], torch.tensor(samples), y_mean)
@@ -293,7 +303,7 @@ def concluded(recipe: Recipe, first: Mapping[str, Tensor], second: Mapping[str, 
         target=target,
         own=recipe.scale == "client",
         names=recipe.names,
-        limit=None if recipe.scale == "none" else FARTHEST,
+        limit=None if recipe.scale in OWN_UNITS else FARTHEST,
     )
 
 

@@ -65,10 +65,10 @@ class Loopback(Engine):
 
     def _secure(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         shared = wire.encode(request_header(self.job.method, call), {**call.shared, **told_parts(call)})
-        requests = {
-            int(client): (shared, wire.encode({}, {name: rows[k] for name, rows in call.rows.items()}))
-            for k, client in enumerate(ids)
-        }
+        rows = [{name: some[k] for name, some in call.rows.items()} for k in range(len(ids))]
+        nothing = wire.encode({}, {})
+        own = [wire.encode({}, some) if some else nothing for some in rows]
+        requests = {int(client): (shared, part) for client, part in zip(ids, own, strict=True)}
         self.one_client.passes = 0
         slots = self.rehearsal.sent(call)
         for outcome in self.sums.exchange(call, ids, lambda summing: summing.slots(slots), requests, self._read):

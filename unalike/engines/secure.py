@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses as dc
+import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ Slots = Callable[[int], list[Slot]]  # the slots of a sum over this many clients
 Read = Callable[[int, bytes], tuple[Outcome, dict[str, Tensor]]]  # a client's reply: its outcome, and its parts
 # attempts at a sum that becomes void before any client was asked to open it
 TRIES = 3
+NOBODY = wire.encode({"public": {}}, {})
 
 
 class Clients(Protocol):
@@ -122,9 +124,13 @@ class HiddenSums:
 def with_parts(asked: Sequence[bytes], about: Mapping[str, Tensor]) -> tuple[bytes, bytes]:
     """Return a request with a client's information about the sum added to its own part."""
     shared, own = asked
-    header, tensors = wire.decode(own)
-    header.pop("format")
+    header, tensors = _read(own)
     return shared, wire.encode(header, {**tensors, **about})
+
+
+@functools.lru_cache(maxsize=1)  # mostly empty, and the same for all clients
+def _read(own: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    return wire.decode(own)
 
 
 @dc.dataclass(frozen=True)
@@ -196,11 +202,7 @@ class MaskedSums(HiddenSums):
             "signatures": in_rows(clients, {c: self.keys[c].signature for c in clients}, SIGNATURE),
         }
         shared = wire.encode({"kind": "sum", "stage": "deal", **header}, parts)
-        requests = {}
-        for client in clients:
-            neighbours = group.lattice.of(client)
-            names = {str(v): self.clients.public[v] for v in neighbours} if self.clients.public else {}
-            requests[client] = (shared, wire.encode({"public": names}, {}))
+        requests = {client: (shared, self._names(group.lattice.of(client))) for client in clients}
         for client, answer in self._answers(requests, "deal"):
             neighbours = group.lattice.of(client)
             with self._judging(client):
@@ -214,7 +216,7 @@ class MaskedSums(HiddenSums):
         requests, replies = {}, []
         for client in collector.present:
             delivered = collector.delivery(client)
-            sealed = as_bytes(b"".join(delivered[v] for v in sorted(delivered))).view(-1, SEALED)
+            sealed = as_bytes(b"".join(delivered.values())).view(-1, SEALED)
             requests[client] = with_parts(asked[client], {PRESENT: present, SHARES: sealed})
         sizes = sizes_of(slots, len(collector.group.keys))
         for client, answer in self.clients.ask(requests):
@@ -238,14 +240,19 @@ class MaskedSums(HiddenSums):
                 with self._judging(client):
                     signed[client] = octets(answer, "signature", SIGNATURE)
             parts["signatures"] = in_rows(came, signed, SIGNATURE)
-        request, present = wire.encode({"kind": "sum", "stage": "open", **header}, parts), {*collector.present}
+        request = wire.encode({"kind": "sum", "stage": "open", **header}, parts)
         for client, answer in self._answers({c: (request,) for c in came}, "open"):
-            there = [v for v in collector.group.lattice.of(client) if v in present]
+            there = collector.given_by(client)
             with self._judging(client):
                 shares = rows(answer, "shares", len(there), BYTES)
                 collector.take_opened(client, dict(zip(there, shares, strict=True)))
                 opened.add(client)
         return opened
+
+    def _names(self, neighbours: Sequence[int]) -> bytes:
+        """Return the part of a request that says whose keys the neighbours' are."""
+        known = self.clients.public
+        return wire.encode({"public": {str(v): known[v] for v in neighbours}}, {}) if known else NOBODY
 
 
 def in_rows(clients: Sequence[int], given: Mapping[int, bytes], size: int) -> Tensor:

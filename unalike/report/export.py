@@ -20,6 +20,7 @@ from unalike.run.deploy import DEPLOYABLE
 from unalike.run.folder import server_values
 from unalike.run.run import Run
 from unalike.text import csv_text
+from unalike.trees import save_xgboost
 
 Table = dict[str, list[Any]]
 
@@ -171,9 +172,18 @@ def write_onnx(folder: Path, file: Path, architecture: str | None = None, allow_
         log.setLevel(level)
 
 
+def write_xgboost(folder: Path, file: Path, architecture: str | None = None, allow_code: bool = False) -> None:
+    """Write a forest as XGBoost's JSON; it takes features as the run prepared them."""
+    run, _ = finished(folder, architecture, allow_code)
+    if run.forest is None:
+        raise UnalikeError(f"{folder} grew no trees: XGBoost's file is for methods that do, such as hist-boost.")
+    save_xgboost(run.forest, file)
+
+
 TABLES: dict[str, Callable[[Table, Path], None]] = {"csv": write_csv, "parquet": write_parquet}
 MODELS: dict[str, Callable[[Path, Path, str | None, bool], None]] = {
     "deploy": write_deployable,
     "safetensors": write_safetensors,
     "onnx": write_onnx,
+    "xgboost": write_xgboost,
 }

@@ -179,6 +179,8 @@ def _features(run: Run, recorded: np.ndarray) -> dict[str, Any]:
         features = bound.features(columns.x[some.to(columns.x.device)].to(task.device))
         total.index_add_(0, who, features.double().cpu())
     mean = (total / torch.from_numpy(sizes)[:, None]).numpy()
+    if not np.isfinite(mean).all():  # trees take samples with missing values, which have no mean
+        return {}
     mean -= mean.mean(0)
     values, vectors = np.linalg.eigh(mean @ mean.T)
     scores = vectors[:, :-3:-1] * np.sqrt(values[:-3:-1].clip(min=0))

@@ -91,7 +91,7 @@ class Run:
         recipe: dict[str, Any] | None,
         clock: Clock | None = None,
     ):
-        federation.check()
+        federation.check(gaps=method.network == "forest")  # trees learn where missing values go
         self.tasks, self.task = tasks, (task := next(iter(tasks.values())))
         self.method, self.local, self.settings = method, local, settings
         for own in tasks.values():

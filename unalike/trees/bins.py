@@ -23,6 +23,7 @@ WAYS = 16
 LOWEST = -(1 << 31)
 # the key of a missing value: above all others
 MISSING = 1 << 31
+MOST = 255  # the largest code
 FARTHEST = float(np.finfo(np.float32).max)  # stands for a missing cut
 
 
@@ -89,13 +90,18 @@ def pooled_cuts(x: Tensor, bins: int) -> Tensor:
     return distinct(torch.where(present[:, None] > 0, found, torch.tensor(-FARTHEST)))
 
 
-def codes(x: Tensor, cuts: Tensor, categories: Tensor) -> Tensor:
+def codes(x: Tensor, cuts: Tensor, categories: Tensor | None = None) -> Tensor:
     """Return the codes of rows, uint8 [rows, columns]; categories: for each column, whether its values are category
-    numbers."""
+    numbers; without it, none has."""
     x, bins = x.to(torch.float32), cuts.shape[1] + 1
-    number = torch.searchsorted(cuts.contiguous(), x.T.contiguous()).T
-    number = torch.where(categories, torch.nan_to_num(x).to(torch.int64), number)
-    return torch.where(torch.isnan(x), bins, number).to(torch.uint8)
+    columns = x.T.contiguous()
+    number = torch.zeros_like(columns, dtype=torch.uint8)
+    for cut in cuts.unbind(1):  # a few dozen comparisons of whole columns: several times faster than `searchsorted`
+        number += columns > cut[:, None]
+    number = number.T
+    if categories is not None:
+        number = torch.where(categories, torch.nan_to_num(x).clamp(0, MOST).to(torch.uint8), number)
+    return torch.where(torch.isnan(x), bins, number)
 
 
 def check_categories(x: Tensor, categories: Tensor, bins: int, names: list[str] | None = None) -> None:

@@ -39,22 +39,38 @@ class Forest(NamedTuple):
 def margins(codes: Tensor, forest: Forest, base: Tensor, bins: int) -> Tensor:
     """Return the margins of rows, float64 [rows, outputs], added tree by tree."""
     rounds, width, size = forest.value.shape
-    steps, out = size.bit_length() - 2, []
+    steps, cells, out = size.bit_length() - 2, bins + 1, []
+    column, right, values = forest.column.clamp(min=0).to(torch.int64), _right(forest, bins), _at_the_bottom(forest)
+    flat, first = codes.flatten(), torch.arange(len(codes), device=codes.device) * codes.shape[1]
     for output in range(width):
         total = base.double().expand(len(codes)) + torch.zeros(len(codes), dtype=torch.float64, device=codes.device)
         for number in range(rounds):
-            tree = Forest(*(part[number, output] for part in forest))
-            total = total + tree.value[walked(codes, tree, steps, bins)]
+            place = torch.ones_like(first)
+            for _ in range(steps):
+                code = flat[first + column[number, output][place]]
+                place = 2 * place + right[number, output][cells * place + code]
+            total = total + values[number, output][place - (1 << steps)]
         out.append(total)
     return torch.stack(out, 1)
 
 
-def walked(codes: Tensor, tree: Forest, steps: int, bins: int) -> Tensor:
-    """Return the place of the leaf in which each row ends; tree: [places] each."""
-    place = torch.ones(len(codes), dtype=torch.int64, device=codes.device)
-    for _ in range(steps):
-        place = moved(codes, place, tree, bins)
-    return place
+def _right(forest: Forest, bins: int) -> Tensor:
+    """Return for each place and code 1 if such a row goes right, else 0, [rounds, outputs, places * (bins + 1)]; at a
+    leaf all go left."""
+    cells = torch.arange(bins + 1, device=forest.bin.device)
+    left = torch.where(cells == bins, forest.missing_left[..., None], cells <= forest.bin[..., None])
+    return (~left & (forest.column != LEAF)[..., None]).flatten(-2).to(torch.int64)
+
+
+def _at_the_bottom(forest: Forest) -> Tensor:
+    """Return the values of all places of the lowest level; a leaf above it gives them its own."""
+    size = forest.value.shape[-1]
+    value, leaf = forest.value[..., 1:2], forest.column[..., 1:2] == LEAF
+    for first in (1 << level for level in range(1, size.bit_length() - 1)):
+        above, ended = value.repeat_interleave(2, -1), leaf.repeat_interleave(2, -1)
+        value = torch.where(ended, above, forest.value[..., first : 2 * first])
+        leaf = ended | (forest.column[..., first : 2 * first] == LEAF)
+    return value
 
 
 def moved(codes: Tensor, place: Tensor, tree: Forest, bins: int) -> Tensor:

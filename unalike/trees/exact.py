@@ -27,7 +27,7 @@ def exponential(x: Tensor) -> Tensor:
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     out = torch.full_like(r, _TERMS[0])
     for term in _TERMS[1:]:
-        out = out * r + term
+        out = out.mul_(r).add_(term)
     return out * _POWERS.to(x.device)[k.to(torch.int64) - _LOWEST]
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from unalike.errors import UnalikeError
+from unalike.trees.exact import SCALE
 from unalike.trees.settings import Boosting
 from unalike.trees.splits import SMALLEST, Best, best_splits, leaf_value
 from unalike.trees.tree import Tree
@@ -31,36 +32,33 @@ class Growth:
         self.tree = Tree.empty(settings.depth)
         self.asked, self.divided = np.array([1]), np.empty(0, np.int64)
         self.level = 0
-        self._sums: dict[int, Tensor] = {}  # histograms of places that may be split
-        self._parents: dict[int, Tensor] = {}
+        self._sums = torch.zeros(2 << settings.depth, 2, dtype=torch.int64)  # sums of derivatives, by place
+        self._parents = torch.empty(0)  # histograms of the divided places
 
     def take(self, sums: Tensor) -> None:
         """Take the histograms of the places asked for, and split this level."""
-        here = self._histograms(sums)
-        places = np.array(sorted(here))
-        stacked = torch.stack([here[place] for place in places.tolist()])
+        places, here = self._histograms(sums)
         if self.level == 0:
-            self._leaf(1, stacked[0, 0].sum(0))
-        found = best_splits(stacked, self.allowed, self.categories, self.settings.lam, self.settings.least)
-        self.divided = self.split(places, found)
+            self._leaves(np.array([1]), here[:, 0].sum(1))
+        chosen = self.split(places, self._best(here))
+        self.divided, self._parents = places[chosen], here[chosen]
         self.level += 1
-        self._parents = {place: here[place] for place in self.divided.tolist()}
-        self.asked = np.array([self._lighter(place) for place in self.divided.tolist()], np.int64)
-        if self.level == self.settings.depth:
-            self.asked = self.asked[:0]
+        self.asked = self._lighter(self.divided if self.level < self.settings.depth else self.divided[:0])
+
+    def _best(self, histograms: Tensor) -> Best:
+        """Return the best split of each node."""
+        settings, lacking = self.settings, bool(histograms[..., -1, :].any())
+        return best_splits(histograms, self.allowed, self.categories, settings.lam, settings.least, lacking)
 
     def split(self, places: np.ndarray, found: Best) -> np.ndarray:
-        """Write the splits that gain enough into the tree, and return their places."""
-        gain = found.gain.numpy()
+        """Write the splits that gain enough into the tree, and return their numbers among these places."""
+        gain, column, bin, missing_left, _ = (part.numpy() for part in found)
         chosen = self._affordable(np.flatnonzero(gain > max(self.settings.gamma, SMALLEST)), gain)
-        for k in chosen.tolist():
-            place, total = int(places[k]), self._sums[int(places[k])]
-            tree, left = self.tree, found.left[k]
-            tree.column[place], tree.bin[place], tree.gain[place] = int(found.column[k]), int(found.bin[k]), gain[k]
-            tree.missing_left[place], tree.value[place] = bool(found.missing_left[k]), 0.0
-            self._leaf(2 * place, left)
-            self._leaf(2 * place + 1, total - left)
-        return places[chosen]
+        here, tree, left = places[chosen], self.tree, found.left[chosen]
+        tree.column[here], tree.bin[here], tree.gain[here] = column[chosen], bin[chosen], gain[chosen]
+        tree.missing_left[here], tree.value[here] = missing_left[chosen], 0.0
+        self._leaves(np.concatenate([2 * here, 2 * here + 1]), torch.cat([left, self._sums[here] - left]))
+        return chosen
 
     def _affordable(self, gaining: np.ndarray, gain: np.ndarray) -> np.ndarray:
         """Return the best splits of the level for which there are leaves left."""
@@ -70,21 +68,24 @@ class Growth:
         best = np.argsort(-gain[gaining], kind="stable")[: max(left, 0)]
         return np.sort(gaining[best])
 
-    def _leaf(self, place: int, sums: Tensor) -> None:
-        """Make this place a leaf."""
-        self._sums[place] = sums
-        self.tree.weight[place] = float(sums[1]) / (1 << 30)
-        self.tree.value[place] = float(leaf_value(sums, self.settings.lam, self.settings.rate))
+    def _leaves(self, places: np.ndarray, sums: Tensor) -> None:
+        """Make these places leaves; sums: of their rows' derivatives, [places, 2]."""
+        self._sums[places] = sums
+        self.tree.weight[places] = sums[:, 1].double() / SCALE
+        self.tree.value[places] = leaf_value(sums, self.settings.lam, self.settings.rate)
 
-    def _lighter(self, place: int) -> int:
-        left, right = (int(self._sums[child][1]) for child in (2 * place, 2 * place + 1))
-        return 2 * place if left <= right else 2 * place + 1
+    def _lighter(self, places: np.ndarray) -> np.ndarray:
+        """Return the lighter child of each place."""
+        left, right = (self._sums[children, 1] for children in (2 * places, 2 * places + 1))
+        return 2 * places + (left > right).numpy()
 
-    def _histograms(self, sums: Tensor) -> dict[int, Tensor]:
-        """Return the histogram of every place of this level, from those asked for and their parents'."""
+    def _histograms(self, sums: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Return the places of this level in ascending order and their histograms: those asked for, and their siblings'
+        from the parents'."""
         if len(sums) != len(self.asked):
             raise UnalikeError(f"{len(self.asked)} histograms were asked for, and {len(sums)} came.")
-        here = dict(zip(self.asked.tolist(), sums, strict=True))
-        if self.level:
-            here |= {place ^ 1: self._parents[place // 2] - own for place, own in [*here.items()]}
-        return here
+        if self.level == 0:
+            return self.asked, sums
+        places, here = np.concatenate([self.asked, self.asked ^ 1]), torch.cat([sums, self._parents - sums])
+        order = np.argsort(places)
+        return places[order], here[order]

@@ -79,8 +79,7 @@ class Growing(Boosting, Method):
 
     def standing(self, m: Fields, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the codes of rows and their margins at the current forest."""
-        none = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
-        codes = bins.codes(x, m.cuts, none).to(torch.int64)
+        codes = bins.codes(x, m.cuts)
         return codes, client.margins(codes, client.Forest(*(m[name] for name in PARTS)), m.base, self.bins)
 
     def judge(self, me: Me, s: Fields, m: Fields) -> Answer:

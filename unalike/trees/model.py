@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses as dc
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from unalike.trees.table import places
 from unalike.trees.tree import Tree
 
 FORMAT = "unalike trees 1"
+Unit = Callable[[int, float], float]  # turns a column's value into its owner's unit
 ARRAYS = {"column": np.int64, "bin": np.int64, "missing_left": bool, "gain": float, "weight": float, "value": float}
 
 
@@ -108,18 +110,19 @@ class Boosted:
         alike = torch.equal(self.cuts, other.cuts) and self.base == other.base and len(mine) == len(theirs)
         return alike and all(a.same(b) for a, b in zip(mine, theirs, strict=True))
 
-    def draw(self, round: int = 0, output: int = 0) -> str:
-        """Return a tree as lines of text."""
-        return "\n".join(self._lines(self.trees[round][output], 1, ""))
+    def draw(self, round: int = 0, output: int = 0, unit: Unit = lambda column, value: value) -> str:
+        """Return a tree as lines of text. unit: turns a column's value into its owner's unit, such as
+        `fed.preparation.raw`."""
+        return "\n".join(self._lines(self.trees[round][output], 1, "", unit))
 
-    def _lines(self, tree: Tree, place: int, indent: str) -> list[str]:
+    def _lines(self, tree: Tree, place: int, indent: str, unit: Unit) -> list[str]:
         if place not in tree.splits:
             return [f"{indent}{tree.value[place]:+.4f}"]
         column, bin = int(tree.column[place]), int(tree.bin[place])
-        test = f"is not {bin}" if self.categories[column] else f"<= {float(self.cut(column, bin)):g}"
+        test = f"is not {bin}" if self.categories[column] else f"<= {unit(column, float(self.cut(column, bin))):g}"
         lacking = "yes" if tree.missing_left[place] else "no"
         head = f"{indent}{self.name(column)} {test}? (gain {tree.gain[place]:.4g}; missing: {lacking})"
-        left, right = (self._lines(tree, 2 * place + k, indent + "    ") for k in (0, 1))
+        left, right = (self._lines(tree, 2 * place + k, indent + "    ", unit) for k in (0, 1))
         return [head, f"{indent}  yes:", *left, f"{indent}  no:", *right]
 
     def cut(self, column: int, bin: int) -> Tensor:

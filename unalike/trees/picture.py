@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from unalike.trees.model import Boosted
+from unalike.trees.model import Boosted, Unit
 from unalike.trees.tree import LEAF, Tree
 
 FILE = "forest.json"  # a party's view, in its folder
 MOST_TREES = 3
 MOST_NAMES = 20
-Unit = Callable[[int, float], float]  # turns a column's value into its owner's unit
 
 
 def view(model: Boosted, unit: Unit = lambda column, value: value) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Best(NamedTuple):
 def scores(sums: Tensor, lam: float) -> Tensor:
     """Return S = G² / (H + λ) for sums [..., 2]; 0 if there are no rows."""
     g, h = sums[..., 0].double() / SCALE, sums[..., 1].double() / SCALE + lam
-    return torch.where(h > 0, g * g / torch.where(h > 0, h, 1.0), 0.0)
+    return torch.where(h > 0, g * g / h, 0.0)
 
 
 def gains(left: Tensor, total: Tensor, lam: float, least: float) -> Tensor:
@@ -46,31 +46,36 @@ def gains(left: Tensor, total: Tensor, lam: float, least: float) -> Tensor:
     return torch.where(heavy, found, -torch.inf)
 
 
-def candidates(histogram: Tensor, categories: Tensor) -> Tensor:
+def candidates(histogram: Tensor, categories: Tensor, lacking: bool = True) -> Tensor:
     """Return the left sums of every candidate, [nodes, columns, bins, ways, 2]; histogram: [nodes, columns, bins + 1,
-    2], missing values last."""
-    cells, missing = histogram[..., :-1, :], histogram[..., -1:, :]
-    below = cells.cumsum(-2)
-    others = below[..., -1:, :] - cells
-    left = torch.where(categories[:, None, None], others, below)
-    return torch.stack([left, left + missing], -2)
+    2], missing values last; lacking: whether there are any: if not, both ways are one."""
+    apart = histogram.movedim(-1, 0).contiguous()  # each derivative's sums side by side: several times faster
+    cells, missing = apart[..., :-1], apart[..., -1:]
+    below = cells.cumsum(-1)
+    others = below[..., -1:] - cells
+    left = torch.where(categories[:, None], others, below)
+    return torch.stack([left, left + missing] if lacking else [left], -1).movedim(0, -1)
 
 
-def best_splits(histogram: Tensor, allowed: Tensor, categories: Tensor, lam: float, least: float) -> Best:
-    """Return the best split of each node; allowed: for each column, whether this tree may split by it."""
+def best_splits(
+    histogram: Tensor, allowed: Tensor, categories: Tensor, lam: float, least: float, lacking: bool = True
+) -> Best:
+    """Return the best split of each node; allowed: for each column, whether this tree may split by it; lacking: whether
+    any row lacks a value: if none does, it takes half the time."""
     total = histogram[..., 0, :, :].sum(-2)
-    left = candidates(histogram, categories)
+    left = candidates(histogram, categories, lacking)
     gain = gains(left, total[..., None, None, None, :], lam, least)
     gain = torch.where(allowed[:, None, None], gain, -torch.inf)
     flat = gain.flatten(-3)
     place = flat.argmax(-1, keepdim=True)
-    bins = cells_of(histogram)
-    way = place[..., 0] % 2
-    chosen, other = (sums_at(left, at) for at in (place, place ^ 1))
-    heavier = 2 * chosen[..., 1] >= total[..., 1]
-    missing_left = torch.where((chosen == other).all(-1), heavier, way == 1)
+    bins, ways = left.shape[-3:-1]
+    chosen = sums_at(left, place)
+    missing_left = 2 * chosen[..., 1] >= total[..., 1]
+    if lacking:
+        other, way = sums_at(left, place ^ 1), place[..., 0] % ways
+        missing_left = torch.where((chosen == other).all(-1), missing_left, way == 1)
     top = flat.gather(-1, place)[..., 0]
-    return Best(top, place[..., 0] // (2 * bins), place[..., 0] // 2 % bins, missing_left, chosen)
+    return Best(top, place[..., 0] // (ways * bins), place[..., 0] // ways % bins, missing_left, chosen)
 
 
 def sums_at(left: Tensor, place: Tensor) -> Tensor:
@@ -78,15 +83,10 @@ def sums_at(left: Tensor, place: Tensor) -> Tensor:
     return left.flatten(-4, -2).gather(-2, place[..., None].expand(*place.shape, 2))[..., 0, :]
 
 
-def cells_of(histogram: Tensor) -> int:
-    """Return the number of bins of a histogram, without the one for missing values."""
-    return histogram.shape[-2] - 1
-
-
 def leaf_value(sums: Tensor, lam: float, rate: float) -> Tensor:
     """Return what a leaf adds to margins, -η G / (H + λ); 0 if it has no rows."""
     g, h = sums[..., 0].double() / SCALE, sums[..., 1].double() / SCALE + lam
-    return torch.where(h > 0, -rate * g / torch.where(h > 0, h, 1.0), 0.0)
+    return torch.where(h > 0, -rate * g / h, 0.0)
 
 
 def goes_left(code: Tensor, bin: Tensor, missing_left: Tensor, category: Tensor, bins: int) -> Tensor:

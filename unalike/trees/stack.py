@@ -114,9 +114,9 @@ def _derived(
     missing_left: Tensor, value: Tensor, classes: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     real, (clients, size) = Real.of(count, rows.shape[1]), rows.shape[:2]
-    own, plain = real.take(rows), torch.zeros(rows.shape[2] - 1, dtype=torch.bool, device=rows.device)
-    codes = cutting.codes(own[:, :-1], cuts, plain)
-    margin = margins(codes.to(torch.int64), Forest(column, bin, missing_left, value), base, cuts.shape[1] + 1)
+    own = real.take(rows)
+    codes = cutting.codes(own[:, :-1], cuts)
+    margin = margins(codes, Forest(column, bin, missing_left, value), base, cuts.shape[1] + 1)
     pair = exact.derivatives(margin, own[:, -1], classes or None)
     pair = torch.where(real.take(counts)[:, None, None], pair, 0)
     return real.put(codes, clients, size), real.put(pair, clients, size)

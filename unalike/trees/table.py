@@ -10,6 +10,8 @@ from torch import Tensor
 from unalike.trees.tree import LEAF, Tree
 
 EXACT = 2.0**53  # below it a float64 holds every whole number
+# histograms that the rows of a single node take turns at: an addition to the cell of the row before would wait for it
+TURNS = 4
 
 
 class Rows:
@@ -31,18 +33,20 @@ class Rows:
 
     def sums(self, asked: np.ndarray) -> Tensor:
         """Return the histograms of these places, [places, columns, bins + 1, 2]."""
-        cells = self.bins + 1
         number = np.full(int(max(asked.max(), self.place.max())) + 1, -1)
         number[asked] = np.arange(len(asked))
         slot = number[self.place]
         rows = slice(None) if len(asked) == 1 and asked[0] == 1 else np.flatnonzero(slot >= 0)
-        offset, pair = slot[rows] * cells, [part[rows] for part in self.pair]
-        out = np.empty((len(self.codes), 2, len(asked) * cells), np.int64)
+        slot, pair = slot[rows], [part[rows] for part in self.pair]
+        turns = max(1, TURNS // len(asked))
+        offset = (slot * turns + np.arange(len(slot)) % turns) * (self.bins + 1)
+        out = np.empty((len(self.codes), 2, len(asked) * turns * (self.bins + 1)), self.pair[0].dtype)
         for column, codes in enumerate(self.codes):
             where = codes[rows] + offset
             for k in (0, 1):
                 out[column, k] = self.add(where, pair[k], out.shape[2])
-        return torch.from_numpy(out.reshape(len(self.codes), 2, len(asked), cells).transpose(2, 0, 3, 1).copy())
+        whole = out.reshape(len(self.codes), 2, len(asked), turns, -1).sum(3)
+        return torch.from_numpy(whole.transpose(2, 0, 3, 1).astype(np.int64))
 
     def divide(self, tree: Tree, divided: np.ndarray) -> None:
         """Move the rows of these places to their children."""
@@ -50,13 +54,14 @@ class Rows:
             return
         split = np.zeros(len(tree.column), bool)
         split[divided] = True
-        rows = np.flatnonzero(split[self.place])
-        place = self.place[rows]
-        column = tree.column[place]
-        code, bin = self.codes[column, rows], tree.bin[place]
-        left = np.where(self.categories[column], code != bin, code <= bin)
+        column, bin, place = np.where(split, tree.column, 0), tree.bin.astype(np.uint8), self.place
+        count = len(place)
+        code, bin = self.codes.reshape(-1).take((column * count)[place] + np.arange(count)), bin[place]
+        left = code <= bin
+        if self.categories.any():
+            left = np.where(self.categories[column][place], code != bin, left)
         left = np.where(code == self.bins, tree.missing_left[place], left)
-        self.place[rows] = 2 * place + ~left
+        np.copyto(place, 2 * place + ~left, where=split[place])
 
 
 def added_as_floats(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:

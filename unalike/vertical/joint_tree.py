@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unalike.trees.grow import Growth
 from unalike.trees.settings import Boosting
-from unalike.trees.splits import SMALLEST, Best, best_splits, gains
+from unalike.trees.splits import SMALLEST, Best, gains
 from unalike.trees.table import Rows
 from unalike.trees.tree import LEAF
 from unalike.vertical.pairs import Width
@@ -49,13 +49,11 @@ class JointTree(Growth):
         place, the candidates that are best there."""
         own = self.rows.sums(self.asked)
         if self.level == 0:
-            self._leaf(1, self.pair.sum(0))
-        here = self._histograms(own)
+            self._leaves(np.array([1]), self.pair.sum(0)[None])
+        places, here = self._histograms(own)
         theirs = [self._completed(k, part) for k, part in enumerate(sums)]
-        places = np.array(sorted(here))
-        stacked = torch.stack([here[place] for place in places.tolist()])
-        total = torch.stack([self._sums[place] for place in places.tolist()])
-        found = best_splits(stacked, self.allowed, self.categories, self.settings.lam, self.settings.least)
+        total = self._sums[places]
+        found = self._best(here)
         gain, winner, rated = found.gain.clone(), np.zeros(len(places), np.int64), {}
         for which, part in enumerate(theirs, 1):
             side = torch.stack([part[place] for place in places.tolist()])
@@ -68,11 +66,10 @@ class JointTree(Growth):
 
     def _decide(
         self, places: np.ndarray, found: Best, gain: Tensor, winner: np.ndarray, rated: dict, total: Tensor,
-        here: dict[int, Tensor], theirs: list[dict[int, Tensor]],
+        here: Tensor, theirs: list[dict[int, Tensor]],
     ) -> dict[int, dict[int, Tensor]]:  # fmt: skip
         good = self._affordable(np.flatnonzero(gain.numpy() > max(self.settings.gamma, SMALLEST)), gain.numpy())
-        self.divided = places[good]
-        self._parents = {place: here[place] for place in self.divided.tolist()}
+        self.divided, self._parents = places[good], here[good]
         self._theirs = [{place: part[place] for place in self.divided.tolist()} for part in theirs]
         out: dict[int, dict[int, Tensor]] = {}
         for k in good.tolist():
@@ -107,15 +104,13 @@ class JointTree(Growth):
         inside = (self.rows.place if before is None else before) == place
         self.tree.column[place], self.tree.value[place] = GUEST, 0.0
         sums = self.pair[torch.from_numpy(inside & left)].sum(0)
-        self._leaf(2 * place, sums)
-        self._leaf(2 * place + 1, self._sums[place] - sums)
+        self._leaves(np.array([2 * place, 2 * place + 1]), torch.stack([sums, self._sums[place] - sums]))
         self.rows.place[inside] = np.where(left[inside], 2 * place, 2 * place + 1)
 
     def close(self) -> None:
         """End a level: find the children whose sums are asked for next."""
         self.level += 1
-        done = self.level == self.settings.depth
-        self.asked = np.array([] if done else [self._lighter(p) for p in self.divided.tolist()], np.int64)
+        self.asked = self._lighter(self.divided if self.level < self.settings.depth else self.divided[:0])
 
     def _completed(self, k: int, sums: Tensor) -> dict[int, Tensor]:
         """Return a host's sums of every place of this level: those that came, and for the others their parent's minus

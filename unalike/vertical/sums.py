@@ -126,7 +126,7 @@ class Masks:
 
     def _masked(self, value: Tensor, context: bytes) -> Tensor:
         words = coded(value, self._hosts).view(np.uint64).reshape(-1)
-        add_masks(words, [(derived(secret, STATEMENT + context), minus) for secret, minus in self._pairs])
+        add_masks([words], [(derived(secret, STATEMENT + context), minus) for secret, minus in self._pairs])
         return torch.from_numpy(words.view(np.int64).reshape(value.shape))
 
 

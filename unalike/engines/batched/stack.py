@@ -7,6 +7,7 @@ numbers in a vector, K steps, b batches in a step, B samples in a batch.
 from __future__ import annotations
 
 import dataclasses as dc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -396,7 +397,10 @@ class Stack:
         if alike:
             n, offset, own = n[:1], offset[:1], own[:1]
         count = int(chosen.sizes.max()) if samples.own is None else self.job.largest(str(request.data))
-        size, parts = max(1, self._at_once // len(self.ids)), []
+        most = self._at_once
+        if request.at is None:  # without a model, longer slices do not take more memory than the samples themselves
+            most = max(most, NUMBERS // max(1, math.prod(samples.x.shape[1:])))
+        size, parts = max(1, most // len(self.ids)), []
         for a in range(0, count, size):
             place = torch.arange(a, min(count, a + size), device=self.device)
             real = place < n
@@ -409,7 +413,7 @@ class Stack:
             dims = (0, 0, 0, *([None if alike else 0] * 4))
             found = vmap(one, in_dims=dims)(at, self.buffers, args, *given)
             parts.append(found * real.reshape(*real.shape, *([1] * (found.dim() - 2))).to(found.dtype))
-        return torch.cat(parts, 1)
+        return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
     @property
     def _at_once(self) -> int:
@@ -502,6 +506,8 @@ _STACKED = object()  # marks where a stacked tensor belongs
 
 # the parts of a request in which a tensor of the message may stay one for all clients, instead of a copy for each
 COMMON = {"args", "rows", "only"}
+# of samples that are handled together without a model
+NUMBERS = 1 << 23
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
