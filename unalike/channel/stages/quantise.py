@@ -15,16 +15,17 @@ average.
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from unalike.channel.stage import Common, Flight, Form, Stage, Way
+from unalike.draws import Place
 from unalike.settings.knobs import knob
 
-# numbers in [0, 1), of the shape of the values
-Uniforms = Callable[[], Tensor]
+# numbers in [0, 1), of the shape of the values, in parts: each with the rows and columns to which it belongs
+Uniforms = Callable[[], Iterator[tuple[Place, Tensor]]]
 
 
 @dc.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Quantiser(Stage):
         count = flight.form.count
         codes, unit = flight.values, flight.values.new_zeros(len(flight.values), 1)
         if count:
-            codes, unit = self.coded(codes, lambda: way.draw.uniform(f"{self.name} {name}", (count,)))
+            codes, unit = self.coded(codes, lambda: way.draw.uniform_blocks(f"{self.name} {name}", count))
         common = self.limit_unit
         return dc.replace(flight, form=self.form(flight.form), values=codes, unit=unit if common is None else common)
 
@@ -82,17 +83,20 @@ class Quantise(Quantiser):
         return None if self.limit is None else self.limit / self.most
 
     def coded(self, x: Tensor, uniforms: Uniforms) -> tuple[Tensor, Tensor]:
-        if self.limit is None:
-            largest = _largest(x)
-            steps = (x / _divisor(largest)).mul_(self.most)
-        else:
-            largest = x.new_zeros(1, 1)  # the unit is agreed
-            steps = x.clamp(-self.limit, self.limit).div_(self.limit).mul_(self.most)
+        largest = _largest(x) if self.limit is None else x.new_zeros(1, 1)  # with a limit the unit is agreed
+        divisor = _divisor(largest)
+
+        def steps(x: Tensor, rows: slice) -> Tensor:
+            if self.limit is None:
+                return (x / divisor[rows]).mul_(self.most)
+            return x.clamp(-self.limit, self.limit).div_(self.limit).mul_(self.most)
+
+        def code(x: Tensor, u: Tensor, rows: slice) -> Tensor:
+            return steps(x, rows).add_(u).floor_().clamp_(-self.most, self.most)
+
         if self.rounding == "nearest":
-            codes = steps.round_().add_(0.0)  # -0 becomes 0
-        else:
-            codes = steps.add_(uniforms()).floor_().clamp_(-self.most, self.most)
-        return codes, largest / self.most
+            return steps(x, slice(None)).round_().add_(0.0), largest / self.most  # -0 becomes 0
+        return _coded(x, uniforms, code), largest / self.most
 
 
 @dc.dataclass(frozen=True)
@@ -110,10 +114,14 @@ class QSGD(Quantiser):
 
     def coded(self, x: Tensor, uniforms: Uniforms) -> tuple[Tensor, Tensor]:
         norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
-        steps = x.abs().div_(_divisor(norm)).mul_(self.levels)
-        low = steps.floor()
-        codes = low.add_(uniforms() < steps - low).clamp_max_(self.levels)
-        return codes.mul_(x.sign()).add_(0.0), norm / self.levels
+        divisor = _divisor(norm)
+
+        def code(x: Tensor, u: Tensor, rows: slice) -> Tensor:
+            steps = x.abs().div_(divisor[rows]).mul_(self.levels)
+            low = steps.floor()
+            return low.add_(u < steps - low).clamp_max_(self.levels).mul_(x.sign()).add_(0.0)
+
+        return _coded(x, uniforms, code), norm / self.levels
 
 
 @dc.dataclass(frozen=True)
@@ -134,8 +142,12 @@ class TernGrad(Quantiser):
             bound = (self.clip_sigmas * x.double().std(1, correction=0, keepdim=True)).to(x.dtype)
             x = torch.maximum(torch.minimum(x, bound), -bound)
         largest = _largest(x)
-        codes = (uniforms() < x.abs().div_(_divisor(largest))).to(x.dtype)
-        return codes.mul_(x.sign()).add_(0.0), largest
+        divisor = _divisor(largest)
+
+        def code(x: Tensor, u: Tensor, rows: slice) -> Tensor:
+            return (u < x.abs().div_(divisor[rows])).to(x.dtype).mul_(x.sign()).add_(0.0)
+
+        return _coded(x, uniforms, code), largest
 
 
 @dc.dataclass(frozen=True)
@@ -161,6 +173,19 @@ class BFloat(Half):
     name = "bfloat"
     stretch = 1 + 2**-8
     dtype = torch.bfloat16
+
+
+def _coded(x: Tensor, uniforms: Uniforms, code: Callable[[Tensor, Tensor, slice], Tensor]) -> Tensor:
+    """Return the codes of [c, n], part by part as the uniform numbers come, so that on a CPU a part stays in the cache
+    from the draw to the code. code: returns the codes of a part, given its numbers, its uniform numbers, its rows."""
+    codes = x[:0]
+    for (rows, columns), u in uniforms():
+        part = code(x[rows, columns], u, rows)
+        if part.shape == x.shape:  # it is all
+            return part
+        codes = x.new_empty(x.shape) if not len(codes) else codes
+        codes[rows, columns] = part
+    return codes
 
 
 def _largest(x: Tensor) -> Tensor:
