@@ -222,7 +222,7 @@ def test_fine_normals_are_those_of_a_gpu(key, count, monkeypatch):
     radius, angle = (torch.tensor(shares[k::2], dtype=torch.float64) for k in (0, 1))
     wanted = torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * torch.pi * angle)
     assert torch.equal(draws.fine_normal(torch.tensor(key), (count,)), wanted)
-    monkeypatch.setattr(draws, "BLOCK", 8)
+    monkeypatch.setattr(draws, "SERIAL", 8)
     assert torch.equal(draws.fine_normal(torch.tensor(key), (1, count)), wanted[None])
 
 

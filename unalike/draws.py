@@ -24,8 +24,10 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
-BLOCK = 1 << 15  # how many numbers a CPU draws at once
+BLOCK = 1 << 16  # how many numbers a CPU draws at once: few enough for its cache, enough for the cost of a call
+SERIAL = 1 << 15  # up to so many numbers PyTorch computes in one thread; its threads wait for each other if others work
 Place = tuple[slice, slice]  # rows and columns
+Block = tuple[int, int, np.ndarray]
 WHOLE = slice(None), slice(None)
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
@@ -155,7 +157,7 @@ def uniform_blocks(key: Tensor, count: int, dtype: torch.dtype = torch.float32) 
     if _at_once(key, count):
         yield WHOLE, uniform(key, (count,), dtype)
         return
-    for row, start, z in _blocks(key, count):
+    for row, start, z in _blocks(key, count, BLOCK):
         z >>= _LOW64  # the last step of mixing would not change these bits
         block = torch.from_numpy(z.view(np.int64)).to(dtype).mul_(2.0**-24)
         yield (slice(row, row + 1), slice(start, start + len(z))), block[None]
@@ -179,7 +181,7 @@ def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float
     if _at_once(key, count):
         return normal_of(_bits(key, count), dtype).reshape((*key.shape, *shape))
     out = torch.empty(len(key), count, dtype=dtype)
-    for row, start, z in _blocks(key, count):
+    for row, start, z in _blocks(key, count, BLOCK):
         out[row, start : start + len(z)] = normal_of(torch.from_numpy(_finished(z).view(np.int64)), dtype)
     return out.reshape((len(key), *shape))
 
@@ -201,15 +203,15 @@ def _bits(key: Tensor, count: int) -> Tensor:
     return bits(_each(key), torch.arange(count, device=key.device))
 
 
-def _blocks(key: Tensor, count: int, stride: int = 1, first: int = 0) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield the row of each key of a stack with the bits of its counters first, first + stride, ..., `count` in all:
-    blocks of uint64, to be overwritten, of which the last step of mixing is left (`_finished`). With each comes the
-    number of its first counter. NumPy shifts without a sign, and in place: a CPU takes a quarter of the time."""
+def _blocks(key: Tensor, count: int, size: int, stride: int = 1, first: int = 0) -> Iterator[Block]:
+    """Yield the bits of each key of a stack in blocks of `size`, for the counters first, first + stride, ..., `count`
+    in all: the key's row, the block's place among its numbers, and uint64 of which the last step of mixing is left
+    (`_finished`), to be overwritten. NumPy shifts without a sign, and in place: a CPU takes a quarter of the time."""
     # all blocks of all keys are computed in the same memory
-    steps, (whole, scratch) = _steps(BLOCK, stride), np.empty((2, min(BLOCK, count)), dtype=np.uint64)
+    steps, (whole, scratch) = _steps(size, stride), np.empty((2, min(size, count)), dtype=np.uint64)
     for row, own in enumerate(key.tolist()):
-        for start in range(0, count, BLOCK):
-            n = min(BLOCK, count - start)
+        for start in range(0, count, size):
+            n = min(size, count - start)
             begin = np.uint64((own + (first + start * stride + 1) * _STEP) & _MASK)
             yield row, start, _half_mixed(np.add(steps[:n], begin, out=whole[:n]), scratch[:n])
 
@@ -225,23 +227,23 @@ def fine_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     noise that must hide other numbers."""
     count = math.prod(shape)
     if key.device.type == "cpu" and not torch.compiler.is_compiling():
-        radius, angle = (_fine_shares(key, count, k) for k in (0, 1))
-        # in place, and over all numbers: these operations use all of PyTorch's threads
-        radius = radius.neg_().log1p_().mul_(-2).sqrt_()
-        return radius.mul_(angle.mul_(2 * math.pi).cos_()).reshape(shape)
+        out = torch.empty(count, dtype=torch.float64)
+        halves = (_blocks(key[None], count, SERIAL, 2, k) for k in (0, 1))
+        for (_, start, even), (_, _, odd) in zip(*halves, strict=True):
+            radius, angle = (_fine_shares(z) for z in (even, odd))
+            block = radius.neg_().log1p_().mul_(-2).sqrt_().mul_(angle.mul_(2 * math.pi).cos_())
+            out[start : start + len(block)] = block
+        return out.reshape(shape)
     drawn = bits(key, torch.arange(2 * count, device=key.device))
     radius, angle = ((drawn[k::2] >> 11 & ((1 << 53) - 1)).double() / 2**53 for k in (0, 1))
     return (torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * math.pi * angle)).reshape(shape)
 
 
-def _fine_shares(key: Tensor, count: int, first: int) -> Tensor:
-    """Return uniform numbers in [0, 1) of 53 bits, from every second counter of a key, beginning with `first`."""
-    out = torch.empty(count, dtype=torch.float64)
-    for _, start, z in _blocks(key[None], count, 2, first):
-        z = _finished(z)
-        z >>= _FINE64
-        out[start : start + len(z)].copy_(torch.from_numpy(z.view(np.int64))).mul_(2.0**-53)
-    return out
+def _fine_shares(z: np.ndarray) -> Tensor:
+    """Return uniform numbers in [0, 1) of 53 bits, from a block of `_blocks`."""
+    z = _finished(z)
+    z >>= _FINE64
+    return torch.from_numpy(z.view(np.int64)).double().mul_(2.0**-53)
 
 
 def _each(key: Tensor) -> Tensor:
@@ -259,6 +261,10 @@ class Draws(Protocol):
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Return uniform numbers in [0, 1)."""
+        ...
+
+    def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[Place, Tensor]]:
+        """Yield `uniform(purpose, (count,))` of a stack in parts, each with its rows and columns."""
         ...
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
@@ -292,7 +298,6 @@ class KeyedDraws:
         return uniform(self._key(purpose), shape, self.dtype)
 
     def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[Place, Tensor]]:
-        """Yield `uniform(purpose, (count,))` of a stack in parts, each with its place."""
         return uniform_blocks(self._key(purpose), count, self.dtype)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
@@ -334,7 +339,6 @@ class SecretDraws:
         return self._shaped(_secret_shares(self._numbers(shape), digits), shape)
 
     def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[Place, Tensor]]:
-        """Yield `uniform(purpose, (count,))` of a stack, all at once."""
         yield WHOLE, self.uniform(purpose, (count,))
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:

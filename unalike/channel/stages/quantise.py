@@ -86,16 +86,17 @@ class Quantise(Quantiser):
         largest = _largest(x) if self.limit is None else x.new_zeros(1, 1)  # with a limit the unit is agreed
         divisor = _divisor(largest)
 
-        def steps(x: Tensor, rows: slice) -> Tensor:
+        def steps(x: Tensor, rows: slice, out: Tensor) -> Tensor:
             if self.limit is None:
-                return (x / divisor[rows]).mul_(self.most)
-            return x.clamp(-self.limit, self.limit).div_(self.limit).mul_(self.most)
+                return torch.div(x, divisor[rows], out=out).mul_(self.most)
+            return torch.clamp(x, -self.limit, self.limit, out=out).div_(self.limit).mul_(self.most)
 
-        def code(x: Tensor, u: Tensor, rows: slice) -> Tensor:
-            return steps(x, rows).add_(u).floor_().clamp_(-self.most, self.most)
+        def code(x: Tensor, u: Tensor, rows: slice, out: Tensor) -> None:
+            steps(x, rows, out).add_(u).floor_().clamp_(-self.most, self.most)
 
         if self.rounding == "nearest":
-            return steps(x, slice(None)).round_().add_(0.0), largest / self.most  # -0 becomes 0
+            codes = steps(x, slice(None), torch.empty_like(x)).round_().add_(0.0)  # -0 becomes 0
+            return codes, largest / self.most
         return _coded(x, uniforms, code), largest / self.most
 
 
@@ -116,10 +117,10 @@ class QSGD(Quantiser):
         norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
         divisor = _divisor(norm)
 
-        def code(x: Tensor, u: Tensor, rows: slice) -> Tensor:
+        def code(x: Tensor, u: Tensor, rows: slice, out: Tensor) -> None:
             steps = x.abs().div_(divisor[rows]).mul_(self.levels)
-            low = steps.floor()
-            return low.add_(u < steps - low).clamp_max_(self.levels).mul_(x.sign()).add_(0.0)
+            low = torch.floor(steps, out=out)
+            low.add_(u < steps - low).clamp_max_(self.levels).mul_(x.sign()).add_(0.0)
 
         return _coded(x, uniforms, code), norm / self.levels
 
@@ -144,8 +145,8 @@ class TernGrad(Quantiser):
         largest = _largest(x)
         divisor = _divisor(largest)
 
-        def code(x: Tensor, u: Tensor, rows: slice) -> Tensor:
-            return (u < x.abs().div_(divisor[rows])).to(x.dtype).mul_(x.sign()).add_(0.0)
+        def code(x: Tensor, u: Tensor, rows: slice, out: Tensor) -> None:
+            out.copy_(u < x.abs().div_(divisor[rows])).mul_(x.sign()).add_(0.0)
 
         return _coded(x, uniforms, code), largest
 
@@ -175,16 +176,13 @@ class BFloat(Half):
     dtype = torch.bfloat16
 
 
-def _coded(x: Tensor, uniforms: Uniforms, code: Callable[[Tensor, Tensor, slice], Tensor]) -> Tensor:
+def _coded(x: Tensor, uniforms: Uniforms, code: Callable[[Tensor, Tensor, slice, Tensor], None]) -> Tensor:
     """Return the codes of [c, n], part by part as the uniform numbers come, so that on a CPU a part stays in the cache
-    from the draw to the code. code: returns the codes of a part, given its numbers, its uniform numbers, its rows."""
-    codes = x[:0]
+    from the draw to the code. code: writes a part's codes, given its numbers, its uniform numbers, its rows and the
+    place to write to."""
+    codes = torch.empty_like(x)
     for (rows, columns), u in uniforms():
-        part = code(x[rows, columns], u, rows)
-        if part.shape == x.shape:  # it is all
-            return part
-        codes = x.new_empty(x.shape) if not len(codes) else codes
-        codes[rows, columns] = part
+        code(x[rows, columns], u, rows, codes[rows, columns])
     return codes
 
 
