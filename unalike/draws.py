@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
-BLOCK = 1 << 16  # how many numbers a CPU draws at once: few enough for its cache, enough for the cost of a call
+BLOCK = 1 << 17  # how many numbers a CPU draws at once: few enough for its cache, enough for the cost of a call
 SERIAL = 1 << 15  # up to so many numbers PyTorch computes in one thread; its threads wait for each other if others work
 Place = tuple[slice, slice]  # rows and columns
 Block = tuple[int, int, np.ndarray]
