@@ -185,10 +185,47 @@ def test_no_whole_numbers_beyond_what_a_simulation_draws():
             some.integers("k", (), (1 << 24) + 1)
 
 
+# ---------------------------------------------------------------- many numbers, a block at a time
+
+COUNTS = [0, 1, 7, 8, 9, 16, 35]  # with blocks of 8: none, parts of one, whole ones, and both
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("clients", [0, 1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_many_numbers_are_drawn_a_block_at_a_time(dtype, monkeypatch):
-    keys = torch.tensor([3, -5])
-    whole = {law: law(keys, (7, 5), dtype) for law in (draws.uniform, draws.normal)}
-    monkeypatch.setattr(draws, "BLOCK", 8)  # 35 numbers: four blocks and three numbers
+def test_many_numbers_are_drawn_a_block_at_a_time(dtype, clients, count, monkeypatch):
+    keys = KEYS[:clients]
+    whole = {law: law(keys, (count,), dtype) for law in (draws.uniform, draws.normal)}
+    monkeypatch.setattr(draws, "BLOCK", 8)
     for law, wanted in whole.items():
-        assert torch.equal(law(keys, (7, 5), dtype), wanted)
+        assert torch.equal(law(keys, (count,), dtype), wanted)
+    pieces = torch.full((clients, count), torch.nan, dtype=dtype)
+    for place, block in draws.KeyedDraws(keys, dtype).uniform_blocks("a", count):
+        assert block.dtype == dtype and pieces[place].shape == block.shape and pieces[place].isnan().all()
+        pieces[place] = block
+        block.fill_(-1.0)  # a block is the caller's own
+    assert torch.equal(pieces, draws.KeyedDraws(keys, dtype).uniform("a", (count,)))
+
+
+def test_blocks_of_several_dimensions(monkeypatch):
+    wanted = draws.uniform(KEYS[:2], (7, 5)), draws.normal(KEYS[:2], (7, 5))
+    monkeypatch.setattr(draws, "BLOCK", 8)
+    for found, whole in zip((draws.uniform(KEYS[:2], (7, 5)), draws.normal(KEYS[:2], (7, 5))), wanted, strict=True):
+        assert torch.equal(found, whole)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("key", [0, 1, -5, 1 << 62])
+def test_fine_normals_are_those_of_a_gpu(key, count, monkeypatch):
+    """Two hashes make a number: the even ones its radius, the odd ones its angle, with 53 bits each."""
+    shares = [(z % (1 << 64) >> 11) / 2**53 for z in draws.bits(torch.tensor(key), torch.arange(2 * count)).tolist()]
+    radius, angle = (torch.tensor(shares[k::2], dtype=torch.float64) for k in (0, 1))
+    wanted = torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * torch.pi * angle)
+    assert torch.equal(draws.fine_normal(torch.tensor(key), (count,)), wanted)
+    monkeypatch.setattr(draws, "SERIAL", 8)
+    assert torch.equal(draws.fine_normal(torch.tensor(key), (1, count)), wanted[None])
+
+
+def test_secret_numbers_come_all_at_once():
+    [(place, block)] = draws.SecretDraws(2, "cpu", torch.float64).uniform_blocks("a", 5)
+    assert torch.empty(2, 5)[place].shape == block.shape == (2, 5) and len(block.unique()) == 10

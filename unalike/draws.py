@@ -11,10 +11,11 @@ noise of a real client comes from no key: `SecretDraws` asks the operating syste
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,10 +24,15 @@ from torch import Tensor
 
 from unalike.errors import UnalikeError
 
-BLOCK = 1 << 15  # how many numbers a CPU draws at once
+BLOCK = 1 << 17  # how many numbers a CPU draws at once: few enough for its cache, enough for the cost of a call
+SERIAL = 1 << 15  # up to so many numbers PyTorch computes in one thread; its threads wait for each other if others work
+Place = tuple[slice, slice]  # rows and columns
+Block = tuple[int, int, np.ndarray]
+WHOLE = slice(None), slice(None)
 _STEP, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
 _ONE, _STEP64, _LAST64 = np.uint64(1), np.uint64(_STEP), np.uint64(31)
+_LOW64, _FINE64 = np.uint64(40), np.uint64(11)  # bits that numbers of 24 and of 53 bits leave out
 _ROUNDS64 = [(np.uint64(30), np.uint64(_MIX1)), (np.uint64(27), np.uint64(_MIX2))]
 
 
@@ -59,9 +65,19 @@ def client_keys(seed: int, round: int, purpose: str, ids: np.ndarray) -> np.ndar
 
 def _mixed(z: np.ndarray) -> np.ndarray:
     """Mix the bits of uint64 numbers in place, as `bits` does."""
+    return _finished(_half_mixed(z, np.empty_like(z)))
+
+
+def _half_mixed(z: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+    """Mix the bits of uint64 numbers in place, but for the last step, which leaves the upper 31 bits alone."""
     for by, mix in _ROUNDS64:
-        z ^= z >> by
+        z ^= np.right_shift(z, by, out=scratch)
         z *= mix
+    return z
+
+
+def _finished(z: np.ndarray) -> np.ndarray:
+    """Do the last step of mixing in place."""
     z ^= z >> _LAST64
     return z
 
@@ -122,11 +138,29 @@ def whole_of(bits: Tensor) -> Tensor:
 def uniform(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Return uniform numbers in [0, 1). They have 24 random bits each, so that float32 and float64 give the same
     numbers."""
-    return _drawn(_uniform_of, key, shape, dtype)
+    count = math.prod(shape)
+    if _at_once(key, count):
+        return _uniform_of(_bits(key, count), dtype).reshape((*key.shape, *shape))
+    out = torch.empty(len(key), count, dtype=dtype)
+    for place, block in uniform_blocks(key, count, dtype):
+        out[place] = block
+    return out.reshape((len(key), *shape))
 
 
 def _uniform_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return whole_of(bits).to(dtype) / (1 << 24)
+
+
+def uniform_blocks(key: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Iterator[tuple[Place, Tensor]]:
+    """Yield the numbers of `uniform(key, (count,), dtype)` for a stack of keys, with their place in the result: on a
+    CPU in blocks small enough to stay in the cache, so that whoever uses a block at once finds it there."""
+    if _at_once(key, count):
+        yield WHOLE, uniform(key, (count,), dtype)
+        return
+    for row, start, z in _blocks(key, count, BLOCK):
+        z >>= _LOW64  # the last step of mixing would not change these bits
+        block = torch.from_numpy(z.view(np.int64)).to(dtype).mul_(2.0**-24)
+        yield (slice(row, row + 1), slice(start, start + len(z))), block[None]
 
 
 def integers(key: Tensor, shape: tuple[int, ...], high: int) -> Tensor:
@@ -143,7 +177,13 @@ def _check_high(high: int) -> None:
 
 def normal(key: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Return standard normal numbers (Box-Muller)."""
-    return _drawn(normal_of, key, shape, dtype)
+    count = math.prod(shape)
+    if _at_once(key, count):
+        return normal_of(_bits(key, count), dtype).reshape((*key.shape, *shape))
+    out = torch.empty(len(key), count, dtype=dtype)
+    for row, start, z in _blocks(key, count, BLOCK):
+        out[row, start : start + len(z)] = normal_of(torch.from_numpy(_finished(z).view(np.int64)), dtype)
+    return out.reshape((len(key), *shape))
 
 
 def normal_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
@@ -153,38 +193,57 @@ def normal_of(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.sqrt(-2 * torch.log(radius)) * torch.cos(angle)
 
 
-def _drawn(law: Callable[..., Tensor], key: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the numbers that `law` makes of the random bits of one key, or of each key of a stack."""
-    count = math.prod(shape)
-    if not key.dim() or key.device.type != "cpu" or count <= BLOCK or torch.compiler.is_compiling():
-        counter = torch.arange(count, device=key.device)
-        return law(bits(_each(key), counter), dtype).reshape((*key.shape, *shape))
-    out = torch.empty(len(key), count, dtype=dtype)  # in blocks small enough to stay in the cache
-    for row, own in zip(out, key.tolist(), strict=True):
-        for start in range(0, count, BLOCK):
-            row[start : start + BLOCK] = law(_block(own, start, min(BLOCK, count - start)), dtype)
-    return out.reshape((len(key), *shape))
+def _at_once(key: Tensor, count: int) -> bool:
+    """Return whether `count` numbers per key are drawn in one operation. Many numbers are drawn in blocks on a CPU."""
+    return not key.dim() or key.device.type != "cpu" or count <= BLOCK or torch.compiler.is_compiling()
 
 
-def _block(key: int, start: int, count: int) -> Tensor:
-    """Return `bits` of one key for `count` counters from `start` on. NumPy shifts without a sign, and in place: a CPU
-    takes a quarter of the time."""
-    z = np.arange(count, dtype=np.uint64)
-    z *= _STEP64
-    z += np.uint64((key + (start + 1) * _STEP) & _MASK)
-    return torch.from_numpy(_mixed(z).view(np.int64))
+def _bits(key: Tensor, count: int) -> Tensor:
+    """Return the first `count` random bits of one key, or of each key of a stack."""
+    return bits(_each(key), torch.arange(count, device=key.device))
+
+
+def _blocks(key: Tensor, count: int, size: int, stride: int = 1, first: int = 0) -> Iterator[Block]:
+    """Yield the bits of each key of a stack in blocks of `size`, for the counters first, first + stride, ..., `count`
+    in all: the key's row, the block's place among its numbers, and uint64 of which the last step of mixing is left
+    (`_finished`), to be overwritten. NumPy shifts without a sign, and in place: a CPU takes a quarter of the time."""
+    # all blocks of all keys are computed in the same memory
+    steps, (whole, scratch) = _steps(size, stride), np.empty((2, min(size, count)), dtype=np.uint64)
+    for row, own in enumerate(key.tolist()):
+        for start in range(0, count, size):
+            n = min(size, count - start)
+            begin = np.uint64((own + (first + start * stride + 1) * _STEP) & _MASK)
+            yield row, start, _half_mixed(np.add(steps[:n], begin, out=whole[:n]), scratch[:n])
+
+
+@functools.lru_cache(maxsize=4)
+def _steps(count: int, stride: int) -> np.ndarray:
+    """Return by how much the counters of a block lie above its first one, before mixing."""
+    return np.arange(count, dtype=np.uint64) * np.uint64(stride * _STEP & _MASK)
 
 
 def fine_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return standard normal numbers, float64, whose tails reach 8.6. The tails of `normal` end at 5.8, too early for
     noise that must hide other numbers."""
-    count = 2 * math.prod(shape)
+    count = math.prod(shape)
     if key.device.type == "cpu" and not torch.compiler.is_compiling():
-        drawn = _block(int(key), 0, count)
-    else:
-        drawn = bits(key, torch.arange(count, device=key.device))
+        out = torch.empty(count, dtype=torch.float64)
+        halves = (_blocks(key[None], count, SERIAL, 2, k) for k in (0, 1))
+        for (_, start, even), (_, _, odd) in zip(*halves, strict=True):
+            radius, angle = (_fine_shares(z) for z in (even, odd))
+            block = radius.neg_().log1p_().mul_(-2).sqrt_().mul_(angle.mul_(2 * math.pi).cos_())
+            out[start : start + len(block)] = block
+        return out.reshape(shape)
+    drawn = bits(key, torch.arange(2 * count, device=key.device))
     radius, angle = ((drawn[k::2] >> 11 & ((1 << 53) - 1)).double() / 2**53 for k in (0, 1))
     return (torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * math.pi * angle)).reshape(shape)
+
+
+def _fine_shares(z: np.ndarray) -> Tensor:
+    """Return uniform numbers in [0, 1) of 53 bits, from a block of `_blocks`."""
+    z = _finished(z)
+    z >>= _FINE64
+    return torch.from_numpy(z.view(np.int64)).double().mul_(2.0**-53)
 
 
 def _each(key: Tensor) -> Tensor:
@@ -202,6 +261,10 @@ class Draws(Protocol):
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Return uniform numbers in [0, 1)."""
+        ...
+
+    def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[Place, Tensor]]:
+        """Yield `uniform(purpose, (count,))` of a stack in parts, each with its rows and columns."""
         ...
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
@@ -233,6 +296,9 @@ class KeyedDraws:
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         return uniform(self._key(purpose), shape, self.dtype)
+
+    def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[Place, Tensor]]:
+        return uniform_blocks(self._key(purpose), count, self.dtype)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         return normal(self._key(purpose), shape, self.dtype)
@@ -271,6 +337,9 @@ class SecretDraws:
         # the dtype's precision; with more bits a number might be rounded to 1
         digits = 1 - round(math.log2(torch.finfo(self.dtype).eps))
         return self._shaped(_secret_shares(self._numbers(shape), digits), shape)
+
+    def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[Place, Tensor]]:
+        yield WHOLE, self.uniform(purpose, (count,))
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         count = self._numbers(shape)

@@ -7,8 +7,10 @@ import torch
 from goldens import golden
 from ways import rows, sent, total
 
+from unalike import draws
 from unalike.channel import AdaptiveClip, Clip, ClipLayers
 from unalike.channel.stage import Flight, Form
+from unalike.channel.stage import norms as channel_norms
 from unalike.errors import UnalikeError
 from unalike.nn.layout import Layout
 
@@ -39,6 +41,18 @@ def test_two_fields_together_are_within_the_bound(stage, dtype):
     found = norms(way.flights["delta"].values, way.flights["control"].values)
     assert found.max() <= 0.7
     assert found.max() > 0.69  # and not clipped to less
+
+
+@pytest.mark.parametrize("size", [1, 6, 7, 13])
+def test_a_norm_is_added_up_a_block_at_a_time(size, monkeypatch):
+    values = torch.arange(1.0, 2 * size + 1).reshape(2, size)
+    wanted = [math.sqrt(sum(v * v for v in row)) for row in values.tolist()]
+    monkeypatch.setattr(draws, "BLOCK", 6)
+    short = sent(Clip(0.5), delta=values.double()).flights["delta"].values
+    assert short.norm(dim=1).tolist() == pytest.approx([0.5, 0.5])
+    assert channel_norms([Flight.of(values), Flight.of(values)]).tolist() == pytest.approx(
+        [2**0.5 * long for long in wanted], rel=1e-15
+    )
 
 
 @pytest.mark.parametrize("stage", [Clip(5.0), ClipLayers(9.0), AdaptiveClip(5.0), Clip(9.0, 1)])

@@ -29,6 +29,9 @@ class Given:
     def uniform(self, purpose, shape):
         return self.uniforms.reshape(-1, *shape)
 
+    def uniform_blocks(self, purpose, count):
+        yield draws.WHOLE, self.uniform(purpose, (count,))
+
 
 def common(purpose):
     return draws.generator(5, purpose)
@@ -145,17 +148,32 @@ def test_a_client_alone_is_its_row_in_a_stack(stage, dtype):
         torch.testing.assert_close(alone[0], whole[k], atol=0, rtol=1e-6 if dtype == torch.float32 else 1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("stage", STAGES, ids=str)
+def test_a_block_at_a_time_is_all_at_once(stage, clients, dtype, monkeypatch):
+    rows = sample(clients, 203, dtype)
+    rows[0, 200] = 10.0  # the unit comes from the last block
+    flight, way = send([stage], rows)
+    monkeypatch.setattr(draws, "BLOCK", 20)
+    other, theirs = send([stage], rows)
+    assert torch.equal(flight.values, other.values) and torch.equal(flight.dense(), other.dense())
+    assert all(torch.equal(value, theirs.kept[name]) for name, value in way.kept.items())
+
+
 def test_what_goes_in_stays_as_it_is():
     for stage in STAGES:
         rows = sample()
-        send([stage], rows)
-        assert torch.equal(rows, sample())
+        errors = {"error-delta": sample().flip(0)}
+        send([stage], rows, kept=dict(errors))
+        assert torch.equal(rows, sample()) and torch.equal(errors["error-delta"], sample().flip(0))
 
 
 def test_of_equal_entries_the_first_travel():
-    x = torch.tensor([[0.0, 2.0, -2.0, 1.0, 2.0, 0.0], [0.0] * 6, [-1.0] * 6])
+    # the largest comes last: places are ascending all the same
+    x = torch.tensor([[0.0, 2.0, -2.0, 1.0, 2.0, 0.0], [0.0] * 6, [-1.0] * 6, [0.0, 2.0, 0.0, 2.0, 2.0, 3.0]])
     for dtype in (torch.float32, torch.float64):
-        assert send([TopK(1 / 3)], x.to(dtype))[0].at.tolist() == [[1, 2], [0, 1], [0, 1]]
+        assert send([TopK(1 / 3)], x.to(dtype))[0].at.tolist() == [[1, 2], [0, 1], [0, 1], [1, 5]]
 
 
 def test_all_draw_the_same_places_and_others_in_the_next_exchange():

@@ -1,6 +1,7 @@
 """A channel gives the same run on every engine, to the byte; a checkpoint of one goes on in another."""
 
 import dataclasses as dc
+import threading
 
 import pytest
 import small
@@ -30,8 +31,10 @@ def run(engine, channel, method="scaffold", **more):
 
 
 @pytest.mark.parametrize(("channel", "method"), [*zip(CHANNELS, PAIRED, strict=True)])
-def test_a_message_of_bytes_changes_no_bit(channel, method):
-    assert_same(run("sequential", CHANNELS[channel], method), run("loopback", CHANNELS[channel], method))
+def test_neither_a_message_of_bytes_nor_a_thread_changes_a_bit(channel, method):
+    one = run("sequential", CHANNELS[channel], method)
+    for engine in ("loopback", "workers"):
+        assert_same(one, run(engine, CHANNELS[channel], method))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,51 @@ def test_a_message_of_bytes_changes_no_bit(channel, method):
 def test_a_message_changes_no_bit_of_noise(channel):
     given = {"channel": channel, "clients_per_round": 1.0, "rounds": 2}
     assert_same(*(small.run(ua.FedAvg(weights="uniform"), engine=name, **given) for name in ("sequential", "loopback")))
+
+
+@dc.dataclass(frozen=True)
+class Where(ua.channel.Stage):
+    """Writes down the thread and the number of replies whenever it acts."""
+
+    def one(self, flight, name, way):
+        WHERE.append((threading.current_thread(), len(flight.values)))
+        return flight
+
+
+WHERE = []
+
+
+@dc.dataclass(frozen=True)
+class Trainer(ua.FedAvg):
+    """Writes down the thread in which a client trained."""
+
+    def client(self, me, s, m):
+        WHERE.append(threading.current_thread())
+        return super().client(me, s, m)
+
+
+@pytest.mark.parametrize("engine", ["workers", "sequential"])
+def test_a_reply_passes_through_the_stages_where_it_was_computed_and_once(engine):
+    WHERE.clear()
+    small.run(Trainer(), engine=engine, channel=[Where()], rounds=1)
+    acted = [entry for entry in WHERE if isinstance(entry, tuple)]
+    assert len(acted) == 3 and {count for _, count in acted} == {1}
+    assert ({thread for thread, _ in acted} == {threading.main_thread()}) == (engine == "sequential")
+    assert {thread for thread, _ in acted} <= {entry for entry in WHERE if not isinstance(entry, tuple)}
+
+
+@dc.dataclass(frozen=True)
+class Misshapen(ua.FedAvg):
+    def client(self, me, s, m):
+        return me.train(m.w).then(lambda me, s, m, theta: ({}, {"delta": theta[:5]}))
+
+
+@pytest.mark.parametrize("engine", ["workers", "sequential"])
+def test_a_reply_of_the_wrong_shape_reaches_no_stage(engine):
+    WHERE.clear()
+    with refused(r"Misshapen.client sends 'delta' with shape \[5\]; `sends` declares \[39\]"):
+        small.run(Misshapen(), engine=engine, channel=[Where()], rounds=1)
+    assert not WHERE
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -103,9 +151,11 @@ def test_what_stages_keep_is_not_the_methods(tmp_path):
 
 def test_a_run_that_diverges_says_so():
     local = dc.replace(small.LOCAL, lr=1e30, epochs=8)
-    for engine in ("sequential", "loopback"):
+    for engine in ("sequential", "loopback", "workers"):
         with refused("became NaN or infinite", Diverged):
             small.run(engine=engine, channel="topk:0.2,quantise:8", local=local)
+    with refused("became NaN or infinite", Diverged):  # before the whole codes of a sum hide it
+        small.run(engine="workers", channel="secure-sum", local=dc.replace(small.LOCAL, lr=1e38))
 
 
 def test_a_message_without_a_channel_has_its_old_names(monkeypatch):

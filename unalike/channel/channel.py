@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses as dc
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
@@ -337,6 +337,9 @@ class _Numbered:
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         return self._draw.uniform(f"{purpose} {self._number}", shape)
+
+    def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[draws.Place, Tensor]]:
+        return self._draw.uniform_blocks(f"{purpose} {self._number}", count)
 
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         return self._draw.normal(f"{purpose} {self._number}", shape)

@@ -65,10 +65,16 @@ class Passage:
         # sums of the numbers about replies themselves, as codes
         self.own: dict[str, int] = {}
 
+    def send(self, outcome: Outcome) -> int:
+        """Pass the replies of an outcome through the client half, in any thread, once; return the bytes that travelled
+        for the fields concerned. Replies from other machines have passed through it there."""
+        if outcome.sent is None:
+            outcome.sent = self._client_half(outcome)
+        return outcome.sent
+
     def take(self, outcome: Outcome) -> int:
-        """Take in the replies of an outcome, as the server reads them; return the bytes that travelled for the fields
-        concerned. Replies from other machines have passed through the client half there."""
-        sent = self._client_half(outcome) if outcome.sent is None else outcome.sent
+        """Take in the replies of an outcome, as the server reads them; return the bytes that `send` counts."""
+        sent = self.send(outcome)
         if self.summing is not None:
             self._take_own(outcome)
         for name, value in (outcome.extra or {}).items():

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike import draws
 from unalike.errors import UnalikeError
 from unalike.nn.layout import Layout
 from unalike.settings.knobs import KNOB, Knob, check_fields
@@ -102,6 +103,7 @@ class Draw(Protocol):
     """Random numbers for a stack of clients, independent for each (`unalike.draws`): [c, *shape]."""
 
     def uniform(self, purpose: str, shape: tuple[int, ...]) -> Tensor: ...
+    def uniform_blocks(self, purpose: str, count: int) -> Iterator[tuple[draws.Place, Tensor]]: ...
     def normal(self, purpose: str, shape: tuple[int, ...]) -> Tensor: ...
 
 
@@ -286,5 +288,11 @@ def refuse(stage: Stage, why: str) -> UnalikeError:
 
 def norms(flights: Iterator[Flight] | Sequence[Flight]) -> Tensor:
     """Return the norm of each client's reply over several fields, [c]."""
-    squares = [flight.worth().double().square().sum(1) for flight in flights]
+    squares = [part.double().square().sum(1) for flight in flights for part in parts(flight.worth())]
     return torch.stack(squares).sum(0).sqrt()
+
+
+def parts(rows: Tensor) -> Sequence[Tensor]:
+    """Return [c, n] as blocks of columns that stay in a CPU's cache while several operations work on them; on another
+    device, undivided."""
+    return rows.split(draws.BLOCK, 1) if rows.device.type == "cpu" else (rows,)

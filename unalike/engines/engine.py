@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,13 @@ class Engine:
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
         """Run a call on these clients and yield their outcomes."""
         raise NotImplementedError
+
+    def call_and_send(self, call: Call, ids: np.ndarray, send: Callable[[Outcome], None]) -> Iterator[Outcome]:
+        """Run a call on these clients and yield their outcomes, each passed through `send`. An engine with threads of
+        its own does this there, where the reply still lies in the cache of a processor."""
+        for outcome in self.call(call, ids):
+            send(outcome)
+            yield outcome
 
     def read(self, call: Call, sent: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the fields of one client's reply as a stack of one, and the channel's part of an `Outcome`; refuse a

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import queue
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -37,20 +37,25 @@ class Workers(Engine):
             self._idle.put(OneClient(job))
         self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
 
-    def _one(self, call: Call, position: int, client: int) -> Outcome:
+    def _one(self, call: Call, position: int, client: int, send: Callable[[Outcome], None]) -> Outcome:
         one_client = self._idle.get()
         try:
-            return one(self.job, one_client, call, position, client)
+            outcome = one(self.job, one_client, call, position, client)
         finally:
             self._idle.put(one_client)
+        send(outcome)
+        return outcome
 
     def call(self, call: Call, ids: np.ndarray) -> Iterator[Outcome]:
+        return self.call_and_send(call, ids, lambda outcome: None)
+
+    def call_and_send(self, call: Call, ids: np.ndarray, send: Callable[[Outcome], None]) -> Iterator[Outcome]:
         """Yield replies in client order; only a few are in flight at any time, so memory does not grow."""
         waiting: deque[Future[Outcome]] = deque()
         try:
             with one_thread():
                 for position, client in enumerate(ids):
-                    waiting.append(self._pool.submit(self._one, call, position, int(client)))
+                    waiting.append(self._pool.submit(self._one, call, position, int(client), send))
                     if len(waiting) > 2 * self.workers:
                         yield waiting.popleft().result()
                 while waiting:

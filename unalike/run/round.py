@@ -199,12 +199,17 @@ class Round:
         if not len(ids) and isinstance(sums, Sums):
             sums.add(self._no_replies(call, name))
             sums.expect(1.0)  # so that means are zero too
-        for outcome in self.engine.call(call, ids) if len(ids) else ():
+
+        def send(outcome: Outcome) -> None:
             own = self._architecture(outcome)
             check_reply(outcome.up, self.fields[own], self.tasks[own], self.method, name)
             if passage is not None and passage.summing is not None and outcome.summed is None:
                 # in whole codes a number that is not finite would not show
                 self._losses(outcome)
+            if passage is not None:
+                passage.send(outcome)
+
+        for outcome in self.engine.call_and_send(call, ids, send) if len(ids) else ():
             self.bytes_up += self._taken(outcome, passage)
             trained = max(trained, outcome.trained)
             if outcome.passes and outcome.passes > expected.get(int(outcome.ids[0]), 0):

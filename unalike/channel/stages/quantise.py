@@ -15,16 +15,17 @@ average.
 from __future__ import annotations
 
 import dataclasses as dc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from unalike.channel.stage import Common, Flight, Form, Stage, Way
+from unalike.draws import Place
 from unalike.settings.knobs import knob
 
-# numbers in [0, 1), of the shape of the values
-Uniforms = Callable[[], Tensor]
+# numbers in [0, 1), of the shape of the values, in parts: each with the rows and columns to which it belongs
+Uniforms = Callable[[], Iterator[tuple[Place, Tensor]]]
 
 
 @dc.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Quantiser(Stage):
         count = flight.form.count
         codes, unit = flight.values, flight.values.new_zeros(len(flight.values), 1)
         if count:
-            codes, unit = self.coded(codes, lambda: way.draw.uniform(f"{self.name} {name}", (count,)))
+            codes, unit = self.coded(codes, lambda: way.draw.uniform_blocks(f"{self.name} {name}", count))
         common = self.limit_unit
         return dc.replace(flight, form=self.form(flight.form), values=codes, unit=unit if common is None else common)
 
@@ -82,17 +83,21 @@ class Quantise(Quantiser):
         return None if self.limit is None else self.limit / self.most
 
     def coded(self, x: Tensor, uniforms: Uniforms) -> tuple[Tensor, Tensor]:
-        if self.limit is None:
-            largest = _largest(x)
-            steps = (x / _divisor(largest)).mul_(self.most)
-        else:
-            largest = x.new_zeros(1, 1)  # the unit is agreed
-            steps = x.clamp(-self.limit, self.limit).div_(self.limit).mul_(self.most)
+        largest = _largest(x) if self.limit is None else x.new_zeros(1, 1)  # with a limit the unit is agreed
+        divisor = _divisor(largest)
+
+        def steps(x: Tensor, rows: slice, out: Tensor) -> Tensor:
+            if self.limit is None:
+                return torch.div(x, divisor[rows], out=out).mul_(self.most)
+            return torch.clamp(x, -self.limit, self.limit, out=out).div_(self.limit).mul_(self.most)
+
+        def code(x: Tensor, u: Tensor, rows: slice, out: Tensor) -> None:
+            steps(x, rows, out).add_(u).floor_().clamp_(-self.most, self.most)
+
         if self.rounding == "nearest":
-            codes = steps.round_().add_(0.0)  # -0 becomes 0
-        else:
-            codes = steps.add_(uniforms()).floor_().clamp_(-self.most, self.most)
-        return codes, largest / self.most
+            codes = steps(x, slice(None), torch.empty_like(x)).round_().add_(0.0)  # -0 becomes 0
+            return codes, largest / self.most
+        return _coded(x, uniforms, code), largest / self.most
 
 
 @dc.dataclass(frozen=True)
@@ -110,10 +115,14 @@ class QSGD(Quantiser):
 
     def coded(self, x: Tensor, uniforms: Uniforms) -> tuple[Tensor, Tensor]:
         norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
-        steps = x.abs().div_(_divisor(norm)).mul_(self.levels)
-        low = steps.floor()
-        codes = low.add_(uniforms() < steps - low).clamp_max_(self.levels)
-        return codes.mul_(x.sign()).add_(0.0), norm / self.levels
+        divisor = _divisor(norm)
+
+        def code(x: Tensor, u: Tensor, rows: slice, out: Tensor) -> None:
+            steps = x.abs().div_(divisor[rows]).mul_(self.levels)
+            low = torch.floor(steps, out=out)
+            low.add_(u < steps - low).clamp_max_(self.levels).mul_(x.sign()).add_(0.0)
+
+        return _coded(x, uniforms, code), norm / self.levels
 
 
 @dc.dataclass(frozen=True)
@@ -134,8 +143,12 @@ class TernGrad(Quantiser):
             bound = (self.clip_sigmas * x.double().std(1, correction=0, keepdim=True)).to(x.dtype)
             x = torch.maximum(torch.minimum(x, bound), -bound)
         largest = _largest(x)
-        codes = (uniforms() < x.abs().div_(_divisor(largest))).to(x.dtype)
-        return codes.mul_(x.sign()).add_(0.0), largest
+        divisor = _divisor(largest)
+
+        def code(x: Tensor, u: Tensor, rows: slice, out: Tensor) -> None:
+            out.copy_(u < x.abs().div_(divisor[rows])).mul_(x.sign()).add_(0.0)
+
+        return _coded(x, uniforms, code), largest
 
 
 @dc.dataclass(frozen=True)
@@ -161,6 +174,16 @@ class BFloat(Half):
     name = "bfloat"
     stretch = 1 + 2**-8
     dtype = torch.bfloat16
+
+
+def _coded(x: Tensor, uniforms: Uniforms, code: Callable[[Tensor, Tensor, slice, Tensor], None]) -> Tensor:
+    """Return the codes of [c, n], part by part as the uniform numbers come, so that on a CPU a part stays in the cache
+    from the draw to the code. code: writes a part's codes, given its numbers, its uniform numbers, its rows and the
+    place to write to."""
+    codes = torch.empty_like(x)
+    for (rows, columns), u in uniforms():
+        code(x[rows, columns], u, rows, codes[rows, columns])
+    return codes
 
 
 def _largest(x: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class Sparsifier(Stage):
         kept = v.gather(1, at)
         sent = self.sent(dc.replace(flight, form=self.form(flight.form), values=kept, at=at))
         if self.feedback:
-            way.kept[error] = v.scatter(1, at, kept - sent.worth())
+            way.kept[error] = v.scatter_(1, at, kept - sent.worth())
         return sent
 
     def places(self, v: Tensor, name: str, common: Common) -> Tensor:
@@ -131,7 +131,7 @@ def largest(v: Tensor, count: int) -> Tensor:
     """Return the places of the largest magnitudes of each row, ascending; ties go to lower places on every device,
     alone and in a stack (`topk` on the numbers themselves does not promise that)."""
     size, magnitude = v.shape[1], v.abs()
-    if v.device.type == "cpu" and v.numel() and math.isfinite(magnitude.max()):
+    if v.device.type == "cpu" and v.numel() and math.isfinite(magnitude.amax()):
         return torch.from_numpy(np.stack([_largest(row, count) for row in magnitude.numpy()]))
     if v.dtype == torch.float32:
         # the bit patterns of positive floats are ordered like the floats; appending the place breaks ties
@@ -153,8 +153,9 @@ def _largest(row: np.ndarray, count: int) -> np.ndarray:
         some = np.arange(len(row))
     values = row[some]
     last = np.partition(values, len(values) - count)[len(values) - count]
-    above, level = some[values > last], some[values == last]
-    return np.sort(np.concatenate([above, level[: count - len(above)]]))
+    chosen = values > last
+    chosen[np.flatnonzero(values == last)[: count - np.count_nonzero(chosen)]] = True
+    return some[chosen]
 
 
 # clients of an exchange that come one by one ask for the same
