@@ -64,6 +64,13 @@ def new_slots(local: LocalTraining, theta: Tensor) -> Slots:
     }
 
 
+def plain_step(local: LocalTraining, pull: Tensor | float, push: Tensor | float) -> bool:
+    """Return whether a step is `theta - lr * gradient` and nothing else, so that it can be made tensor by tensor."""
+    affine = any(isinstance(value, Tensor) or value for value in (pull, push))
+    extra = local.momentum or local.weight_decay or local.clip_norm is not None or affine
+    return local.optimizer == "sgd" and not extra
+
+
 def update(
     local: LocalTraining,
     theta: Tensor,
