@@ -153,7 +153,7 @@ def test_compiled_where_it_pays(monkeypatch):
     found(monkeypatch, compiled)
     monkeypatch.setattr(costs, "compiler", lambda: True)
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="eager", **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "eager"}))
     run = testing.run(ua.FedAvg(), "linear", **LONG)
     assert run.engine.compile and run.reason.startswith("batched: batched, compiled would train")
     assert not testing.run(ua.FedAvg(), "linear", **LONG, compile=False).engine.compile
