@@ -47,8 +47,12 @@ class Sums:
                 continue
             weights = self._weigh(name, outcome)
             self.weights[name] = self.weights.get(name, 0.0) + float(weights.sum())
-            for part in _partial_sums(values, weights):
-                self._accumulate(name, part)
+            if len(values) == 1 and name in self._totals and self.ordered and values.is_floating_point():
+                # large models: nothing but the sum itself is written
+                self._totals[name].add_(values[0], alpha=float(weights[0]))
+            else:
+                for part in _partial_sums(values, weights):
+                    self._accumulate(name, part)
             if self.fields[name].read != "sum":
                 self._rows.setdefault(name, []).append(values)
 
@@ -123,8 +127,7 @@ def _partial_sums(values: Tensor, weights: np.ndarray):
     for a in range(0, max(1, len(flat)), rows):  # at least once, since the sum of no rows is zeros
         part, weight = flat[a : a + rows], w[a : a + rows]
         if values.is_floating_point():
-            # a row alone: the same numbers as by a product of matrices, in a quarter of the time
-            total = part[0].double() * weight[0] if len(part) == 1 else weight @ part.double()
+            total = weight @ part.double()
         else:
             total = (part.to(torch.int64) * weight.to(torch.int64)[:, None]).sum(0)
         yield total.view(values.shape[1:])

@@ -37,7 +37,7 @@ from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me
 from unalike.contract.requests import PUBLIC, Measure
 from unalike.errors import EngineRefused, UnalikeError, did_you_mean, first_line
 from unalike.nn.task import BoundModule, FunctionalModule
-from unalike.training import LocalTraining, Order, Slots, augment, plain_step, to_device, update
+from unalike.training import LocalTraining, Order, Slots, augment, plain_step, plain_update, to_device, update
 
 
 def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any], error: Exception) -> UnalikeError:
@@ -224,9 +224,7 @@ class OneClient:
         if request.loss is not None:
             loss = loss + request.loss(course.batch(part, at=at), **request.args)
         if course.plain:
-            # tensor by tensor: nothing is gathered
-            for values, g in zip(bound.values, bound.gradients(loss), strict=True):
-                update(course.local, values, g, slots, lr)
+            plain_update(bound.values, bound.gradients(loss), lr)
         else:
             affine = request.pull, request.push, request.unclipped
             update(course.local, bound.vector, bound.gradient(loss), slots, lr, *affine, mask=course.mask)
