@@ -48,7 +48,7 @@ SOFTMAX = (lambda: nn.Linear(60, 10), lambda: images(1000, 60, (60,)), 100, 10, 
 CPU = {
     "softmax regression, eager": (*SOFTMAX, 5.0, {"engine": "batched", "compile": False}),
     "softmax regression, compiled": (*SOFTMAX, 15.0, {"engine": "batched", "compile": True}),
-    "CNN of 878,538 parameters": (cnn_878538, lambda: images(10, 100, (3, 32, 32)), 10, 20, 1, 1 / 0.9, {}),
+    "CNN of 878,538 parameters": (cnn_878538, lambda: images(10, 100, (3, 32, 32)), 10, 20, 1, 1.3, {}),
     "two-layer char LSTM": (lambda: ua.models.CharLSTM(), lambda: tokens(10, 200), 10, 10, 1, 1 / 0.55, {}),
 }
 

@@ -2,6 +2,7 @@
 
     python benchmarks/peers.py                 # installs the peers, measures, writes docs/benchmarks.md
     python benchmarks/peers.py --exact         # no times: with shuffling off all must compute the same weights
+    python benchmarks/peers.py --workloads compiled    # one part of the page, with the peers that it names
     python benchmarks/peers.py --peers FedJAX --workloads softmax --pairs 3 --no-page
 
 Every peer is installed from the package registry into an environment of its own (once; some 4 GB) and runs there the
@@ -51,13 +52,18 @@ PEERS = {
 }
 # short name: (name in engines.py, what the page calls it, rounds and relative difference of weights for --exact).
 # The CNN's is wide: rounding (probably near-ties in ReLU or pooling) changes a client's path by percents.
+SOFTMAX = "softmax regression 60→10, 100 of 1000 clients × 30 steps of 10"
 WORKLOADS = {
-    "softmax": ("softmax regression, eager", "softmax regression 60→10, 100 of 1000 clients × 30 steps of 10", 3, 1e-4),
+    "softmax": ("softmax regression, eager", SOFTMAX, 3, 1e-4),
+    "compiled": ("softmax regression, compiled", f"{SOFTMAX}, ours with compiled steps", 3, 1e-4),
     "cnn": ("CNN of 878,538 parameters", "CNN of 878,538 parameters, 10 clients × 5 steps of 20", 1, 0.05),
 }
+# where ours does not choose its engine; and which peers are measured, if not all
+OPTIONS = {"compiled": {"engine": "batched", "compile": True}}
+BESIDE = {"compiled": (LOOP, "FedJAX")}
 LEARNING_RATE = 0.05
 SIZE, DIRECTION, FALL = 0.04, 0.9, 0.05  # how far a peer's weights may be from ours: see `agreement`
-FEDJAX_GOAL = 8.0
+FEDJAX_GOALS = {"softmax": 8.0, "compiled": 20.0}
 QUIET = 1.5  # load up to which a measurement is taken at its word
 PATIENCE = 180  # seconds for one answer of a peer
 
@@ -173,7 +179,8 @@ def prepare(folder, workload, rounds, compare, shuffle, learning_rate):
     np.savez(folder / "initial.npz", **{name: p.detach().numpy() for name, p in module.named_parameters()})
     torch.save(module, folder / "module.pt")
     settings = {"workload": workload, "rounds": rounds, "batch": batch, "epochs": epochs, "lr": learning_rate}
-    (folder / "settings.json").write_text(json.dumps(settings | {"shuffle": shuffle, "compare": compare}))
+    settings |= {"shuffle": shuffle, "compare": compare, "options": OPTIONS.get(workload, {"engine": "auto"})}
+    (folder / "settings.json").write_text(json.dumps(settings))
 
 
 def side_by_side(name, python, workload, folder, pairs, threads, exact, wrong_rate):
@@ -277,14 +284,14 @@ def report(name, workload, row):
         used = f" ({row['threads']} threads)" if row["threads"] else ""
         ours = statistics.median(row["ours"])
         print(
-            f"{workload:<8}{name:<10}{row['seconds']:>9.4f} s a round{used}, ours {ours:.4f}, "
+            f"{workload:<9}{name:<10}{row['seconds']:>9.4f} s a round{used}, ours {ours:.4f}, "
             f"ratio {row['ratio']:.2f}x, first round {row['first']:.1f} s (ours {row['ours_first']:.1f}), memory "
             f"{row['memory'] / 2**20:.0f} MiB (ours {row['ours_memory'] / 2**20:.0f}); {row['agreement']}"
         )
     else:
-        print(f"{workload:<8}{name:<10}{row.get('agreement', '')}")
+        print(f"{workload:<9}{name:<10}{row.get('agreement', '')}")
     if "problem" in row:
-        print(f"{workload:<8}{name:<10}PROBLEM: {row['problem']}")
+        print(f"{workload:<9}{name:<10}PROBLEM: {row['problem']}")
     sys.stdout.flush()
 
 
@@ -297,13 +304,14 @@ def goals(results):
 
     asked = {name for rows in results.values() for name in rows} - {LOOP}
     found = {}
-    if "softmax" in results and "FedJAX" in asked:
-        words = f"softmax regression at least {FEDJAX_GOAL:.0f}× FedJAX"
-        found[words] = holds("softmax", "FedJAX", lambda row: row["ratio"] >= FEDJAX_GOAL)
+    for workload, goal in FEDJAX_GOALS.items():
+        if "FedJAX" in results.get(workload, ()):
+            words = f"softmax regression{', compiled,' * (workload == 'compiled')} at least {goal:.0f}× FedJAX"
+            found[words] = holds(workload, "FedJAX", lambda row, goal=goal: row["ratio"] >= goal)
     for name in sorted(asked) if "cnn" in results else ():
         found[f"CNN ahead of {name}"] = holds("cnn", name, lambda row: row["ratio"] > 1)
     for name in ("Flower", "pfl"):
-        for workload in results if name in asked else ():
+        for workload in (w for w, rows in results.items() if name in rows):
             words = f"{workload}: memory below {name}'s"
             found[words] = holds(workload, name, lambda row: row["ours_memory"] < row["memory"])
     return found
@@ -320,41 +328,34 @@ def ours_of(rows):
     }  # fmt: skip
 
 
-def write_page(results, versions, header, found):
-    parts, panels = [header], {}
-    for workload, rows in results.items():
-        rows = {OURS: ours_of(rows), **rows}
-        title = WORKLOADS[workload][1]
-        parts.append(f"\n**{title[0].upper()}{title[1:]}**\n")
-        parts.append("| | s a round | our round is shorter by | first round, s | memory, MiB | weights beside ours |")
-        parts.append("|---|---|---|---|---|---|")
-        panel = []
-        for name, row in rows.items():
-            label = f"{name} {versions[name]}" if name != LOOP else name
-            if "seconds" not in row:
-                parts.append(f"| {label} | {row['problem']} | | | | |")
-                continue
-            threads = f" ({row['threads']} thread{'s' * (row['threads'] > 1)})" if row["threads"] else ""
-            ratio = "" if name == OURS else f"{row['ratio']:.2f}×"
-            words = row.get("problem") or row["agreement"]
-            parts.append(
-                f"| {label} | {row['seconds']:.3f}{threads} | {ratio} | {row['first']:.1f} | "
-                f"{row['memory'] / 2**20:.0f} | {words} |"
-            )
-            if "problem" not in row:
-                panel.append(
-                    (name, row["seconds"], f"{row['seconds']:.3f} s{' · ' * bool(ratio)}{ratio}", name == OURS)
-                )
-        panels[title] = panel
-    parts.append("\nWhat was asked for:\n")
+def write_page(workload, rows, versions, header, found):
+    """Write a workload's part of the page."""
+    rows, title = {OURS: ours_of(rows), **rows}, WORKLOADS[workload][1]
+    parts = [f"**{title[0].upper()}{title[1:]}**\n", header, ""]
+    parts.append("| | s a round | our round is shorter by | first round, s | memory, MiB | weights beside ours |")
+    parts.append("|---|---|---|---|---|---|")
+    panel = []
+    for name, row in rows.items():
+        label = f"{name} {versions[name]}" if name != LOOP else name
+        if "seconds" not in row:
+            parts.append(f"| {label} | {row['problem']} | | | | |")
+            continue
+        threads = f" ({row['threads']} thread{'s' * (row['threads'] > 1)})" if row["threads"] else ""
+        ratio = "" if name == OURS else f"{row['ratio']:.2f}×"
+        words = row.get("problem") or row["agreement"]
+        parts.append(
+            f"| {label} | {row['seconds']:.3f}{threads} | {ratio} | {row['first']:.1f} | "
+            f"{row['memory'] / 2**20:.0f} | {words} |"
+        )
+        if "problem" not in row:
+            panel.append((name, row["seconds"], f"{row['seconds']:.3f} s{' · ' * bool(ratio)}{ratio}", name == OURS))
     said = {True: "reached", False: "**missed**", None: "**not measured**"}
-    parts += [f"- {words}: {said[ok]}" for words, ok in found.items()]
-    alt = "Seconds a round, shorter is better. " + " ".join(
-        f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value, _, _ in panel) + "."
-        for title, panel in panels.items()
+    parts += ["\nWhat was asked for:\n", *(f"- {words}: {said[ok]}" for words, ok in found.items())]
+    alt = f"Seconds a round, shorter is better. {title}: " + ", ".join(
+        f"{name} {value:.3f}" for name, value, *_ in panel
     )
-    page.bars("peers.svg", alt, panels)
-    page.put("peers", f"![{alt}](images/peers.svg)\n\n" + "\n".join(parts))
+    page.bars(f"peers-{workload}.svg", alt + ".", {title: panel})
+    page.put(f"peers, {workload}", f"![{alt}.](images/peers-{workload}.svg)\n\n" + "\n".join(parts))
 
 
 def main():
@@ -371,6 +372,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the peers are ended too
     pythons, results, versions = {}, {}, {OURS: ua.__version__}
     reasons = {}
+    wanted = {name for workload in args.workloads for name in BESIDE.get(workload, PEERS)}
+    args.peers = [name for name in args.peers if name in wanted]
     for name in args.peers:
         home, packages = args.environments.absolute() / name.lower(), PEERS[name][1]
         pythons[name], reasons[name] = environment(home, packages) if packages else (sys.executable, "")
@@ -381,7 +384,7 @@ def main():
     print(header, flush=True)
     began = time.perf_counter()
     for workload in args.workloads:
-        for name in args.peers:
+        for name in (name for name in args.peers if name in BESIDE.get(workload, PEERS)):
             row = measure(name, pythons[name], workload, args) if pythons[name] else {"problem": reasons[name]}
             results.setdefault(workload, {})[name] = row
             report(name, workload, row)
@@ -394,12 +397,13 @@ def main():
     found = goals(results)
     for words, ok in found.items():
         print(f"{words}: { {True: 'reached', False: 'MISSED', None: 'not measured'}[ok] }")
-    whole = set(args.peers) == set(PEERS) and set(args.workloads) == set(WORKLOADS)
-    if whole and not args.no_page:  # a part would take the others off the page
-        header += f"{ending}; {args.pairs} pairs."
-        if load > QUIET or args.threads or args.pairs < 5:
-            header += " **Provisional**: the machine was busy, or less was measured than the text above says."
-        write_page(results, versions, header, found)
+    header += f"{ending}; {args.pairs} pairs."
+    if load > QUIET or args.threads or args.pairs < 5:
+        header += " **Provisional**: the machine was busy, or less was measured than the text above says."
+    for workload, rows in results.items():
+        # some of the peers alone would take the others off the page
+        if set(rows) == set(BESIDE.get(workload, PEERS)) and not args.no_page:
+            write_page(workload, rows, versions, header, goals({workload: rows}))
     return agree and all(found.values())
 
 

@@ -1,4 +1,4 @@
-"""unalike, engine "auto"."""
+"""unalike, engine "auto" unless the work says another."""
 
 import torch
 from torch_work import module_of
@@ -20,7 +20,7 @@ module, x, y = module_of(work), torch.from_numpy(work.x), torch.from_numpy(work.
 clock.start()
 ua.simulate(
     module, ua.Federation(ua.data.Columns(x, y, work.offsets)), ua.FedAvg(), rounds=work.rounds,
-    clients_per_round=[cohort.tolist() for cohort in work.cohorts], engine="auto", device="cpu",
+    clients_per_round=[cohort.tolist() for cohort in work.cohorts], device="cpu", **work.options,
     local=ua.LocalTraining(epochs=work.epochs, batch_size=work.batch, lr=work.lr, shuffle=work.shuffle),
     callbacks=[Timed()],
 )  # fmt: skip

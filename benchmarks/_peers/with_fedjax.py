@@ -43,7 +43,7 @@ def to_torch(name, value):
     return value
 
 
-forward = {"softmax": softmax_regression, "cnn": cnn}[work.workload]
+forward = cnn if work.workload == "cnn" else softmax_regression
 
 
 def loss(params, batch, rng):

@@ -19,7 +19,7 @@ class Work:
     def __init__(self, folder):
         self.folder = Path(folder)
         for name, value in json.loads((self.folder / "settings.json").read_text()).items():
-            setattr(self, name, value)  # workload, rounds, batch, epochs, lr, shuffle, compare
+            setattr(self, name, value)  # workload, rounds, batch, epochs, lr, shuffle, compare, options
         self.x, self.y, self.offsets, self.cohorts = (
             np.load(self.folder / f"{name}.npy") for name in ("x", "y", "offsets", "cohorts")
         )

@@ -37,6 +37,14 @@ def test_whatever_the_order_of_arrival_nothing_is_lost(values):
         assert added({"row": Field((1,), weight="one")}, *replies, ordered=False).total("row").tolist() == [wanted]
 
 
+def test_a_row_alone_is_weighed_and_left_as_it_is():
+    fields = {"row": Field((2,), read="each", weight="samples")}
+    replies = [outcome([k], [k + 2], row=double(0.1, -3.0)[None]) for k in range(3)]
+    gathered = added(fields, *replies)
+    assert gathered.total("row").tolist() == pytest.approx([0.9, -27.0])
+    assert gathered.rows("row").tolist() == [[0.1, -3.0]] * 3
+
+
 def test_rows_and_losses_are_put_into_the_cohorts_order():
     fields = {"row": Field((1,), read="each", weight="one")}
     replies = [outcome([k], row=double(float(k))[None]) for k in (7, 2, 9)]

@@ -23,7 +23,7 @@ import unalike as ua
 from unalike import config, core, text
 from unalike.cli import completion, demo, main, parser
 from unalike.cli import list as list_
-from unalike.client import one_client
+from unalike.client import OneClient
 from unalike.config import flags
 from unalike.methods import METHODS
 from unalike.settings import typed
@@ -261,8 +261,8 @@ def test_a_method_shows_what_it_reads_what_the_server_sees_and_its_bytes(capsys)
 @pytest.mark.parametrize("name", ["feddf", "oneshot"])
 def test_bytes_are_counted_without_hundreds_of_steps(name, monkeypatch):
     """By default FedDF's server makes 500 steps per round and a client of OneShot 300 passes."""
-    steps, update = [], one_client.update
-    monkeypatch.setattr(one_client, "update", lambda *a, **k: steps.append(1) or update(*a, **k))
+    steps, descend = [], OneClient._descend
+    monkeypatch.setattr(OneClient, "_descend", lambda *given: steps.append(1) or descend(*given))
     list_.method_facts(name)
     assert 0 < len(steps) < 20
 

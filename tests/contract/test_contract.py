@@ -138,7 +138,7 @@ def same_compiled(method, kind, **changes):
 def test_traced_equals_eager(method, monkeypatch):
     """Everything up to the code generator, which is slow: the whole step is one graph without breaks."""
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", fullgraph=True, **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "aot_eager", "fullgraph": True}))
     same_compiled(method, "mlp", rounds=1, clients_per_round=[[0, 2]])
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_compiled_is_run_eagerly(monkeypatch):
         raise RuntimeError("no compiler here")
 
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend=broken, **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": broken}))
     run = testing.run(ua.FedAvg(), "linear", engine="batched", dtype="float64", compile=True)
     eager = testing.run(ua.FedAvg(), "linear", engine="batched", dtype="float64")
     assert testing.difference(run, eager) == 0

@@ -59,7 +59,7 @@ def test_rounds_begin_at_once_and_change_over(early):
 @pytest.mark.parametrize("kind", ["linear", "norm"])
 def test_a_compiler_in_a_thread_of_its_own(monkeypatch, kind):
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "aot_eager"}))
     monkeypatch.setattr(engine, "WORTH", 0.0)
     monkeypatch.setitem(ua.engines.ENGINES, "batched", Early)
     run = testing.run(ua.Scaffold(), kind, rounds=6, callbacks=[Waiting()], **RUN)

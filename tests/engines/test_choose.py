@@ -33,7 +33,7 @@ def test_the_shortest_prediction_wins(monkeypatch):
     name, seconds = one.choose("batched", 30, 3000, 10, compiler=True)
     assert name == "batched"
     assert seconds == pytest.approx(
-        {"sequential": 6.0, "workers": 3.0, "batched": 0.36, "batched, compiled": 10 + 10 * (0.15 * 0.03 + 0.006)}
+        {"sequential": 6.0, "workers": 3.0, "batched": 0.36, "batched, compiled": 10 + 10 * (0.1 * 0.03 + 0.6 * 0.006)}
     )
     assert one.choose("batched", 30, 3000, 10_000, compiler=True)[0] == "batched, compiled"
     assert one.choose("batched", 30, 3000, 10_000, compiler=False)[0] == "batched"
@@ -47,6 +47,10 @@ def test_the_time_of_compiling_is_measured_and_kept(monkeypatch, tmp_path):
     assert run.reason.startswith("batched: batched, compiled") and 0 < run.engine.compiling_seconds < 10
     (kept,) = json.loads((tmp_path / "cache/step-costs.json").read_text()).values()
     assert kept["compiling"] == run.engine.compiling_seconds != costs.COMPILING
+    # other work is expected to take as long as this did the first time
+    costs.keep_compiling(run.engine.job, 0.25 * kept["compiling"])
+    other = costs.measured(testing.run(ua.FedAvg(), "mlp", **{**LONG, "rounds": 0}).engine.job)
+    assert other.compiling == kept["compiling"] and other.first == 0
     slow = Costs(2e-4, 2e-4, 1e-3, 2e-6, compiling=100.0)
     assert slow.choose("batched", 30, 3000, 10, compiler=True)[1]["batched, compiled"] > 100
 
@@ -153,7 +157,7 @@ def test_compiled_where_it_pays(monkeypatch):
     found(monkeypatch, compiled)
     monkeypatch.setattr(costs, "compiler", lambda: True)
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="eager", **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "eager"}))
     run = testing.run(ua.FedAvg(), "linear", **LONG)
     assert run.engine.compile and run.reason.startswith("batched: batched, compiled would train")
     assert not testing.run(ua.FedAvg(), "linear", **LONG, compile=False).engine.compile

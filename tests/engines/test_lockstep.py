@@ -110,7 +110,7 @@ def test_compiled(stacked, monkeypatch):
     from unalike.engines.batched.graphs import StaticBuffers
 
     compile, widths, init = torch.compile, [], StaticBuffers.__init__
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "aot_eager"}))
     monkeypatch.setattr(StaticBuffers, "__init__", lambda s, p, *rest: widths.append(p.width) or init(s, p, *rest))
     for seed, run in zip(SEEDS, all_of(ua.Scaffold(), compile=True), strict=True):
         assert_near(run, one(ua.Scaffold(), seed))

@@ -198,7 +198,7 @@ def test_a_model_that_draws_nothing_is_called_as_it_is():
 @pytest.mark.slow  # half a minute of tracing
 def test_compiled_draws_are_the_eager_ones(monkeypatch):
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, backend="aot_eager", **k))
+    monkeypatch.setattr(torch, "compile", lambda f, **k: compile(f, **{**k, "backend": "aot_eager"}))
     fed = federation((6, 3), (5, 4))
     for name in ("TransformerEncoderLayer", "F.dropout", "attention"):
         eager, compiled = (simulate(seeded(DRAWING[name]), fed, LOCAL, "batched", compile=c) for c in (False, True))

@@ -12,7 +12,7 @@ from torch import nn
 import unalike as ua
 from unalike.nn import recurrent
 from unalike.nn.keyed import KEY
-from unalike.nn.layers import WEIGHT, prepare
+from unalike.nn.layers import WEIGHT, PoolingFirst, prepare
 
 SIZES = (7, 4, 11)  # with batches of 3: last batches of one, one and two
 LOCAL = ua.LocalTraining(epochs=2, batch_size=3, lr=0.2)
@@ -361,6 +361,25 @@ def test_frozen_weights_neither_move_nor_travel(engine):
     assert run.history[0]["bytes_up"] == run.history[0]["bytes_down"] == 3 * 8 * trainable
 
 
+class Idle(nn.Module):
+    """Has a layer that its output does not depend on, before the one that it does."""
+
+    def __init__(self):
+        super().__init__()
+        self.idle, self.out = nn.Linear(3, 2), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(x)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_weights_without_a_gradient_stay(engine, momentum):
+    local = ua.LocalTraining(epochs=1, batch_size=3, lr=0.2, momentum=momentum)
+    deltas = simulate(seeded(Idle), federation(SIZES), local, engine).server.deltas
+    assert not deltas[:, :8].any() and deltas[:, 8:].all()
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -545,6 +564,38 @@ def test_compiled_layers_are_the_same():
     eager, compiled = (fn(x, weights, torch.arange(4)) for fn in (step, torch.compile(step, dynamic=False)))
     for one, two in zip(eager, compiled, strict=True):
         torch.testing.assert_close(two, one, atol=1e-10, rtol=0)
+
+
+def test_a_maximum_before_a_relu_changes_no_bit():
+    torch.manual_seed(0)
+    made = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3),
+        nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3), nn.ReLU(),
+    )  # fmt: skip
+    with torch.no_grad():
+        for weight in made.parameters():  # whole numbers: many ties, and windows without a positive number
+            weight.copy_((3 * weight / weight.abs().max()).round())
+    turned = prepare(made, pure=False)
+    assert type(turned) is PoolingFirst and [type(layer) for layer in turned] == [type(layer) for layer in made]
+    x = torch.randint(-2, 3, (5, 2, 13, 13)).float().requires_grad_(True)
+    ends = [net(x) for net in (made, turned)]
+    found = [
+        torch.autograd.grad(end.square().sum(), (x, *net.requires_grad_(True).parameters()))
+        for net, end in zip((made, turned), ends, strict=True)
+    ]
+    assert torch.equal(*ends) and ends[0].any() and all(map(torch.equal, *found)) and all(g.any() for g in found[0])
+    halves = [net[2:](net[:2](x)) for net in (made, turned)]  # as a model may slice it
+    assert torch.equal(*halves) and torch.equal(turned[:2](x), made[:2](x))
+
+
+def test_a_relu_that_somebody_watches_stays_where_it_is():
+    seen = []
+    made = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    made[0].register_forward_hook(lambda layer, given, out: seen.append(out))
+    x = torch.randn(1, 1, 4, 4)
+    assert torch.equal(prepare(made, pure=False)(x), made(x)) and [len(out[0, 0]) for out in seen] == [4, 4]
+    both = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True))
+    assert all(map(torch.equal, prepare(both, pure=False)(x), both(x)))
 
 
 def test_the_users_module_is_left_alone():

@@ -36,3 +36,12 @@ def test_what_a_cpu_does_not_have_is_refused(monkeypatch):
     for precision in ("bf16", "tf32"):
         with pytest.raises(UnalikeError, match=f"precision='{precision}' is not for this CPU: use 'highest'."):
             run(precision=precision)
+
+
+def test_rows_are_finite_throughout_or_not():
+    far = torch.finfo(torch.float32).max  # two of them: a sum that is infinite, of finite numbers
+    rows = torch.tensor([[1.0, 2.0], [far, far], [torch.nan, 0.0], [torch.inf, -torch.inf], [0.0, -torch.inf]])
+    assert numerics.finite_rows(rows).tolist() == [True, True, False, False, False]
+    assert numerics.finite_rows(rows[:1]).tolist() == [True]
+    assert numerics.finite_rows(rows[1:2]).tolist() == [True]
+    assert numerics.finite_rows(rows[:, :, None].expand(-1, -1, 3)).tolist() == [True, True, False, False, False]

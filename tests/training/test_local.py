@@ -197,6 +197,23 @@ def test_the_order_is_a_function_of_seed_round_and_client():
     assert len({str(base), *(str(read(o, 0, 6)) for o in others)}) == 4
 
 
+def test_a_client_that_has_finished_costs_nothing(monkeypatch):
+    """Three clients of 10, 2 and 5 samples, batches of 3, who read 8, 2 and 2 batches: two passes of each."""
+    sizes, ends, local = [10, 2, 5], np.array([8, 2, 2]), ua.LocalTraining(batch_size=3)
+    whole, drawn, bits = order(local, sizes), [], draws.bits
+    keys = draws.client_keys(0, 0, "train 0", np.arange(3))
+    ended = Order(local, keys, np.array(sizes), ends=(ends, torch.from_numpy(ends)))
+    monkeypatch.setattr(draws, "bits", lambda key, counter: drawn.append(len(counter)) or bits(key, counter))
+    for first, last in ((0, 8), (0, 3), (3, 8)):
+        for k, end in enumerate(ends):
+            kept = read(ended, first, last, k)
+            assert kept[: end - first] == read(whole, first, min(last, end), k)[: end - first] if first < end else kept
+            assert all(later == read(whole, end - 1, end, k)[0] for later in kept[max(0, end - first) :])
+    drawn.clear()
+    ended.block(0, 8)
+    assert drawn == [2 * 10 + 2 * 2 + 5]  # five samples are two batches: one pass
+
+
 def test_blocks_are_cut_to_a_limit():
     plan = order(ua.LocalTraining(batch_size=3), [10, 17, 5])
     assert plan.block_steps(limit=1) == 1 and plan.block_steps(limit=90) == 10  # 3 clients x 3 samples per step

@@ -47,8 +47,12 @@ class Sums:
                 continue
             weights = self._weigh(name, outcome)
             self.weights[name] = self.weights.get(name, 0.0) + float(weights.sum())
-            for part in _partial_sums(values, weights):
-                self._accumulate(name, part)
+            if len(values) == 1 and name in self._totals and self.ordered and values.is_floating_point():
+                # large models: nothing but the sum itself is written
+                self._totals[name].add_(values[0], alpha=float(weights[0]))
+            else:
+                for part in _partial_sums(values, weights):
+                    self._accumulate(name, part)
             if self.fields[name].read != "sum":
                 self._rows.setdefault(name, []).append(values)
 

@@ -102,13 +102,12 @@ class Captured:
 
     def _body(self, x: Tensor, y: Tensor, key: Tensor | None) -> None:
         bound, given = self.steps.bound, {**self.plain, **self.fixed}
-        bound.gradient.zero_()
         with torch.enable_grad():
             loss = self.steps.task.losses(bound(x, key)[0], y).mean()
-            loss.backward()
+            gradient = bound.gradient(loss)
         affine = given["pull"], given["push"], self.unclipped
         with torch.no_grad():
-            update(self.local, bound.vector, bound.gradient, self.slots, given["lr"], *affine)
+            update(self.local, bound.vector, gradient, self.slots, given["lr"], *affine)
             self.total += loss.detach()
             _ = bound.buffers  # what a layer has replaced is copied to its place
 

@@ -37,7 +37,7 @@ from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me
 from unalike.contract.requests import PUBLIC, Measure
 from unalike.errors import EngineRefused, UnalikeError, did_you_mean, first_line
 from unalike.nn.task import BoundModule, FunctionalModule
-from unalike.training import LocalTraining, Order, Slots, augment, to_device, update
+from unalike.training import LocalTraining, Order, Slots, augment, plain_step, plain_update, to_device, update
 
 
 def failed(job: Job, fn: Callable[..., Any], client: int, inputs: dict[str, Any], error: Exception) -> UnalikeError:
@@ -211,7 +211,6 @@ class OneClient:
     def _descend(self, course: _Course, part: _Part, slots: Slots, lr: Tensor) -> Tensor:
         """Make one training step: gradient, affine term, clipping, weight decay, optimizer."""
         bound, task, request, x, key = self.bound, self.job.task, course.request, part.x, part.key
-        bound.gradient.zero_()
         at: dict[str, Any] = {"vector": self._bound_vector}
         if request.own:
             output, features = bound(x, key, want_features=request.loss is not None)
@@ -224,10 +223,11 @@ class OneClient:
             at["compute"] = lambda: bound(x, key, want_features=True)
         if request.loss is not None:
             loss = loss + request.loss(course.batch(part, at=at), **request.args)
-        loss.backward()
-        with torch.no_grad():
+        if course.plain:
+            plain_update(bound.values, bound.gradients(loss), lr)
+        else:
             affine = request.pull, request.push, request.unclipped
-            update(course.local, bound.vector, bound.gradient, slots, lr, *affine, mask=course.mask)
+            update(course.local, bound.vector, bound.gradient(loss), slots, lr, *affine, mask=course.mask)
         return data_loss.detach() if request.own else loss.detach()
 
     def _descend_privately(self, course: _Course, part: _Part, slots: Slots, lr: Tensor) -> None:
@@ -266,8 +266,7 @@ class OneClient:
 
     def _bound_vector(self) -> Tensor:
         """Return the parameters as one vector that gradients flow through."""
-        tensors = dict(self.bound.module.named_parameters())
-        return torch.cat([tensors[name].reshape(-1) for name, *_ in self.job.task.layout.places])
+        return torch.cat([weight.reshape(-1) for weight in self.bound.weights])
 
     def _slices(self, request: Average | Outputs | Gradient, rows: Mapping[str, Tensor]) -> Iterator[Batch]:
         """Yield the samples that a request names, in slices, with the model's output at `at` if it is given."""
@@ -337,11 +336,11 @@ class OneClient:
     def gradient(self, request: Gradient) -> Tensor:
         bound, task = self.bound, self.job.task
         self._at(request.at)
-        bound.gradient.zero_()
+        total = torch.zeros_like(bound.vector)
         n = int(self.job.chosen(request, np.array([self.id])).sizes[0])
         for batch in self._slices(request, {}):
-            (task.losses(batch.output, batch.y).sum() / n).backward()
-        return bound.gradient.clone()
+            total += bound.gradient(task.losses(batch.output, batch.y).sum() / n)
+        return total
 
     def measure(self, request: Measure) -> dict[str, Tensor]:
         task, (x, y) = self.job.task, self.job.split(request.data).of(self.id)
@@ -408,6 +407,7 @@ class _Course:
         rate = request.lr if request.lr is not None else float(self.plan.rates[0])
         self.lr = torch.as_tensor(rate, dtype=bound.vector.dtype, device=bound.vector.device).reshape(1)
         self.mask = part_mask(job.task, request.net, request.part)
+        self.plain = self.mask is None and plain_step(local, request.pull, request.push)
         self.place = _Place(chosen, request.only, bound.vector.device)
         self.drawn = one.drawn.at(one.trained)
         self.calls: ModelCalls
@@ -431,7 +431,7 @@ class _Course:
                     place = (b % per_epoch) * order.width
                     real = slice(min(order.width, n - place))
                     at, batch = rows[b - start, 0, real], index[b - start, 0, real]
-                    x = samples.x[at]
+                    x = samples.x.index_select(0, at)
                     if moved and step_key is not None:
                         x = moved(x, draws.fold(step_key, augment.NUMBER - (b - k)))
                     some.append(_Part(x, samples.y[at], batch, step_key, k // together))

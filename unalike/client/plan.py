@@ -15,6 +15,7 @@ from unalike.contract import BUFFERS, OPTIMIZER, Average, Batch, Fields, Train
 from unalike.contract.requests import DataName
 from unalike.errors import UnalikeError, unknown
 from unalike.nn.layout import Layout
+from unalike.nn.numerics import finite_rows
 from unalike.nn.task import Task
 from unalike.training import LocalTraining, Slots, new_slots, slot_names
 
@@ -147,7 +148,8 @@ def start_buffers(task: Task, s: Fields, m: Fields) -> Tensor:
 def judged(request: Train, theta: Tensor, loss: Tensor, silent: bool = False) -> Tensor:
     """Return the mean losses, infinite for a client that diverged (NaN means that it did not train). silent: the
     training gives no loss."""
-    bad = ~torch.isfinite(theta).reshape(*loss.shape, -1).all(-1)  # theta may be several vectors per client
+    # theta may be several vectors per client
+    bad = ~finite_rows(theta.reshape(loss.numel(), -1)).reshape(loss.shape)
     return torch.where(bad | loss.isnan() if request.step is None and not silent else bad, float("inf"), loss)
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -43,10 +44,11 @@ WIDE = 8
 PATIENCE = 0.02
 # another engine is chosen only if its time is below this share of the usual one's: a busy machine misleads
 CLEARLY = 0.75
-# seconds to compile a step, until that has been measured (two cores: 3 to 16)
+# seconds to compile a step on a machine that never has (two cores: 13 to 18 the very first time, 3 to 6 later)
 COMPILING = 10.0
-# the share of a step's fixed cost that remains when compiled (measured: a tenth)
-COMPILED = 0.15
+# the shares of a step's fixed cost, and of its cost per client, that remain when compiled (measured on two cores: 0.05
+# to 0.15, and 0.2 for 600 parameters to 0.6 for 26,000)
+COMPILED, COMPILED_EACH = 0.1, 0.6
 # runs with fewer steps are not worth a measurement
 FEW = 2000
 
@@ -54,13 +56,15 @@ FEW = 2000
 @dc.dataclass(frozen=True)
 class Costs:
     """Seconds per step: of one client alone; of one client while every core has one; of a stack: fixed, and per
-    client. And the seconds that compiling such a step takes."""
+    client. And the seconds that compiling such a step takes: as far as is known, and the first time (0 if it never
+    was compiled)."""
 
     single: float
     crowd: float
     stack: float
     each: float
     compiling: float = COMPILING
+    first: float = 0.0
 
     def choose(
         self, usual: str, longest: float, total: float, rounds: int, compiler: bool
@@ -73,7 +77,7 @@ class Costs:
             "batched": longest * self.stack + total * self.each,
         }
         if compiler:
-            compiled = COMPILED * longest * self.stack + total * self.each
+            compiled = COMPILED * longest * self.stack + COMPILED_EACH * total * self.each
             seconds["batched, compiled"] = compiled + self.compiling / max(1, rounds)
         best = min(seconds, key=lambda name: seconds[name])
         name = best if seconds[best] < CLEARLY * seconds[usual] else usual
@@ -106,8 +110,10 @@ def measured(job: Job) -> Costs:
     key, file = _key(job), cache() / "step-costs.json"
     known = _known(str(file))
     if key not in known:
-        busy = _busy()
-        known[key] = _measure(job, busy)
+        busy, others = _busy(), [cost.first for cost in known.values() if cost.first]
+        # other work that was compiled here tells better than a constant
+        compiling = statistics.median(others) if others else COMPILING
+        known[key] = dc.replace(_measure(job, busy), compiling=compiling)
         if not busy:
             _write(file, {k: dc.asdict(v) for k, v in known.items()})
     return known[key]
@@ -118,7 +124,7 @@ def keep_compiling(job: Job, seconds: float) -> None:
     key, file = _key(job), cache() / "step-costs.json"
     known = _known(str(file))
     if key in known and not _busy():
-        known[key] = dc.replace(known[key], compiling=seconds)
+        known[key] = dc.replace(known[key], compiling=seconds, first=known[key].first or seconds)
         _write(file, {k: dc.asdict(v) for k, v in known.items()})
 
 

@@ -41,6 +41,29 @@ class CounterChannelDropout(nn.Dropout2d):
         return x * mask.reshape(*mask.shape, *([1] * (x.dim() - 2)))
 
 
+class PoolingFirst(nn.Sequential):
+    """nn.Sequential that takes the maximum of a pooling before the ReLU ahead of it: the same numbers and gradients to
+    the bit, and the ReLU has a quarter of the work. Its layers are seen in their usual order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        waiting: nn.Module | None = None
+        for layer in self:
+            if waiting is not None:
+                if isinstance(layer, nn.MaxPool2d) and not layer.return_indices and not _hooked(layer):
+                    x, waiting = torch.relu_(layer(x)), None
+                    continue
+                x, waiting = waiting(x), None
+            if type(layer) is nn.ReLU and not _hooked(layer):
+                waiting = layer
+            else:
+                x = layer(x)
+        return x if waiting is None else waiting(x)
+
+
+def _hooked(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+
+
 class LoneBatchNorm(_BatchNorm):
     """BatchNorm that accepts a batch with a single value per channel: such a batch has no variance, so it is normalised
     with the running statistics, as in evaluation, and leaves them unchanged."""
@@ -103,6 +126,8 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             raise EngineRefused(f"layer {name!r} is {kind.__name__} with running statistics, which cannot be stacked")
         if kind is nn.Dropout:
             layer.__class__ = CounterDropout
+        elif kind is nn.Sequential and not pure:
+            layer.__class__ = PoolingFirst
         elif kind in (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
             layer.__class__ = CounterChannelDropout
         elif isinstance(layer, nn.RNNBase) and (pure or layer.dropout):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import torch
+from torch import Tensor
 
 from unalike.errors import UnalikeError, unknown
 
@@ -80,6 +81,12 @@ def plain_convolutions(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.enabled = before
+
+
+def finite_rows(values: Tensor) -> Tensor:
+    """Return which rows of a tensor are finite throughout, bool [rows]."""
+    # 0 times infinity or NaN is NaN; on a CPU many times as fast as `isfinite`
+    return (values.reshape(len(values), -1) * 0).sum(1) == 0
 
 
 @contextmanager

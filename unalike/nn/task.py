@@ -219,20 +219,19 @@ class Task:
         weight = torch.tensor([1 / n] * n + [0.0], dtype=self.dtype, device=x.device)
         one = (self.layout.repack(self.start, pure.layout), self.start_buffers, _padded(x), _padded(y), weight, key)
 
-        def trial() -> tuple[Tensor, Tensor]:
-            live.gradient.zero_()
+        def trial() -> tuple[Tensor, tuple[Tensor, Tensor]]:
             live.buffers.copy_(self.start_buffers)
-            self.losses(live(x, key)[0], y).mean().backward()
-            return stacked_gradient(objective, (0,) * len(one))(*(torch.stack([t, t]) for t in one))  # type: ignore[no-any-return]
+            gradient = live.gradient(self.losses(live(x, key)[0], y).mean())
+            return gradient, stacked_gradient(objective, (0,) * len(one))(*(torch.stack([t, t]) for t in one))
 
         try:
-            g, new = self._tried(trial)
+            gradient, (g, new) = self._tried(trial)
         except Exception as error:
             raise EngineRefused(
                 f"the model cannot be stacked over clients: {first_line(error).split('. ')[0]}"
             ) from error
         slack = 0.02 if self.precision == "highest" else 0.1  # wide tolerance: only a wrong gradient must be found
-        for got, want in ((pure.layout.repack(g[0], self.layout), live.gradient), (new[0], live.buffers)):
+        for got, want in ((pure.layout.repack(g[0], self.layout), gradient), (new[0], live.buffers)):
             if float((got - want).norm()) > slack * float(want.norm()) + 1e-6:
                 raise EngineRefused(
                     "a layer of the model mixes the samples of a batch, and the padding of a stack would change it"
@@ -537,14 +536,14 @@ class BoundModule(_Copy):
 
     def __init__(self, task: Task):
         super().__init__(task, pure=False)
-        self.vector, self.gradient = torch.zeros_like(task.start), torch.zeros_like(task.start)
+        self.vector = torch.zeros_like(task.start)
         self._buffers = task.start_buffers.clone()
         self.channels_last = task.device.type == "cpu" and any(isinstance(m, nn.Conv2d) for m in self.module.modules())
-        values, gradients = task.layout.views(self.vector), task.layout.views(self.gradient)
-        for name, p in self.module.named_parameters():
-            if name in values:
-                p.requires_grad_(True)
-                p.data, p.grad = values[name], gradients[name]
+        tensors, views = dict(self.module.named_parameters()), task.layout.views(self.vector)
+        # the trained tensors in the order of the vector, and the same numbers as plain tensors
+        self.weights, self.values = [tensors[name].requires_grad_(True) for name in views], [*views.values()]
+        for weight, value in zip(self.weights, self.values, strict=True):
+            weight.data = value
         self._views: list[tuple[nn.Module, str, Tensor]] = []
         for name, view in task.buffer_layout.views(self._buffers).items():
             owner, _, leaf = name.rpartition(".")
@@ -563,6 +562,15 @@ class BoundModule(_Copy):
                 view.copy_(new.detach())
                 owner._buffers[leaf] = view
         return self._buffers
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Return the loss's gradient, one tensor for each of `weights`."""
+        found = torch.autograd.grad(loss, self.weights, allow_unused=True)
+        return [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, found, strict=True)]
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the loss's gradient as one vector."""
+        return torch.cat([g.reshape(-1) for g in self.gradients(loss)])
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:

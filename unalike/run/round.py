@@ -42,6 +42,7 @@ from unalike.messages import wire
 from unalike.messages.check import check_reply, reply_fields
 from unalike.messages.request import message_parts, told_parts
 from unalike.messages.sealed import peer_payload
+from unalike.nn.numerics import finite_rows
 from unalike.run.spending import Spending
 from unalike.run.timing import Timing, Work
 from unalike.run.under_way import UnderWay
@@ -427,7 +428,7 @@ class Round:
             finite = np.ones(len(outcome.ids), dtype=bool)
             for value in outcome.up.values():
                 if value.is_floating_point():
-                    finite &= torch.isfinite(value).reshape(len(value), -1).all(1).cpu().numpy()
+                    finite &= finite_rows(value).cpu().numpy()
         bad = np.isinf(outcome.loss) | ~finite
         if bad.any():
             clients = [] if self.hidden else [int(k) for k in outcome.ids[bad]]  # under noise no client is named

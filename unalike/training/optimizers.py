@@ -5,7 +5,7 @@ Everything works on `[..., P]` in place: one client's vector and a stack of vect
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,6 +62,19 @@ def new_slots(local: LocalTraining, theta: Tensor) -> Slots:
         name: torch.zeros_like(theta) if shape == "model" else theta.new_zeros(*theta.shape[:-1], 1)
         for name, shape in slot_names(local).items()
     }
+
+
+def plain_step(local: LocalTraining, pull: Tensor | float, push: Tensor | float) -> bool:
+    """Return whether a step is `theta - lr * gradient` and nothing else: then `plain_update` makes it."""
+    affine = any(isinstance(value, Tensor) or value for value in (pull, push))
+    extra = local.momentum or local.weight_decay or local.clip_norm is not None or affine
+    return local.optimizer == "sgd" and not extra
+
+
+def plain_update(tensors: Iterable[Tensor], gradients: Iterable[Tensor], lr: Tensor) -> None:
+    """Make a plain step in place, tensor by tensor, so that no vector of gradients need be put together."""
+    for theta, g in zip(tensors, gradients, strict=True):
+        theta.addcmul_(g, lr, value=-1)
 
 
 def update(

@@ -26,13 +26,17 @@ class Order:
         sizes: np.ndarray,
         device: torch.device | str = "cpu",
         there: Sequence[Tensor] | None = None,
+        ends: tuple[np.ndarray, Tensor] | None = None,
     ):
+        """there: keys, sizes and passes on the device; ends: how many batches each client reads, on the host and on the
+        device. A client's later batches are its last one again, so that they cost nothing."""
         self.width = int(sizes.max()) if local.batch_size is None else local.batch_size
         self.shuffle = local.shuffle and local.batch_size is not None  # the full batch needs no order
         # both on the host and on the device, so that neither waits for a size
         self._counts = local.passes(sizes)
         self.keys, counts = to_device(device, keys, self._counts) if there is None else there
         self.sizes, self.per_epoch = counts
+        self._ends = ends
         # tensors that must stay alive for a captured graph
         self.used: list[Any] = []
 
@@ -44,7 +48,11 @@ class Order:
         device = self.sizes.device
         if (self._counts == self._counts[:, :1]).all():
             return self._even(first, last)
-        step = torch.arange(first, last, device=device)[:, None]  # [K, 1]
+        step = torch.arange(first, last, device=device)[:, None]  # [K, 1], or [K, c]
+        final = last - 1, first  # type: tuple[Any, Any]
+        if self._ends is not None:
+            step = torch.minimum(step, self._ends[1] - 1)
+            final = tuple(np.minimum(number, self._ends[0] - 1) for number in final)
         epoch, batch = step // self.per_epoch, step % self.per_epoch  # [K, c]
         place = batch[..., None] * self.width + torch.arange(self.width, device=device)  # [K, c, B]
         real = place < self.sizes[:, None]
@@ -54,7 +62,7 @@ class Order:
         # One run of samples per client and pass, laid end to end, so that a client's cost is proportional to its
         # samples.
         sizes, per_epoch = self._counts
-        host = (last - 1) // per_epoch - first // per_epoch + 1  # clients of different sizes are in different passes
+        host = final[0] // per_epoch - final[1] // per_epoch + 1  # clients of different sizes are in different passes
         passes = epoch[-1] - epoch[0] + 1  # [c], the same
         numbers = torch.arange(len(sizes), device=device)
         client = numbers.repeat_interleave(passes, output_size=int(host.sum()))  # [runs]

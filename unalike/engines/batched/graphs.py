@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,8 @@ class StaticBuffers:
         self.first = torch.zeros(1, dtype=torch.int64, device=device)  # the block's first step
         self.total = torch.zeros(c, dtype=step.task.dtype, device=device)
         self._parts: dict[int, tuple[Any, ...]] = {}
-        self._warmed: set[tuple[int, int]] = set()  # widths, and numbers of steps in a call, that are compiled
+        # on a CPU: what makes a step, by width and number of steps in a call
+        self._again: dict[tuple[int, int], Callable[[], Any]] = {}
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         # one memory for the graphs of all steps: they run one after another, and leave their results in fixed buffers
         self._pool = step.pool() if step.mode == "graph" else None
@@ -103,12 +105,30 @@ class StaticBuffers:
         self.at += 1
 
     def _timed_body(self, width: int, several: int) -> None:
-        """One step, or several; the first of a kind is compiled, and its time is noted."""
-        began, first = time.perf_counter(), (width, several) not in self._warmed
-        self._body(width, several)
-        if first:
-            self._warmed.add((width, several))
+        """Make one step, or several; the first of a kind is compiled, and its time is noted."""
+        if (width, several) not in self._again:
+            began, body = time.perf_counter(), functools.partial(self._body, width, several)
+            self._again[width, several] = self._recorded(body) or body
             self.step.compiling_seconds += 0.0 if self.step.early else time.perf_counter() - began
+        self._again[width, several]()
+
+    def _recorded(self, body: Callable[[], None]) -> Callable[[], Any] | None:
+        """Return the compiled code of a step with its arguments, which are the same every time; None if there is more
+        to a step than that. Values are left as they were."""
+        step = self.step
+        drawn = step.pure.keyed or "draws" in (step.asked or ())  # by keys that are computed anew for every step
+        if step.recorder is None or step.moved is not None or drawn:
+            return None
+        static = (self.moving, self.at, self.total)
+        with self._unchanged():
+            code = step.recorder.record(body)
+            wanted = tree_map(torch.clone, static)
+        if code is None:
+            return None
+        with self._unchanged():
+            code()
+            same = all(map(torch.equal, tree_leaves(static), tree_leaves(wanted)))
+        return code if same else None
 
     def steps(self, width: int, count: int) -> None:
         """Make `count` steps; on CUDA several per replay, which costs a small model less than starting each."""
@@ -137,7 +157,6 @@ class StaticBuffers:
         """Take two steps, for which the compiler makes what is not there yet, and leave every value as it was."""
         with self._unchanged(), quiet():
             self._two(width)
-        self._warmed.add((width, 1))
 
     def _two(self, width: int) -> None:
         for _ in range(2):

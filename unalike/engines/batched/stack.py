@@ -42,6 +42,7 @@ from unalike.engines.batched.graphs import at_work, taken
 from unalike.engines.batched.step import Common, Course, Same, StepKind
 from unalike.errors import EngineRefused, UnalikeError, first_line
 from unalike.nn.capture import capturing
+from unalike.nn.numerics import finite_rows
 from unalike.training import LocalTraining, Order, to_device
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Stack:
         finite = self.loss.new_ones(len(self.loss), dtype=torch.bool)
         for value in sent.values():
             if value.is_floating_point():
-                finite = finite & torch.isfinite(value).reshape(len(value), -1).all(1)
+                finite = finite & finite_rows(value)
         return kept, sent, torch.stack([self.loss.double()[self.back], finite.double()])
 
     # ---- the pieces between requests
@@ -283,7 +284,8 @@ class Stack:
         if samples == "both":
             moving["own"] = own
         step = self.engine.step(StepKind.of(local, request, laid, samples, there.labelled), len(self.ids))
-        order = Order(local, course[1], amounts.sizes, self.device, (keys, passes))
+        read = amounts.steps * request.batches, count * request.batches
+        order = Order(local, course[1], amounts.sizes, self.device, (keys, passes), read)
         self.trained += 1
         self.batches = self.batches + amounts.did * request.batches
         whole = Course(chosen, order, amounts.steps, offset, count, alive, own, only, common)

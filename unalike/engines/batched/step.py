@@ -22,6 +22,7 @@ from unalike.contract import Batch, Train, plain_args
 from unalike.contract.requests import DataName
 from unalike.engines.batched.beside import Compilation
 from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, prefixes, taken, widths
+from unalike.engines.batched.recorded import Recorder
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.capture import capturing, quiet
 from unalike.nn.task import FunctionalModule, Task, stacked_gradient
@@ -126,12 +127,14 @@ class Step:
         self.moved = None if kind.local.augment is None else augment.parse(kind.local.augment)
         self.notes: list[str] = []
         self.mode = "eager" if not compile else "graph" if task.device.type == "cuda" else "compiled"
+        self.recorder = Recorder() if self.mode == "compiled" and not early else None
         if compile:
             with quiet():
                 if not early and "unalike.nn.fast" in sys.modules:
                     sys.modules["unalike.nn.fast"].tell_compiler()
                 made = self._step, self._step_at, self._steps_at
-                parts: list[Any] = [part if early else torch.compile(part, dynamic=False) for part in made]
+                how: dict[str, Any] = {} if self.recorder is None else {"backend": self.recorder}
+                parts: list[Any] = [part if early else torch.compile(part, dynamic=False, **how) for part in made]
                 self.compiled, self.compiled_at, self.compiled_few = parts
         self.static: StaticBuffers | None = None
         self.mask = part_mask(task, kind.net, kind.part, pure.layout)
