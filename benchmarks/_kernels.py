@@ -7,8 +7,8 @@ Each kernel is compared with float64 on the same bf16 numbers, at the shapes of 
 pictures) and an odd one. Then each runs alone with its own configurations and those of EXTRA below, compiled in
 parallel; the fastest comes first, and `*` marks the package's own. TFLOP/s count the products which the gradient needs,
 not zeros or padding; GB/s count every operand once. At the end come whole operations, tuned. FILE is an older
-kernels.py (`git show REF:unalike/nn/kernels.py > FILE`) whose operations run beside them; when --seconds are over,
-configurations that are left are skipped.
+conv_pool.py (`git show REF:unalike/nn/kernels/conv_pool.py > FILE`) whose operations run beside them; when --seconds
+are over, configurations that are left are skipped.
 
 `plain` is about convolutions with no pooling behind them, at the shapes of a small residual model and of ResNet18 (20
 clients, 32 pictures), in tf32 and bf16: relative errors against float64, milliseconds beside those of cuDNN's grouped
@@ -38,13 +38,7 @@ KINDS = {"tf32": torch.float32, "bf16": torch.bfloat16}
 # further configurations: constants, warps, stages
 EXTRA = {
     "_convolve": [({"BM": 256}, 4, 3), ({"BM": 128}, 8, 3), ({"BM": 128}, 4, 2), ({"BM": 256}, 8, 4)],
-    "_window_gradient": [
-        ({"BM": 128, "LANES": ""}, 4, 3), ({"BM": 64, "LANES": ""}, 4, 4), ({"BM": 128, "LANES": ""}, 8, 2),
-    ],
-    "_window_gradient_tf32": [
-        ({"BM": 64, "LANES": "pixels"}, 8, 3), ({"BM": 64, "LANES": "channels"}, 8, 3), ({"BM": 32, "LANES": ""}, 4, 4),
-        ({"BM": 32, "LANES": "pixels"}, 4, 4),
-    ],
+    "_window_gradient": [({"BM": 128}, 4, 3), ({"BM": 64}, 4, 4), ({"BM": 128}, 8, 2)],
     "_forward": [
         ({"BP": 32, "BK": 64, "NEAR": False}, 4, 3), ({"BP": 32, "BK": 64, "NEAR": True}, 8, 3),
         ({"BP": 64, "BK": 64, "NEAR": False}, 4, 3), ({"BP": 32, "BK": 32, "NEAR": True}, 4, 4),
@@ -102,10 +96,18 @@ def check(kernels, fast, shape):
     return len(wrong)
 
 
+def all_tuned():
+    """Return the kernels that try configurations, by name."""
+    from unalike.nn.kernels.tuned import Tuned
+
+    modules = [importlib.import_module(f"unalike.nn.kernels.{name}") for name in ("conv", "conv_pool")]
+    return {n: v for module in modules for n, v in vars(module).items() if isinstance(v, Tuned)}
+
+
 def launches(kernels, *calls):
     """Return the kernels that the calls would launch, with grid and arguments, without running them."""
     found = []
-    tuned = {n: v for n, v in vars(kernels).items() if isinstance(v, kernels._Tuned)}
+    tuned = all_tuned()
     for name, kernel in tuned.items():
         kernel.only = lambda grid, _, n=name, k=kernel: lambda *args: found.append((n, k, grid, args))
     torch.backends.cudnn.benchmark = False
@@ -242,12 +244,13 @@ def ours(kernels, shape, kind):
 
 def grouped(shape, kind, layout):
     """Return the same three of PyTorch's convolution with one group per client."""
-    from unalike.nn import fast
+    from unalike.nn.fast.conv import own_filters
+    from unalike.nn.fast.conv_pool import in_groups
 
     c, stride, padding = shape[0], shape[7], shape[8]
     x, lines, grad = alone(shape, kind)
-    x, grad = (fast._channels(t).contiguous(memory_format=layout) for t in (x, grad))
-    lines = fast._own_filters(lines).contiguous(memory_format=layout)
+    x, grad = (in_groups(t).contiguous(memory_format=layout) for t in (x, grad))
+    lines = own_filters(lines).contiguous(memory_format=layout)
     steps = [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], c
     back = torch.ops.aten.convolution_backward
     return {
@@ -388,7 +391,8 @@ def main():
         return 0
     import triton
 
-    from unalike.nn import fast, kernels
+    from unalike.nn import kernels
+    from unalike.nn.fast import conv_pool as fast
 
     until, wrong, rounds = time.perf_counter() + args.seconds, 0, {}
     print(f"torch {torch.__version__}, triton {triton.__version__}, {torch.cuda.get_device_name()}", flush=True)
@@ -409,8 +413,8 @@ def main():
             print(f"\n{name}, whole operations", flush=True)
             torch.backends.cudnn.benchmark = True
             rounds.setdefault("now", []).append(attempt(whole, kernels, SHAPES[name], "now"))
-            for label, kernel in vars(kernels).items():
-                if isinstance(kernel, kernels._Tuned) and kernel.search.cache:
+            for label, kernel in all_tuned().items():
+                if kernel.search.cache:
                     print(f"    {label}: {kernel.search.best_config}", flush=True)
             if args.before and time.perf_counter() < until + 30:
                 rounds.setdefault("before", []).append(attempt(whole, older(args.before), SHAPES[name], "before"))

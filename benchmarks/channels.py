@@ -10,6 +10,7 @@ upper bound there. A stage that is marked must stay below 15 %.
 """
 
 import argparse
+import contextlib
 import statistics
 import threading
 import time
@@ -78,11 +79,18 @@ class Shares(ua.Callback):
             self.shares.append((inside / (line["seconds"] - inside), inside, line["seconds"]))
 
 
-def run(stages, device, rounds, warm):
-    clock = Clock(device)
-    halves = Passage.send, Passage.take, Passage.close
+@contextlib.contextmanager
+def watched(device, warm):
+    """Let the channel's halves be timed, and give the callback that takes their share of each round."""
+    clock, halves = Clock(device), (Passage.send, Passage.take, Passage.close)
     Passage.send, Passage.take, Passage.close = (clock.around(half) for half in halves)
-    shares = Shares(clock, warm)
+    try:
+        yield Shares(clock, warm)
+    finally:
+        Passage.send, Passage.take, Passage.close = halves
+
+
+def run(stages, device, rounds, warm):
     torch.manual_seed(0)
     gpu = device == "cuda"
     module = ua.models.cnn_feddc() if gpu else cnn_878538()
@@ -90,14 +98,12 @@ def run(stages, device, rounds, warm):
     fed = ua.Federation(ua.data.Columns(x, y, offsets))
     local = ua.LocalTraining(epochs=2 if gpu else 1, batch_size=50 if gpu else 20, lr=0.01)
     cohort = ua.sampling.Bernoulli(0.2 if gpu else 0.25) if "noise" in stages else 20 if gpu else 10
-    try:
+    with watched(device, warm) as shares:
         ua.simulate(
             module, fed, ua.FedAvg(weights="uniform"), rounds=rounds, clients_per_round=cohort, device=device,
             local=local, channel=stages, callbacks=[shares], precision="tf32" if gpu else "highest",
             evaluate_every=10**6,
         )  # fmt: skip
-    finally:
-        Passage.send, Passage.take, Passage.close = halves
     return [statistics.median(one) for one in zip(*shares.shares, strict=True)]
 
 

@@ -123,11 +123,10 @@ def of_paillier(size: int) -> tuple[float, float, float]:
 
 def simulation(device: str, rounds: int, clients: int) -> int:
     """Print the share of a round that a simulation spends on secure sums; return whether it is above the goal."""
-    from channels import Clock, Shares  # beside this file
+    from channels import watched  # beside this file
     from engines import images
 
     import unalike as ua
-    from unalike.channel import Passage
 
     good, gpu = True, device == "cuda"
     x, y, offsets = images(100, 500, (3, 32, 32))
@@ -135,17 +134,12 @@ def simulation(device: str, rounds: int, clients: int) -> int:
     local = ua.LocalTraining(epochs=5, batch_size=50, lr=0.1, weight_decay=1e-3, clip_norm=10.0)
     print(f"FedDC, {clients} of 100 clients, {device}   channel ms   round ms   share   goal")
     for stages in ("secure-sum", "quantise:8:1.0,secure-sum"):
-        clock, halves = Clock(device), (Passage.take, Passage.close)
-        Passage.take, Passage.close = (clock.around(half) for half in halves)
-        shares = Shares(clock, warm=1)
-        try:
+        with watched(device, warm=1) as shares:
             ua.simulate(
                 ua.models.cnn_feddc(), fed, ua.FedDC(alpha=0.01), rounds=rounds + 1, clients_per_round=clients,
                 device=device, local=local, channel=stages, callbacks=[shares],
                 precision="tf32" if gpu else "highest", evaluate_every=10**6,
             )  # fmt: skip
-        finally:
-            Passage.take, Passage.close = halves
         share, inside, whole = (statistics.median(one) for one in zip(*shares.shares, strict=True))
         good = good and share <= SIMULATED
         print(f"{stages:<34} {1e3 * inside:<12.1f} {1e3 * whole:<10.0f} {share:<7.1%} {SIMULATED:.0%}", flush=True)

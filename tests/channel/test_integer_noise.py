@@ -39,6 +39,7 @@ def test_two_poisson_numbers_differ_by_the_golden_skellam(case):
     found = np.convolve(p, p[::-1])  # of the difference, 0 in the middle
     middle = len(p) - 1
     assert found[middle : middle + 7] == pytest.approx(case["pmf_0_to_6"], abs=1e-9)
+    assert float(found.sum()) == pytest.approx(case["pmf_sum"], abs=1e-9)
     assert float((found * (np.arange(len(found)) - middle) ** 2).sum()) == pytest.approx(case["variance"], abs=1e-9)
 
 

@@ -13,6 +13,7 @@ from unalike.channel.summing import Summing, grouped
 from unalike.client import data_sizes
 from unalike.contract import Field
 from unalike.nn.task import Task
+from unalike.run.sampling import Bernoulli, Listed
 
 DATA = federation(sizes=(8, 4, 12, 10))
 
@@ -42,6 +43,14 @@ def test_engines_have_the_same_bits_as_codes_added_in_the_clear(engine):
     assert apart(done, plain) <= (0 if engine in ("sequential", "loopback") else 1e-6)
 
 
+def test_few_neighbours_have_the_same_bits():
+    """Ten clients on a ring, each with the next two on either side, of which two open."""
+    given = {"data": federation(sizes=[5] * 10), "clients_per_round": 1.0, "channel": "secure-sum:0.4:4"}
+    done = run(ua.FedAvg(), engine="loopback", rounds=2, **given)
+    assert apart(done, run(ua.FedAvg(), engine="sequential", rounds=2, **given)) == 0
+    assert (SecureSum(threshold=0.4, neighbours=4).degree(10), SecureSum(threshold=0.4).opening(10)) == (4, 4)
+
+
 def test_codes_are_those_that_travel_in_the_open():
     """The same run without the secure sum adds the same codes as floats."""
     method, channel = ua.FedAvg(weights="uniform"), "quantise:8:0.1:nearest"
@@ -49,8 +58,9 @@ def test_codes_are_those_that_travel_in_the_open():
 
 
 SOME = {
-    "fedavg": ua.FedAvg(), "scaffold": ua.Scaffold(), "feddc": ua.FedDC(), "fedadam": ua.METHODS["fedadam"](),
-    "fednova": ua.FedNova(), "rfedavg-plus": ua.RFedAvgPlus(), "ditto": ua.METHODS["ditto"](),
+    "fedavg": ua.FedAvg(), "scaffold": ua.Scaffold(), "feddc": ua.FedDC(), "fedavgm": ua.METHODS["fedavgm"](),
+    "fedadam": ua.METHODS["fedadam"](), "fednova": ua.FedNova(), "rfedavg-plus": ua.RFedAvgPlus(),
+    "ditto": ua.METHODS["ditto"](),
 }  # fmt: skip
 
 
@@ -116,9 +126,25 @@ def test_a_number_beyond_the_limit_is_an_error_not_another_number():
         summed(channel="secure-sum:limit=1e-6")
 
 
+def begun(**changes):
+    """Return a run that has done no round."""
+    return run(data=DATA, rounds=0, **changes)
+
+
+@pytest.mark.parametrize("stage", ["secure-sum", "paillier:1024", "ckks"])
+def test_a_run_whose_sums_would_all_be_void_does_not_begin(stage):
+    for few in (2, Listed(((0, 1),))):
+        with refused("2 clients take part, and a sum of fewer than 3"):
+            begun(clients_per_round=few, channel=stage)
+    with refused("4 clients take part, and a sum of fewer than 5"):
+        begun(clients_per_round=Bernoulli(1.0), channel=f"{stage}:least=5")
+    for enough in (3, Bernoulli(0.1), Listed(((0, 1), (1, 2, 3)))):
+        begun(clients_per_round=enough, channel=stage)
+
+
 def test_a_sum_of_too_few_is_void():
-    with refused("fewer than 3"):
-        run(data=DATA, clients_per_round=2, channel="secure-sum")
+    with refused("2 clients take part, and a sum of fewer than 3"):
+        run(data=DATA, rounds=2, clients_per_round=Listed(((0, 1, 2), (1, 2))), channel="secure-sum")
 
 
 def test_a_diverged_client_is_noticed_before_codes_hide_it():
@@ -132,8 +158,12 @@ def test_a_sum_with_fewer_shares_of_noise_than_stated_is_void(kind):
     method = ua.FedAvg(weights="uniform")
     done = summed(method, f"{noise}:4,secure-sum")
     assert apart(done, summed(method, f"{noise}:4")) < 1e-6  # the same draws, the same sum
-    with refused("states 5: the sum is void"):
-        summed(method, f"{noise}:5,secure-sum")
+    some = Listed(((0, 1, 2, 3), (0, 1, 3)))
+    with refused("Round 2: 3 clients' shares .* states 4: the sum is void"):
+        run(method, data=DATA, rounds=2, clients_per_round=some, channel=f"{noise}:4,secure-sum")
+    with refused("4 clients take part in a round, .* must have 5 shares"):
+        begun(method=method, clients_per_round=1.0, channel=f"{noise}:5,secure-sum")
+    begun(method=method, clients_per_round=1.0, channel=f"{noise}:5")  # the server adds the missing share
 
 
 def test_an_adaptive_clip_s_count_is_inside_too():

@@ -122,6 +122,7 @@ def test_a_word_that_is_no_scale_is_no_file(here, capsys):
     assert code == 2 and "'bogus'" in said and "standard" in said
 
 
+@pytest.mark.slow
 def test_clients_of_a_row_or_two_choose_no_round(here, capsys):
     write(units, "smooth,area,outcome", rows=4)
     code, out, _ = do(

@@ -130,11 +130,8 @@ def same_compiled(method, kind, **changes):
     assert [p.mode for p in programs(compiled)] == ["compiled"] * len(programs(compiled))
 
 
-@pytest.mark.parametrize(
-    "method",
-    [FeatureMean(), *(pytest.param(m, marks=pytest.mark.slow) for m in (ua.Scaffold(), SecondOrder()))],
-    ids=lambda m: type(m).__name__,
-)
+@pytest.mark.parametrize("method", [FeatureMean(), ua.Scaffold(), SecondOrder()], ids=lambda m: type(m).__name__)
+@pytest.mark.slow
 def test_traced_equals_eager(method, monkeypatch):
     """Everything up to the code generator, which is slow: the whole step is one graph without breaks."""
     compile = torch.compile

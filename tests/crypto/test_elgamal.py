@@ -55,6 +55,10 @@ def test_any_threshold_of_clients_opens_the_sum():
         elgamal.opened_by_some(SMALL, cipher, {k + 1: people[k].part_of(cipher) for k in (0, 1)}, 3, most=30)
 
 
+def test_who_can_open_is_said():
+    assert "all of them together" in elgamal.who_opens(5) and "any 3 of them" in elgamal.who_opens(5, 3)
+
+
 def test_a_sum_out_of_range_is_an_error():
     with pytest.raises(UnalikeError, match="not in"):
         SMALL.found(SMALL.power(200), 20)

@@ -1,6 +1,7 @@
 """Neighbours on a ring, and the choice of their number and of the threshold."""
 
 import itertools
+import math
 
 import pytest
 
@@ -37,6 +38,25 @@ def test_degrees_that_cannot_be_are_refused(degree):
 )  # fmt: skip
 def test_choices_are_those_of_the_known_table(clients, corrupt, lying, choice):
     assert choose(clients, 0.3, corrupt, lying) == Choice(*choice)
+
+
+@pytest.mark.parametrize(("clients", "choice"), [(100, (82, 42)), (1000, (222, 112)), (10_000, (306, 154))])
+def test_choices_for_a_server_that_tries_all_the_orders_it_can(clients, choice):
+    """In whole numbers: in one order both bounds are 2^80 times as narrow. Many clients need no more neighbours for it
+    (the losses ask for as many)."""
+    assert choose(clients, 0.3, 0.1, lying=True, tries=2.0**80) == Choice(*choice)
+    degree, threshold = choice
+    bad, marked, others = clients // 10, 4 * clients // 10, clients - 1
+    ways = sum(math.comb(bad, j) * math.comb(others - bad, degree - j) for j in range(threshold, degree + 1))
+    assert clients * ways << 120 < math.comb(others, degree)
+    row = math.comb(clients - degree // 2, marked - degree // 2) if marked >= degree // 2 else 0
+    assert clients * row << 120 < math.comb(clients, marked)
+
+
+@pytest.mark.parametrize(("tries", "lying"), [(0.5, True), (2, False)])
+def test_tries_are_those_of_a_server_that_lies(tries, lying):
+    with pytest.raises(UnalikeError, match="tries is 1"):
+        choose(100, 0.3, 0.1, lying, tries)
 
 
 def test_everybody_where_no_smaller_number_will_do():

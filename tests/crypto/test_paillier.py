@@ -35,7 +35,9 @@ def test_ciphertexts_and_sums_are_another_library_s(case):
         assert ciphers == [int(c) for c in case["cipher"]]
         assert scheme.total(ciphers) == int(case["product"])
     if "signed_sum" in case:
-        assert key.decrypt(key.total(ciphers)) == int(case["signed_sum"])
+        total = key.decrypt(key.total(ciphers))
+        assert key.n == int(case["n"]) and case["g"] == "n+1"
+        assert total == int(case["signed_sum"]) and total % key.n == int(case["decrypted_sum"])
         index, factor, power, number = case["power"]
         assert key.times(ciphers[index], factor) == int(power) and key.decrypt(int(power)) == int(number)
 

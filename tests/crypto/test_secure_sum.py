@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from goldens import golden
 
-from unalike.crypto import ring, secure_sum
+from unalike.crypto import ring, secure_sum, shamir
 from unalike.crypto.masks import add_mask, add_masks, agreement, derived, mask, pair_seed, public_of
 from unalike.crypto.secure_sum import Collector, Dealt, Group, Member, RunKey, Void
 from unalike.crypto.secure_sum import _add as masks_of
@@ -380,27 +380,34 @@ def test_a_member_refuses_another_key_than_its_own():
 
 # ---------------------------------------------------------------- what a curious server sees of one client
 
-VICTIM, FRIEND, HONEST = 0, 1, 2  # of three clients; the friend tells the server all it knows
+VICTIM = 0
+SETTINGS = [(3, 2), (7, 5)]  # clients, threshold; the server has one friend fewer than the threshold
 
 
-def view(monkeypatch, lost, without):
+def view(monkeypatch, lost, without, clients, threshold):
     """Return what is left of the victim's masked vector when the server has taken off every mask that it can know: with
-    the friend's keys and shares, and with what was opened. lost: the victim's vector came too late, so that its masking
-    key was opened and not its own seed; without: the mask that the victim leaves out on purpose."""
+    the friends' keys and shares, and with what was opened. lost: the victim's vector came too late, so that its masking
+    key was opened and not its own seed; without: the mask that the victim leaves out on purpose ("pair": those that it
+    shares with honest clients, of three clients one)."""
     chance = random.Random(5)
-    keys = {c: RunKey(chance.randbytes(32)) for c in range(3)}
-    group = Group(b"label", {c: key.public for c, key in keys.items()}, 2, 2)
+    keys = {c: RunKey(chance.randbytes(32)) for c in range(clients)}
+    group = Group(b"label", {c: key.public for c, key in keys.items()}, clients - 1, threshold)
     members = {c: Member(c, key, group, chance.randbytes) for c, key in keys.items()}
+    friends, honest = [*range(1, threshold)], [*range(threshold, clients)]
     server = Collector(group, b"request")
     for client, member in members.items():
         server.take_dealt(client, member.deal())
     for client, member in members.items():
         member.accept(server.delivery(client), server.present, b"request")
     victim, context = members[VICTIM], group.context(server.present, b"request")
-    left_out = victim._seed if without == "own" else agreement(victim._masking, server.dealt[HONEST].public)
+
+    def shared(other):
+        return agreement(victim._masking, server.dealt[other].public)
+
+    left_out = {None: [], "own": [victim._seed], "pair": [*map(shared, honest)]}[without]
 
     def add(vectors, secrets, context):
-        masks_of(vectors, [pair for pair in secrets if without is None or pair[0] != left_out], context)
+        masks_of(vectors, [pair for pair in secrets if pair[0] not in left_out], context)
 
     seen = ring.residues(np.arange(-20_000, 20_000) % 7, 32)
     with monkeypatch.context() as patch:
@@ -408,9 +415,8 @@ def view(monkeypatch, lost, without):
         victim.mask([seen])
     if not lost:  # the own seed is opened by the others; it is in no pair's mask
         masks_of([seen], [(victim._seed, True)], context)
-    pairs = [FRIEND, HONEST] if lost else [FRIEND]  # masks that the friend, or the opened masking key, gives away
-    for other in pairs:
-        masks_of([seen], [(agreement(victim._masking, server.dealt[other].public), True)], context)
+    # masks that friends, or the opened masking key, give away
+    masks_of([seen], [(shared(other), True) for other in (friends + honest if lost else friends)], context)
     return seen
 
 
@@ -421,24 +427,34 @@ def unevenness(data):
     return float(((counts - even) ** 2 / even).sum())
 
 
+@pytest.mark.parametrize(("clients", "threshold"), SETTINGS)
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_a_curious_server_and_its_friend_see_of_a_client_is_even(monkeypatch, lost):
-    assert unevenness(view(monkeypatch, lost, None)) < 350
+def test_what_a_curious_server_and_its_friends_see_of_a_client_is_even(monkeypatch, lost, clients, threshold):
+    assert unevenness(view(monkeypatch, lost, None, clients, threshold)) < 350
 
 
+@pytest.mark.parametrize(("clients", "threshold"), SETTINGS)
 @pytest.mark.parametrize(("lost", "without"), [(False, "pair"), (True, "own")])
-def test_without_one_mask_it_is_not(monkeypatch, lost, without):
-    assert unevenness(view(monkeypatch, lost, without)) > 1e6
+def test_without_one_mask_it_is_not(monkeypatch, lost, without, clients, threshold):
+    assert unevenness(view(monkeypatch, lost, without, clients, threshold)) > 1e6
 
 
-def test_shares_below_the_threshold_and_seals_are_even():
-    """All that is dealt for one secret, over many sums: sealed parts, and the share that one friend can open."""
-    chance, seals, shares = random.Random(1), b"", b""
-    for number in range(150):
-        federation = Federation(3, threshold=2, seed=1000 + number)
-        dealt = federation.members[0].deal()
+@pytest.mark.parametrize(("clients", "threshold"), SETTINGS)
+def test_shares_below_the_threshold_and_seals_are_even(clients, threshold):
+    """All that is dealt for a client's secrets, over many sums: sealed parts, commitments, the shares that friends can
+    open, and what these give together, which is neither secret."""
+    chance, seals, shares, commitments, together = random.Random(1), b"", b"", b"", b""
+    for number in range(450 // clients):
+        federation = Federation(clients, threshold=threshold, seed=1000 + number)
+        victim, dealt = federation.members[VICTIM], federation.members[VICTIM].deal()
         seals += b"".join(dealt.sealed.values())
-        shares += b"".join(s[1:] for s in federation.members[1]._opened_part(0, dealt.sealed[1])[:2])
-    for data in (seals, shares):
+        commitments += dealt.commitment
+        opened = {f: federation.members[f]._opened_part(VICTIM, dealt.sealed[f])[:2] for f in range(1, threshold)}
+        shares += b"".join(share[1:] for parts in opened.values() for share in parts)
+        for kind, secret in enumerate((victim._seed, victim._masking)):
+            found = shamir.combine({f + 1: int.from_bytes(parts[kind], "big") for f, parts in opened.items()})
+            assert found != int.from_bytes(secret, "big")
+            together += found.to_bytes(shamir.BYTES, "big")[1:]
+    for data in (seals, shares, commitments, together):
         assert unevenness(np.frombuffer(data, dtype=np.uint8)) < 350
     assert unevenness(np.frombuffer(chance.randbytes(100) * 96, dtype=np.uint8)) > 350

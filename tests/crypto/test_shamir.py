@@ -16,7 +16,8 @@ from unalike.errors import UnalikeError
 def test_shares_are_the_golden_ones(case):
     prime, points = int(case["prime"]), range(1, case["count"] + 1)
     found = shamir.shares([int(c) for c in case["coefficients"]], points, prime)
-    assert [[x, str(share)] for x, share in found.items()] == case["shares"]
+    assert [[x, str(share)] for x, share in found.items()] == case["shares"] and len(found) == case["count"]
+    assert len(case["coefficients"]) == case["threshold"]
     for subset in case["subsets_that_give_the_secret"]:
         assert shamir.combine({x: found[x] for x in subset}, prime) == int(case["secret"])
     few = case["combined_from_t_minus_1_shares_is_not_the_secret"]

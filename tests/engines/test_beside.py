@@ -10,6 +10,7 @@ import torch
 import unalike as ua
 from unalike import testing
 from unalike.engines.batched import Batched, beside, engine
+from unalike.nn import fast
 
 RUN = {"engine": "batched", "dtype": "float64", "clients_per_round": 1.0}
 
@@ -31,9 +32,12 @@ class Waiting(ua.Callback):
 
 
 class Early(Batched):
-    def __init__(self, job, **options):
-        super().__init__(job, **options)
-        self.compile = self.early = True
+    def __init__(self, job):
+        super().__init__(job, fast=True)
+        self.compile = True
+
+    def begins_early(self):
+        return True
 
 
 @pytest.fixture
@@ -66,6 +70,74 @@ def test_a_compiler_in_a_thread_of_its_own(monkeypatch, kind):
     assert not run.engine.notes and not any(step.early for step in run.engine.steps_made)
     plain = testing.run(ua.Scaffold(), kind, rounds=6, **{**RUN, "engine": "sequential"})
     assert testing.difference(plain, run) < 1e-9
+
+
+LATER = (frozenset(), frozenset({"alone", "norms"}))  # kinds of fast layers
+
+
+@pytest.fixture
+def layers(monkeypatch):
+    """Fast layers that are made beside the rounds, in runs that are too short to compile."""
+    monkeypatch.setattr(fast, "ON_CPU", LATER)
+    monkeypatch.setattr(engine, "SOON", 0.0)
+    monkeypatch.setattr(engine, "WORTH", 1e6)
+
+
+class OwnLayers(Waiting):
+    """Notes which layers the rounds had."""
+
+    def __init__(self):
+        super().__init__()
+        self.fast = []
+
+    def on_round(self, run, line):
+        super().on_round(run, line)
+        self.fast.append(tuple(self.steps[-1].pure.fast))
+
+
+def pictures(**options):
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3, stride=2),
+        torch.nn.GroupNorm(2, 16), torch.nn.Flatten(), torch.nn.Linear(16, 3),
+    )  # fmt: skip
+    x, y = torch.randn(24, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
+    fed = ua.Federation.from_arrays([(x[:9], y[:9]), (x[9:], y[9:])], classes=3)
+    local = ua.LocalTraining(epochs=1, batch_size=4, lr=0.1)
+    return ua.simulate(model, fed, ua.Scaffold(), local=local, **{**RUN, "rounds": 7, **options})
+
+
+def test_rounds_change_over_to_fast_layers(early, layers):
+    clock = OwnLayers()
+    torch.manual_seed(0)
+    run = pictures(callbacks=[clock])
+    assert clock.fast == [()] * 4 + [("0", "1", "3", "4")] * 3 and not run.engine.notes
+    assert clock.settled == [False] * 4 + [True] * 3 and all(clock.early)  # none was compiled
+    torch.manual_seed(0)
+    plain = pictures(engine="sequential")
+    assert testing.difference(plain, run) < 1e-9
+
+
+def test_fast_layers_and_then_a_compiled_step(early, layers, monkeypatch):
+    monkeypatch.setattr(engine, "WORTH", 0.0)
+    clock = OwnLayers()
+    run = pictures(callbacks=[clock])
+    assert clock.early == [True] * 5 + [False] * 2 and clock.fast[4:] == [("0", "1", "3", "4")] * 3
+    assert [step.mode for step in run.engine.steps_made] == ["compiled"]
+
+
+def test_fast_layers_with_another_gradient_are_not_taken(early, layers, monkeypatch):
+    monkeypatch.setattr(fast.norms.FastBatchNorm, "forward", lambda self, x: 2 * x)
+    clock = OwnLayers()
+    run = pictures(callbacks=[clock])
+    assert clock.fast == [()] * 7 and clock.settled[-1]
+    assert run.engine.notes == ["layers stayed PyTorch's: the fast layers do not give the same gradient here"]
+
+
+def test_a_short_run_keeps_its_layers(early, layers, monkeypatch):
+    monkeypatch.setattr(engine, "SOON", 1e6)
+    clock = OwnLayers()
+    pictures(callbacks=[clock])
+    assert clock.fast == [()] * 7 and clock.settled == [False] * 3 + [True] * 4
 
 
 def test_a_short_run_does_not_compile(early, monkeypatch):

@@ -55,6 +55,20 @@ def test_the_time_of_compiling_is_measured_and_kept(monkeypatch, tmp_path):
     assert slow.choose("batched", 30, 3000, 10, compiler=True)[1]["batched, compiled"] > 100
 
 
+def test_the_time_of_compiling_is_kept_on_a_busy_machine_too(monkeypatch, tmp_path):
+    """Its own compiling keeps a small machine busy. Costs measured there are measured again when it is quiet."""
+    monkeypatch.setattr(costs, "_busy", lambda: True)
+    found(monkeypatch, Costs(1.0, 1.0, 1.0, 1.0))
+    job = testing.run(ua.FedAvg(), "linear", **{**LONG, "rounds": 0}).engine.job
+    assert costs.measured(job).busy and not (tmp_path / "cache/step-costs.json").exists()
+    costs.keep_compiling(job, 3.5)
+    costs._known.cache_clear()  # another process
+    found(monkeypatch, Costs(2.0, 2.0, 2.0, 2.0))
+    assert costs.measured(job) == Costs(1.0, 1.0, 1.0, 1.0, compiling=3.5, first=3.5, busy=True)
+    monkeypatch.setattr(costs, "_busy", lambda: False)
+    assert costs.measured(job) == Costs(2.0, 2.0, 2.0, 2.0, compiling=3.5, first=3.5)
+
+
 def test_one_long_client_makes_a_stack_slow(monkeypatch):
     monkeypatch.setattr(costs, "available_cores", lambda: 2)
     one = Costs(single=2e-4, crowd=2e-4, stack=1e-3, each=2e-6)

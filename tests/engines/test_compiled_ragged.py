@@ -26,7 +26,9 @@ def both(kind, local, **changes):
     return eager, compiled
 
 
-@pytest.mark.parametrize("local", [{"momentum": 0.9}, {"optimizer": "adam"}], ids=["momentum", "adam"])
+@pytest.mark.parametrize(
+    "local", [pytest.param({"momentum": 0.9}, marks=pytest.mark.slow), {"optimizer": "adam"}], ids=["momentum", "adam"]
+)
 def test_the_optimizer_state_of_a_finished_client_stays(local, quick_compiler):
     eager, compiled = both("linear", local)
     kept = [name for name in eager.clients[1] if "optimizer" in name]
@@ -34,7 +36,7 @@ def test_the_optimizer_state_of_a_finished_client_stays(local, quick_compiler):
     assert testing.difference(eager, compiled) < 1e-9
 
 
-@pytest.mark.parametrize("buffers", ["average", "local"])
+@pytest.mark.parametrize("buffers", ["average", pytest.param("local", marks=pytest.mark.slow)])
 def test_the_statistics_of_a_finished_client_stay(buffers, quick_compiler):
     eager, compiled = both("norm", {}, buffers=buffers)
     assert (eager.server.buffers if buffers == "average" else eager.clients[1]["buffers"]).any()
@@ -47,6 +49,7 @@ def bodies(run):
     return {width: again.func == static._body for (width, _), again in static._again.items()}
 
 
+@pytest.mark.slow
 def test_checks_are_made_once_a_width(quick_compiler):
     eager, compiled = both("linear", {}, rounds=3)
     assert bodies(compiled) == {6: False, 2: False}

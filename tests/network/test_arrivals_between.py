@@ -43,6 +43,10 @@ class Streaming(Direct):
                     yield from super().exchange({client: parts}, seconds)
 
 
+def headers(parts):
+    return [wire.decode(part)[0] for part in parts]
+
+
 def people(folder):
     return [Client(own(data(), k), folder / f"site-{k}", Policy.open(repeatable=True)) for k in range(4)]
 
@@ -101,15 +105,24 @@ def test_who_has_left_when_the_server_goes_on_is_not_waited_for(tmp_path, monkey
 
 
 def test_a_lost_answer_costs_that_client_alone(tmp_path):
+    asked = []
+
     class Losing(Streaming):
         def stream(self, more, seconds):
-            for client, answer in super().stream(more, seconds):
+            def noted():
+                new = more()
+                for client, parts in new.items():
+                    asked.extend((client, header["round"]) for header in headers(parts) if "round" in header)
+                return new
+
+            for client, answer in super().stream(noted, seconds):
                 yield client, Lost("its line is cut") if client == 0 else b"nonsense" if client == 1 else answer
 
     said = []
     run = served(settings(rounds=4), Losing(people(tmp_path)), said)
     assert run.rounds_done == 4 and sum(line.get("lost", 0) for line in run.history) > 2
     assert any("its line is cut" in line for line in said)
+    assert len(asked) == len(set(asked)) > 4  # nobody is asked twice for one version
 
 
 def test_what_is_refused(tmp_path):

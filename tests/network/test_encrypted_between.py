@@ -337,6 +337,9 @@ def test_a_common_key_by_command(tmp_path, capsys):
     assert "never to the server" in said and read_common(file).fingerprint.hex()[:16] in said
     assert file.stat().st_mode & 0o777 == 0o600 and read_common(file).paillier().bits == 1024
     assert main(["keys", "common", str(file), "--scheme", "ckks"]) == 2
+    for wrong in (["--bits", "512"], ["--bits", "0"], ["--scheme", "ckks", "--bits", "2048"]):
+        assert main(["keys", "common", str(tmp_path / "weak.key"), *wrong]) == 2
+    assert not (tmp_path / "weak.key").exists()
     assert main(["keys", "node", str(tmp_path / "other"), "--scheme", "ckks"]) == 2
     (tmp_path / "none.key").write_text("{}")
     with refused("none.key: This is no common key"):

@@ -6,6 +6,8 @@ from small import refused
 from test_network_messages import KEYS, Direct, data, own, same_as_simulated, served, simulated, tables
 
 import unalike as ua
+from unalike.channel.stages import SecureSum
+from unalike.engines.secure import HiddenSums
 from unalike.messages import wire
 from unalike.network import keys
 from unalike.network.client import Client
@@ -53,6 +55,7 @@ RUNS = {
     "fixed point": ("scaffold", "secure-sum"),
     "codes": ("fedavg", "quantise:8:0.1,secure-sum:agree=true"),
     "whole numbers": ("hist-boost", "secure-sum"),
+    "few neighbours": ("fedavg", "secure-sum:0.6:2:agree=true"),
 }
 
 
@@ -91,15 +94,17 @@ def at(stage, who, change, rounds=(0,)):
     return meddle
 
 
-LOST = [("key", [3]), ("deal", [2]), ("request", [1]), ("open", [0])]
+LOST = [("key", [3]), ("deal", [2]), ("request", [1]), ("agree", [3]), ("open", [0])]
+AFTER = ("agree", "open")  # whoever is lost there is in the sum
 
 
 @pytest.mark.parametrize(("stage", "who"), LOST)
 def test_the_sum_is_that_of_those_who_came(stage, who, people):
     """The server's step is checked against the open run in which the same client is lost."""
     said = []
-    secure = served(settings_of(rounds=1), Direct(people, at(stage, who, None)), said)
-    lost_in_open = at("request", who, None) if stage != "open" else at("request", [], None)
+    settings = settings_of(channel=f"secure-sum:0.6:agree={str(stage == 'agree').lower()}", rounds=1)
+    secure = served(settings, Direct(people, at(stage, who, None)), said)
+    lost_in_open = at("request", [] if stage in AFTER else who, None)
     fresh = [Client(own(data(), k), people[k].folder.parent / f"open-{k}", people[k].policy) for k in range(4)]
     plain = served(settings_of(channel="none", rounds=1), Direct(fresh, lost_in_open))
     torch.testing.assert_close(secure.server.w, plain.server.w, rtol=0, atol=1e-6)
@@ -110,6 +115,19 @@ def test_the_sum_is_that_of_those_who_came(stage, who, people):
 def test_with_too_few_left_the_round_is_void(stage, who, people):
     with refused(r"Round 1: .*void"):
         served(settings_of(rounds=1), Direct(people, at(stage, who, None)))
+
+
+def test_no_sum_has_less_noise_than_is_stated(people, monkeypatch):
+    """Three of the four shares: the server notices, and clients would not open it for a server that did not."""
+    settings = settings_of(channel="clip:0.1,quantise:12:0.1,skellam:1.0:4,secure-sum:0.5", rounds=1)
+    settings["method"]["weights"] = "uniform"
+    with refused("3 of 4 clients answered, and 4 must: the sum is void"):
+        served(settings, Direct(people, at("request", [1], None)))
+    monkeypatch.setattr(HiddenSums, "_check_came", lambda *_: None)
+    said = []
+    with refused("0 shares of client 0's own seed came"):
+        served(settings, Direct(people, at("request", [1], None)), said)
+    assert sum("3 clients came, 2 of them neighbours; 4 and 2 are needed: nothing is opened" in x for x in said) == 3
 
 
 def first_time(stage, who, exchange=0):
@@ -384,4 +402,14 @@ def test_a_stranger_among_the_peers_is_not_trusted(people, tmp_path, pairs):
     people[0] = Client(own(data(), 0), tmp_path / "wary", people[0].policy, sealer=ring)
     said = []
     served(settings_of(channel="secure-sum:0.5", rounds=1), Direct(people), said)
-    assert any("was not given (--peers)" in line for line in said)
+    assert any("Client 3: The server names a key" in line and "not given (--peers)" in line for line in said)
+
+
+@pytest.mark.parametrize(("given", "words"), [(True, 1), (False, 2)])
+def test_a_client_s_owner_reads_who_together_can_open_its_replies(given, words, people, pairs, tmp_path):
+    """And, without the other clients' keys, that a server that lies is not among them."""
+    said, ring = [], Keyring(pairs[0].with_suffix(""), pairs[0].parent if given else None)
+    people[0] = Client(own(data(), 0), tmp_path / "reader", people[0].policy, say=said.append, sealer=ring)
+    served(settings_of(channel="secure-sum", rounds=1), Direct(people))
+    told = [line for line in said if "replies are hidden" in line or "--peers" in line]
+    assert told[0].endswith(f"in a sum of all 4 clients: {SecureSum().promise(4)}") and len(told) == words

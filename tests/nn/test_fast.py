@@ -10,7 +10,9 @@ from torch.func import functional_call, grad, vmap
 import unalike as ua
 from unalike.errors import UnalikeError
 from unalike.nn import fast
-from unalike.nn.layers import prepare
+from unalike.nn.layers import prepare, weighted_layers
+
+ALL = frozenset({"pooled", "alone", "depthwise", "norms"})
 
 
 def picture_model(first="relu"):
@@ -30,7 +32,28 @@ def plain_model():
     )  # fmt: skip
 
 
-PLAIN = ["0", "3", "5", "7", "8", "10"]  # its convolutions
+PLAIN = ["0", "1", "3", "5", "7", "8", "10"]  # its convolutions and its GroupNorm
+
+
+def channel_model():
+    """Convolutions of each channel by itself, and what lies between them."""
+    return nn.Sequential(
+        nn.Conv2d(3, 3, 3, padding=1, groups=3), nn.Conv2d(3, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 5, 2, 2, groups=16),
+        nn.AvgPool2d(2), nn.Conv2d(16, 16, 3, padding="same", groups=16, bias=False), nn.Flatten(), nn.Linear(144, 5),
+    )  # fmt: skip
+
+
+def norm_model():
+    """Normalisation with and without factors, of pictures and of rows, behind convolutions and not."""
+    return nn.Sequential(
+        nn.GroupNorm(3, 3), nn.Tanh(), nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 12, 1, bias=False), nn.BatchNorm2d(12, affine=False), nn.Tanh(),
+        nn.GroupNorm(4, 12, affine=False), nn.Tanh(), nn.Flatten(1, 2), nn.BatchNorm1d(60), nn.ReLU(), nn.Flatten(),
+        nn.Linear(300, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.GroupNorm(2, 8), nn.Linear(8, 5),
+    )  # fmt: skip
+
+
+NORMS = ["0", "2", "3", "7", "9", "12", "16", "18"]
 
 
 def text_model(kind=nn.LSTM, **options):
@@ -56,8 +79,10 @@ MODELS = {
     "alone, not square": (
         lambda: nn.Sequential(*plain_model()[:4], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5)),
         lambda: torch.randn(4, 6, 3, 8, 11, dtype=torch.float64),
-        ["0", "3"],
+        ["0", "1", "3"],
     ),
+    "each channel": (channel_model, lambda: torch.randn(4, 6, 3, 13, 13, dtype=torch.float64), ["0", "3", "5"]),
+    "norms": (norm_model, lambda: 3 + torch.randn(4, 6, 3, 13, 13, dtype=torch.float64), NORMS),
     "one layer": (text_model, lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "two layers": (lambda: text_model(num_layers=2), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
     "both ways": (lambda: text_model(bidirectional=True), lambda: torch.randint(0, 11, (4, 6, 7)), ["lstm"]),
@@ -80,14 +105,22 @@ def test_the_gradient_of_a_stack_is_that_of_the_plain_layers(name):
     model, x, y = build().double(), data(), torch.randint(0, 5, (4, 6))
     stack = {n: p.detach() + 0.1 * torch.randn(4, *p.shape, dtype=p.dtype) for n, p in model.named_parameters()}
     plain, quick = prepare(model, True), prepare(model, True)
-    assert fast.quicken(quick, convolutions=True, plain=True) == changed
+    assert fast.quicken(quick, ALL) == changed
+    weight = torch.tensor([2, 1, 1, 0, 1, 1]).double() / 6  # of samples
 
     def gradients(module):
-        return vmap(grad(lambda p, x, y: nn.functional.cross_entropy(functional_call(module, p, (x,)), y)))(stack, x, y)
+        def loss(p, statistics, x, y):
+            tensors = {**p, **statistics, **dict.fromkeys(weighted_layers(module), weight)}
+            losses = nn.functional.cross_entropy(functional_call(module, tensors, (x,)), y, reduction="none")
+            return (losses * weight).sum(), {n: tensors[n].detach() for n in statistics}
+
+        statistics = {n: b.expand(4, *b.shape) for n, b in module.named_buffers() if "running" in n}
+        found, after = vmap(grad(loss, has_aux=True))(stack, statistics, x, y)
+        return {**found, **after}
 
     want, got = gradients(plain), gradients(quick)
     for key in want:
-        assert torch.allclose(got[key], want[key], rtol=0, atol=1e-14), key
+        assert torch.allclose(got[key], want[key], rtol=0, atol=1e-13), (key, (got[key] - want[key]).abs().max())
         assert want[key].abs().max() > 1e-4
 
 
@@ -108,14 +141,19 @@ def test_the_gradient_of_a_stack_is_that_of_the_plain_layers(name):
 )
 def test_what_does_not_fit_stays_as_it_is(layers):
     module = nn.Sequential(*layers)
-    assert fast.quicken(module, convolutions=True) == []
+    assert fast.quicken(module, frozenset({"pooled"})) == []
     assert [type(m) for m in module] == [type(m) for m in layers]
 
 
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.Conv2d(16, 16, 3, groups=16),
+        nn.Conv2d(16, 16, 3, groups=8),
+        nn.Conv2d(16, 32, 3, groups=16),
+        nn.Conv2d(16, 16, 3, groups=16, dilation=2),
+        nn.Conv2d(16, 16, 9, groups=16),
+        nn.Conv2d(16, 16, (3, 5), groups=16),
+        nn.Conv2d(16, 16, 4, groups=16, padding="same"),
         nn.Conv2d(16, 16, 3, dilation=2),
         nn.Conv2d(16, 16, 3, stride=3),
         nn.Conv2d(16, 16, 3, stride=(1, 2)),
@@ -134,36 +172,37 @@ def test_what_does_not_fit_stays_as_it_is(layers):
 )
 def test_a_convolution_that_the_kernel_cannot_do_stays_as_it_is(layer):
     kind = type(layer)
-    assert fast.quicken(nn.Sequential(layer), convolutions=True, plain=True) == [] and type(layer) is kind
+    assert fast.quicken(nn.Sequential(layer), ALL) == [] and type(layer) is kind
 
 
-def test_convolutions_alone_are_replaced_where_that_is_switched_on(monkeypatch):
-    assert fast.quicken(plain_model(), convolutions=True) == []
+def test_what_is_replaced_follows_the_precision(monkeypatch):
+    monkeypatch.setitem(fast.KINDS, "tf32", (frozenset({"alone"}), frozenset({"norms"})))
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    for plain, tf32 in ((False, True), (True, False)):
-        monkeypatch.setattr(fast, "PLAIN", plain)
-        monkeypatch.setattr(fast, "TF32", tf32)
-        assert fast.plain_too("bf16", gpu) == fast.plain_too("highest", cpu) == plain
-        assert fast.plain_too("tf32", gpu) == tf32
-        assert not fast.plain_too("highest", gpu)
+    assert fast.kinds("tf32", gpu, torch.float32) == ({"alone"}, {"norms"})
+    assert fast.kinds("tf32", cpu, torch.float32) == fast.ON_CPU
+    # the kernels add in float32
+    assert fast.kinds("tf32", gpu, torch.float64) == (frozenset(), frozenset())
 
 
 def test_the_result_lies_with_its_channels_last():
     model = plain_model()[:4]
-    fast.quicken(model, convolutions=False, plain=True)
+    fast.quicken(model, frozenset({"alone"}))
     assert model(torch.randn(2, 3, 8, 6)).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_without_convolutions_only_the_lstm_changes():
-    assert fast.quicken(prepare(picture_model(), True), convolutions=False) == []
-    assert fast.quicken(prepare(text_model(), True), convolutions=False) == ["lstm"]
+    assert fast.quicken(prepare(picture_model(), True), frozenset()) == []
+    assert fast.quicken(prepare(text_model(), True), frozenset()) == ["lstm"]
+
+
+PICTURES = ("pictures", "alone", "each channel", "norms")
 
 
 def federation(kind):
     rng = np.random.default_rng(0)
     parts = []
     for n in (9, 4, 12):
-        x = rng.normal(size=(n, 3, 13, 13)) if kind in ("pictures", "alone") else rng.integers(0, 11, (n, 7))
+        x = rng.normal(size=(n, 3, 13, 13)) if kind in PICTURES else rng.integers(0, 11, (n, 7))
         parts.append((x, rng.integers(0, 5, n)))
     return ua.Federation.from_arrays(parts, classes=5)
 
@@ -181,9 +220,9 @@ def vector(run):
 
 
 @pytest.mark.parametrize("method", [ua.Scaffold(), ua.RFedAvgPlus(lam=0.1)], ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("kind", ["pictures", "alone", "two layers", "GRU", "RNN"])
+@pytest.mark.parametrize("kind", [*PICTURES, "two layers", "GRU", "RNN"])
 def test_runs_agree_with_one_client_after_another(kind, method, monkeypatch):
-    monkeypatch.setattr(fast, "PLAIN", True)
+    monkeypatch.setattr(fast, "ON_CPU", (ALL, frozenset()))
     one, stack = run(kind, method, engine="sequential"), run(kind, method, engine="batched", fast=True)
     assert stack.engine.quick.fast == MODELS[kind][2] and not stack.engine.pure.fast
     assert torch.allclose(vector(one), vector(stack), rtol=0, atol=1e-11)
@@ -199,9 +238,9 @@ class Sharpness(ua.FedAvg):
         return me.train(at=m.w, loss=loss).then(self.done)
 
 
-@pytest.mark.parametrize("kind", ["pictures", "alone"])
+@pytest.mark.parametrize("kind", PICTURES)
 def test_a_gradient_of_a_gradient_is_refused_and_never_wrong(kind, monkeypatch):
-    monkeypatch.setattr(fast, "PLAIN", True)
+    monkeypatch.setattr(fast, "ON_CPU", (ALL, frozenset()))
     plain = vector(run(kind, Sharpness(), engine="batched", fast=False))
     assert not torch.allclose(plain, vector(run(kind, ua.FedAvg(), engine="batched")), atol=1e-3)
     with pytest.raises(UnalikeError, match="use fast=False"):
@@ -218,9 +257,9 @@ def test_a_step_of_ones_own_keeps_the_plain_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pictures", "alone", "two layers", "GRU", "RNN"])
+@pytest.mark.parametrize("kind", [*PICTURES, "two layers", "GRU", "RNN"])
 def test_compiled_without_a_break(kind, monkeypatch):
-    monkeypatch.setattr(fast, "PLAIN", True)
+    monkeypatch.setattr(fast, "ON_CPU", (ALL, frozenset()))
     stack = run(kind, ua.FedAvg(), engine="batched", fast=True, compile=True)
     programs = [p for some in stack.engine.steps.values() for p in some]
     assert [p.mode for p in programs] == ["compiled"] and not programs[0].notes

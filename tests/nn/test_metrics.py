@@ -14,6 +14,12 @@ from unalike.nn.metrics import BUILT_IN
 rng = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers(monkeypatch):
+    """Every test has the same data, whichever tests ran before it."""
+    monkeypatch.setitem(globals(), "rng", np.random.default_rng(0))
+
+
 def of(name, output, y, sizes=None):
     """The metric of a set: by its rows, its means, or all outputs."""
     metric = BUILT_IN[name]

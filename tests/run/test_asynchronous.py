@@ -123,6 +123,29 @@ def test_vanished_clients_are_counted_and_replaced():
     assert [line["clients"] for line in run.history] == [2] * 6
 
 
+def test_steps_are_whole_although_most_vanish():
+    """Who has vanished may begin once more with the same version; else six clients would soon be used up."""
+    run = simulate(ua.FedBuff(5), clock=ua.Clock(dropout=0.9), rounds=3)
+    assert [line["clients"] for line in run.history] == [5, 5, 5]
+    assert sum(line["lost"] for line in run.history) > 30
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "why"),
+    [
+        ([[(0, 1)]], "version of at most 0"),
+        ([[(6, 0)]], "client below 6"),
+        ([[]], "must list who arrives"),
+        ([0], "must list who arrives"),
+        ([[(0, 0), (0, 0)]], "arrives twice"),
+        ([[(0, 0)]], "asynchronous lists 1 steps, and this is step 2"),
+    ],
+)
+def test_listed_arrivals_that_cannot_be(arrivals, why):
+    with refused(why):
+        simulate(ua.FedBuff(2), asynchronous=arrivals, rounds=2)
+
+
 def test_who_is_away_does_not_begin():
     clock = ua.Clock(available=0.5, spell=4.0)
     run = simulate(Began(1), clock=dc.replace(clock, latency=1.0), rounds=12, clients_per_round=2)
@@ -309,13 +332,29 @@ def test_a_method_that_is_wrong_about_itself(how, why):
         ({"asynchronous": "buffer:2", "clients_per_round": ua.sampling.Bernoulli(0.5)}, "how many are at work"),
         ({"asynchronous": "buffer:2", "clock": ua.Clock(cutoff=3.0)}, "of synchronous rounds"),
         ({"asynchronous": "buffer:2", "channel": "clip:1.0,local-noise:1.0"}, "adds noise"),
+        ({"asynchronous": "buffer:2", "channel": "clip:1.0,noise:1.0"}, "leave out clock and asynchronous"),
+        ({"clock": RAGGED, "channel": "clip:1.0,noise:1.0"}, "leave out clock and asynchronous"),
         ({"asynchronous": "buffer:2", "channel": "secure-sum"}, "hides replies"),
         ({"asynchronous": "buffer:2", "staleness": "steep"}, "staleness must be"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, why):
     with refused(why):
-        simulate(ua.FedAvg(), **settings)
+        simulate(ua.FedAvg(weights="uniform"), **settings)
+
+
+def test_noise_and_a_method_that_is_asynchronous_by_itself():
+    with refused("FedBuff is asynchronous by itself, so that it runs under none"):
+        simulate(ua.FedBuff(2), channel="clip:1.0,noise:1.0")
+
+
+@pytest.mark.parametrize("method", [ua.FedBuff(2), ua.FedAvg()], ids=lambda m: m.name)
+def test_data_that_drift_are_refused(method):
+    how = {"asynchronous": "buffer:2"} if method.name == "fedavg" else {}
+    with refused("the data drift"):
+        ua.simulate(
+            model(), federation().skewed("drift:4:noise:1"), method, rounds=1, clients_per_round=3, local=EVEN, **how
+        )
 
 
 def test_compressed_replies_arrive_too():

@@ -156,6 +156,87 @@ def test_late_clients_may_do_partial_work():
     assert torch.equal(whole.server.w, simulate(local=LOCAL).server.w)
 
 
+def test_steps_fit_by_the_speeds_of_their_round(tmp_path):
+    """Client 5 is fast for 4 seconds, and then does one of four steps in the time; its samples are drawn on a clock
+    that goes on when the run does."""
+    speeds = tmp_path / "speeds.csv"
+    speeds.write_text("client,from,speed\n0,0,1\n1,0,1\n2,0,1\n3,0,1\n4,0,1\n5,0,1\n5,4,0.25\n")
+    how = {"clock": ua.Clock(speeds=str(speeds), cutoff=4.0, late="partial"), "clients_per_round": 1.0}
+    by_hand = ua.LocalTraining(steps=lambda client, round: 1 if client == 5 and round else 4, batch_size=4, lr=0.1)
+    whole = simulate(clients_per_round=1.0, local=by_hand)
+    for engine in ("sequential", "workers", "batched", "loopback"):
+        run = simulate(**how, engine=engine)
+        assert run.history[-1]["batches"] == 5 * 4 + 1 and times(run) == [4.0, 8.0, 12.0]
+        assert run.server.w == pytest.approx(whole.server.w, abs=1e-6)
+    simulate(**how, rounds=1, folder=tmp_path / "run")
+    again = simulate(**how, folder=tmp_path / "run", resume=True)
+    assert torch.equal(again.server.w, whole.server.w)
+
+
+@dc.dataclass(frozen=True)
+class Again(ua.FedAvg):
+    def round(self, server, cohort):
+        for _ in range(2):
+            server.w = server.w + cohort.call(self.client, w=server.w).mean("delta")
+
+
+def test_every_exchange_of_a_round_is_judged_anew(tmp_path):
+    (speeds := tmp_path / "speeds.csv").write_text("client,from,speed\n0,0,1\n1,0,0.25\n1,4,1\n")
+    clock = ua.Clock(speeds=str(speeds), cutoff=4.0, late="partial")
+    run = simulate(Again(), clock=clock, clients_per_round=1.0, rounds=1)
+    assert run.history[0]["batches"] == 3 * (4 + 1) + 6 * 4 and times(run) == [8.0]
+
+
+def test_what_fits_is_judged_by_the_messages_and_all_trainings():
+    uploading = simulate(clock=ua.Clock(upload=[1e9] * 5 + [10.0], cutoff=30.0, late="partial", step_seconds=2.0))
+    sent = uploading.history[0]["bytes_up"] / uploading.history[0]["clients"]
+    left = [40 if k < 5 else int((30.0 - sent / 10.0) / 2.0) for k in range(6)]
+    assert 0 < left[5] < 40
+    longer = dc.replace(EVEN, steps=40)
+    clock = ua.Clock(upload=[1e9] * 5 + [10.0], cutoff=30.0, late="partial", step_seconds=2.0)
+    run = simulate(clock=clock, local=longer, clients_per_round=[[0, 5]] * 3)
+    assert run.history[0]["batches"] == 14 + left[5] and "lost" not in run.history[0]
+    ditto = simulate(ua.Ditto(0.1), clock=ua.Clock(cutoff=6.0, late="partial"), clients_per_round=[[0, 5]] * 3)
+    assert ditto.history[0]["batches"] == 2 * (3 + 3) and times(ditto) == [6.0, 12.0, 18.0]
+
+
+def test_work_that_just_fits_is_in_time():
+    """0.1 + 0.1 + 0.1 is more than 0.3 in floating point."""
+    run = simulate(clock=ua.Clock(step_seconds=0.1, cutoff=0.3, late="partial"), clients_per_round=1.0)
+    assert run.history[0]["batches"] == 6 * 3 and "lost" not in run.history[0] and times(run)[0] == 0.3
+
+
+@dc.dataclass(frozen=True)
+class OnPublic(ua.FedAvg):
+    needs_public = True
+
+    def client(self, me, s, m):
+        return me.train(m.w, data="public", own=0.0, loss=self.matched).then(self.done)
+
+    def matched(self, batch):
+        return (batch.weights[:, None] * batch.output**2).sum()
+
+
+def test_training_on_the_public_set_takes_time():
+    data = federation().with_public(torch.randn(9, 5))
+    for late, steps in (("drop", 3), ("partial", 2)):
+        clock = ua.Clock(cutoff=2.0, late="partial") if late == "partial" else ua.Clock()
+        run = ua.simulate(
+            model(), data, OnPublic(), rounds=1, clients_per_round=2, local=LOCAL, engine="sequential", clock=clock
+        )
+        assert times(run) == [float(steps)] and run.history[0]["batches"] == 2 * steps
+
+
+def test_scores_are_not_cut_short():
+    """Fine-tuning at evaluation is not on the clock."""
+    clock = ua.Clock(cutoff=1.0, late="partial")
+    late = simulate(ua.FineTune(), clock=clock, rounds=1)
+    same = ua.LocalTraining(steps=lambda client, round: 1, batch_size=4, lr=0.1)
+    early = simulate(ua.FineTune(), local=same, rounds=1)
+    assert torch.equal(late.server.w, early.server.w)
+    assert late.history[0]["clients_loss"] == early.history[0]["clients_loss"]
+
+
 def test_more_are_asked_than_are_waited_for():
     clock = ua.Clock(speeds=[6, 5, 4, 3, 2, 1], overselect=0.5)
     run = simulate(clock=clock, clients_per_round=4)  # all six are asked
@@ -179,6 +260,26 @@ def test_times_that_end_before_they_begin(times, tmp_path):
     (tmp_path / "there.csv").write_text(f"client,from,to\n{times}\n")
     with refused("every from must be"):
         ua.Clock(available=str(tmp_path / "there.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("speeds", "0,1\n1,2\n", "must have a header"),
+        ("speeds", "client;speed\n0;1\n", "must have a header"),
+        ("speeds", "client,speed\n", "must have a header"),
+        ("speeds", "", "must have a header"),
+        ("speeds", "client,speed\n0,fast\n", "line 2: must have 2 finite numbers; got .0,fast"),
+        ("speeds", "client,speed\n0,1\n\n1\n", "line 4: must have 2"),
+        ("speeds", "client,from,speed\n0,0,1\n0,nan,1\n", "line 3: must have 3 finite"),
+        ("available", "client,from,to\n0,0,inf\n", "line 2: must have 3 finite"),
+        ("available", "client,speed\n0,1\n", "client, from, to"),
+    ],
+)
+def test_mistakes_in_a_trace(name, text, why, tmp_path):
+    (tmp_path / "trace.csv").write_text(text)
+    with pytest.raises(ua.UnalikeError, match=why):
+        ua.Clock(**{name: str(tmp_path / "trace.csv")})
 
 
 def test_tiers_are_of_equal_speed():

@@ -256,6 +256,15 @@ class Channel:
         """Return the number of clients whose shares of noise a sum must have; 0 if clients do not add the noise."""
         return max((stage.clients for stage in self.stages if isinstance(stage, IntegerNoise) and stage.z), default=0)
 
+    def check_clients(self, clients: int) -> None:
+        """Refuse rounds of so few clients that every hidden sum would be void."""
+        self.hiding.check_clients(clients)
+        if clients < self.shares:
+            raise UnalikeError(
+                f"channel: {clients} clients take part in a round, and their hidden sum must have {self.shares} shares "
+                "of noise: state fewer, or let more clients take part."
+            )
+
     @property
     def hidden(self) -> bool:
         """Return whether replies must say nothing about their clients outside the channel: a loss in the clear would

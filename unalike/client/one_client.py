@@ -35,6 +35,7 @@ from unalike.client.sample_privacy import passes, private_gradient
 from unalike.client.samples import Chosen, row_values
 from unalike.contract import BUFFERS, Average, Batch, Call, Fields, Gradient, Me, Outputs, Request, Train
 from unalike.contract.requests import PUBLIC, Measure
+from unalike.data.pixels import rows_of
 from unalike.errors import EngineRefused, UnalikeError, did_you_mean, first_line
 from unalike.nn.task import BoundModule, FunctionalModule
 from unalike.training import LocalTraining, Order, Slots, augment, plain_step, plain_update, to_device, update
@@ -278,7 +279,7 @@ class OneClient:
         for a in range(0, len(picked), size):
             index = picked[a : a + size]
             rows_there = place.find(index[None])[0]
-            x, y = chosen.samples.x[rows_there], chosen.samples.y[rows_there]
+            x, y = rows_of(chosen.samples.x, rows_there), chosen.samples.y[rows_there]
             output = features = None
             if request.at is not None:
                 output, features = self.bound(x, train=False, want_features=True)
@@ -431,7 +432,7 @@ class _Course:
                     place = (b % per_epoch) * order.width
                     real = slice(min(order.width, n - place))
                     at, batch = rows[b - start, 0, real], index[b - start, 0, real]
-                    x = samples.x.index_select(0, at)
+                    x = rows_of(samples.x, at)
                     if moved and step_key is not None:
                         x = moved(x, draws.fold(step_key, augment.NUMBER - (b - k)))
                     some.append(_Part(x, samples.y[at], batch, step_key, k // together))

@@ -8,6 +8,7 @@ sums at once.
 from __future__ import annotations
 
 import dataclasses as dc
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +19,27 @@ from unalike.client.one_client import OneClient
 from unalike.client.sample_privacy import passes, reads_own
 from unalike.client.state_in_memory import ClientStore
 from unalike.contract import Call, Train
+from unalike.contract.requests import PUBLIC
 from unalike.data import Columns, Federation
 from unalike.training.settings import LocalTraining
 
 # samples of the stand-in: as many as every model was tried on
 SAMPLES = 2
+
+
+class Training(NamedTuple):
+    """A training that a function asks for: its settings, the split whose samples it reads (None for none, or for chosen
+    ones), how many rows it reads besides, and whether it reads any of the client's own samples."""
+
+    local: LocalTraining
+    split: str | None
+    rows: int
+    own: bool
+
+    def steps(self, job: Job, ids: np.ndarray, round: int) -> np.ndarray:
+        """Return the mini-batches of these clients."""
+        sizes = np.zeros(len(ids), dtype=np.int64) if self.split is None else job.split(self.split).sizes[ids]
+        return self.local.counts(ids, sizes + self.rows, round)
 
 
 class Rehearsal(Job):
@@ -42,27 +59,32 @@ class Rehearsal(Job):
         self.whole = job.local
         super().__init__(job.method, job.task, data, local, job.seed, states, job.mean_samples)
         self.stand_in = OneClient(self)
-        # settings of the trainings on own samples that were requested so far
-        self.asked: list[LocalTraining] = []
+        # trainings that were requested so far
+        self.asked: list[Training] = []
 
     @property
     def shown(self) -> LocalTraining:
         return self.whole
 
     def settings(self, request: Train) -> LocalTraining:
-        if reads_own(request):
-            self.asked.append(self.whole.replaced(**request.local))
+        name, found = request.data, self.chosen(request, np.array([0]))
+        whose = next((part for part in ((name,) if isinstance(name, str) else name) if part != PUBLIC), None)
+        if request.only is not None and not found.samples.public:
+            whose = None  # chosen rows are as many for every client
+        rows = int((found.sizes - (found.own if whose else 0))[0])
+        self.asked.append(Training(self.whole.replaced(**request.local), whose, rows, reads_own(request)))
         return _one_step(super().settings(request))
 
     def passes(self, call: Call, ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Return how often this call uses any one of a client's own samples in a step, for clients of these sizes."""
         made = np.zeros(len(ids), dtype=np.int64)
-        for local in self.trainings(call):
-            made += passes(local, ids, sizes, call.round)
+        for training in self.trainings(call):
+            if training.own:
+                made += passes(training.local, ids, sizes, call.round)
         return made
 
-    def trainings(self, call: Call) -> list[LocalTraining]:
-        """Return the settings of a client's trainings on its own samples in this call."""
+    def trainings(self, call: Call) -> list[Training]:
+        """Return a client's trainings in this call."""
         self.asked = []
         self.sent(call)
         return self.asked

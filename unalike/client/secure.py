@@ -246,7 +246,7 @@ class SecureClient(HidingClient):
             key = member.group.keys[other]
             if self._public.get(other) == text and (text, key) in self._verified:
                 continue  # as in the sum before
-            if not self.signer.verify(text, self._statement(other, key), signatures[other]):
+            if not self._verify(text, other, self._statement(other, key), signatures[other]):
                 raise UnalikeError(f"The key of client {other} is not signed by it: this server is not to be trusted.")
             point = self.signer.point(text)
             if point != self._points.setdefault(other, point):
@@ -256,6 +256,13 @@ class SecureClient(HidingClient):
         points = [self.signer.point(), *(self._points[other] for other in member.neighbours)]
         if len({*points}) < len(points):
             raise UnalikeError("Two clients of a sum have the same key: this server is not to be trusted.")
+
+    def _verify(self, public: str, other: int, statement: bytes, signature: bytes) -> bool:
+        """Return whether another client signed this; name it where its public key is refused."""
+        try:
+            return self.signer is not None and self.signer.verify(public, statement, signature)
+        except UnalikeError as error:
+            raise UnalikeError(f"Client {other}: {error}") from None
 
     def clients(self, when: tuple[int, int], parts: Parts) -> int:
         return len(self._sum(when).group.keys)
@@ -306,7 +313,7 @@ class SecureClient(HidingClient):
         return {"shares": as_bytes(b"".join(shares[v] for v in sorted(shares))).view(len(shares), -1)}
 
     def _signed(self, other: int, statement: bytes, signature: bytes) -> bool:
-        return self.signer is not None and self.signer.verify(self._public[other], statement, signature)
+        return self._verify(self._public[other], other, statement, signature)
 
 
 # ---------------------------------------------------------------- bytes as tensors

@@ -128,6 +128,20 @@ def _number(group: Group, cipher: Cipher, mask: int, most: int) -> int:
     return group.found(cipher[1] * pow(mask, -1, group.prime) % group.prime, most)
 
 
+def who_opens(clients: int, threshold: int | None = None) -> str:
+    """Return in words who holds the key, and who together can open what. threshold: of the form in which some open."""
+    if threshold is None:
+        return (
+            f"each of {clients} clients holds a part of the secret key, the server the public one: all of them "
+            "together open any ciphertext, a sum or one client's reply; fewer open none"
+        )
+    return (
+        f"each of {clients} clients holds a share of the secret key, the server the public one: any {threshold} of "
+        "them together open any ciphertext, a sum or one client's reply, which has that client's own noise alone; "
+        "fewer open none"
+    )
+
+
 def noise_share(sigma: float, threshold: int) -> float:
     """Return the standard deviation of one client's noise, such that `threshold` honest clients' noise adds up to σ."""
     return sigma / math.sqrt(threshold)

@@ -8,7 +8,9 @@ Bounds, over the draw of the order, of n clients of which a share γ works with 
     privacy       n · P(t or more of k neighbours corrupt)          < 2^-40
     completion    n · P(fewer than t of k neighbours survive)       < 2^-30
     connection    n · P(k/2 in a row lost or corrupt)              < 2^-40
-    a lying server: t > k/2 as well, else it could tell two halves of the neighbours two stories
+    a lying server: t > k/2 as well, else it could tell two halves of the neighbours two stories; and privacy and
+                  connection must hold in every order that it may try before it asks (the seed of the order is a hash,
+                  and part of what is hashed is the server's to choose)
 """
 
 from __future__ import annotations
@@ -66,24 +68,27 @@ class Lattice:
         return tuple(sorted(self._order[(place + step) % len(self._order)] for step in steps))
 
 
-def choose(clients: int, lost: float, corrupt: float, lying: bool = True) -> Choice:
+def choose(clients: int, lost: float, corrupt: float, lying: bool = True, tries: float = 1) -> Choice:
     """Return the fewest neighbours, and the lowest threshold, with which all bounds hold; all clients if there is no
-    such number."""
+    such number. tries: orders that a lying server may try; 2^80 are more than anyone can."""
     if clients < 3 or not (lost >= 0 and corrupt >= 0 and lost + corrupt < 1):
         raise UnalikeError("Neighbours are chosen for 3 clients or more, of which not all are lost or corrupt.")
+    if tries < 1 or (tries > 1 and not lying):
+        raise UnalikeError(f"tries is 1, or more for a server that lies; got {tries!r}.")
+    privacy = PRIVACY / tries
     bad, gone = math.floor(corrupt * clients), math.ceil(lost * clients)
     for degree in range(2, clients - 1, 2):
-        threshold = _threshold(clients, degree, bad, gone, lying)
-        if threshold and clients * math.exp(_in_a_row(clients, bad + gone, degree // 2)) < PRIVACY:
+        threshold = _threshold(clients, degree, bad, gone, lying, privacy)
+        if threshold and clients * math.exp(_in_a_row(clients, bad + gone, degree // 2)) < privacy:
             return Choice(degree, threshold)
     return Choice(clients - 1, default_threshold(clients - 1))
 
 
-def _threshold(clients: int, degree: int, bad: int, gone: int, lying: bool) -> int:
+def _threshold(clients: int, degree: int, bad: int, gone: int, lying: bool, privacy: float) -> int:
     """Return the lowest threshold for this many neighbours; 0 if there is none."""
     corrupt, surviving = (_chances(clients - 1, marked, degree) for marked in (bad, clients - gone - 1))
     threshold = degree // 2 + 1 if lying else 1
-    while threshold <= degree and clients * math.fsum(corrupt[threshold:]) >= PRIVACY:
+    while threshold <= degree and clients * math.fsum(corrupt[threshold:]) >= privacy:
         threshold += 1
     return threshold if clients * math.fsum(surviving[:threshold]) < COMPLETION else 0
 

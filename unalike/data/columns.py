@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unalike.data.pixels import Pixels, kept
 from unalike.errors import UnalikeError
 
 # written into folders of mapped columns and into fingerprints
@@ -134,8 +135,8 @@ class Columns:
 
     def take(self, rows: np.ndarray, sizes: np.ndarray) -> Columns:
         """Copy the given rows, already grouped by client, into new columns."""
-        index = torch.from_numpy(rows).to(self.x.device)
-        return Columns(self.x.index_select(0, index), self.y.index_select(0, index), offsets_of(sizes))
+        index = torch.from_numpy(rows)
+        return Columns(kept(self.x, index), kept(self.y, index), offsets_of(sizes))
 
 
 def placed(values: np.ndarray, places: np.ndarray, clients: int) -> np.ndarray:
@@ -204,4 +205,5 @@ def first_bad_row(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tens
 def first_infinite_row(tensor: torch.Tensor, gaps: bool = False) -> int | None:
     """Return the first row with a NaN or infinite element, None if there is none; with `gaps` NaN is allowed."""
     bad = torch.isinf if gaps else lambda t: ~torch.isfinite(t)
-    return first_bad_row(tensor, bad) if tensor.dtype.is_floating_point else None
+    finite = isinstance(tensor, Pixels) or not tensor.dtype.is_floating_point
+    return None if finite else first_bad_row(tensor, bad)

@@ -14,6 +14,7 @@ from unalike.data import partition as partitions
 from unalike.data.columns import Columns, Pair, as_pair
 from unalike.data.extras import rows_aside, with_extras
 from unalike.data.federation import Federation
+from unalike.data.pixels import kept
 from unalike.data.preparation import Recipe
 from unalike.data.schema import Schema
 from unalike.errors import UnalikeError, did_you_mean
@@ -189,10 +190,10 @@ class Dataset:
         draws.check_seed(seed)
         aside = np.zeros(len(self), bool)
         aside[draws.generator(seed, "public").choice(len(self), rows, replace=False)] = True
-        kept, drawn = torch.from_numpy(~aside), torch.from_numpy(aside)
+        remaining, drawn = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~aside, aside))
         rest = Dataset(
-            self.x[kept],
-            self.y[kept],
+            kept(self.x, remaining),
+            kept(self.y, remaining),
             self.test,
             self.classes,
             self.name,
@@ -205,7 +206,7 @@ class Dataset:
             scale=self.scale,
             notes=self.notes,
         )
-        return rest, (self.x[drawn], self.y[drawn])
+        return rest, (kept(self.x, drawn), kept(self.y, drawn))
 
     def _recipe_of(self, partition: Any) -> partitions.Composed:
         """Return the partition as a sequence of pieces, the first of which deals the samples."""

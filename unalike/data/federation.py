@@ -19,6 +19,7 @@ from unalike import draws
 from unalike.data import files
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_bad_row, first_infinite_row, stack
 from unalike.data.drifting import Drifting
+from unalike.data.pixels import Pixels
 from unalike.data.preparation import Preparation, Recipe, prepare
 from unalike.data.public import Public, as_public, hash_tensor, public_hash
 from unalike.data.schema import Schema
@@ -647,8 +648,9 @@ def _parts(train: Columns, counts: Sequence[np.ndarray], seed: int, purpose: str
 
 def _fits(device: torch.device, tensors: Iterable[torch.Tensor], dtype: torch.dtype | None) -> None:
     """Raise if the tensors need more memory than the GPU has free; CUDA itself would fail half-way."""
-    width = lambda t: dtype.itemsize if dtype is not None and t.dtype.is_floating_point else t.element_size()  # noqa: E731
-    need, free = sum(t.numel() * width(t) for t in tensors), torch.cuda.mem_get_info(device)[0]
+    floats = lambda t: dtype is not None and t.dtype.is_floating_point and not isinstance(t, Pixels)  # noqa: E731
+    need = sum(t.numel() * dtype.itemsize if dtype and floats(t) else t.nbytes for t in tensors)
+    free = torch.cuda.mem_get_info(device)[0]
     if need > free:
         raise UnalikeError(
             f"The data need {need / 1e9:.3g} GB on the GPU, {free / 1e9:.3g} GB are free: use device='cpu' or fewer."

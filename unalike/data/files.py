@@ -20,6 +20,7 @@ import torch
 
 from unalike.data.columns import FORMAT, Columns, Pair, agree, as_pair, first_infinite_row, stack
 from unalike.data.drifting import Drifting
+from unalike.data.pixels import CONSTANTS, held_by, made_of, numbers
 from unalike.data.preparation import Preparation, Recipe
 from unalike.data.public import Public
 from unalike.data.schema import Schema
@@ -230,14 +231,27 @@ def _save(folder: Path, stem: str, x: torch.Tensor, y: torch.Tensor | None) -> N
     for letter, tensor in (("x", x), ("y", y)):
         if tensor is None:
             continue
-        np.save(folder / f"{stem}_{letter}.npy", tensor.cpu().numpy(), allow_pickle=False)
+        values, *constants = held_by(tensor if tensor.dtype == torch.float32 else numbers(tensor))
+        np.save(folder / f"{stem}_{letter}.npy", values.cpu().numpy(), allow_pickle=False)
+        if constants:
+            held: Any = {name: value.cpu().numpy() for name, value in zip(CONSTANTS, constants, strict=True)}
+            np.savez(folder / f"{stem}_{letter}_pixels.npz", **held)
 
 
 def _open(folder: Path, stem: str) -> tuple[torch.Tensor, torch.Tensor | None]:
     labels = folder / f"{stem}_y.npy"
     if stem == "public" and not labels.exists():
-        return _map(folder / f"{stem}_x.npy"), None
-    return _map(folder / f"{stem}_x.npy"), _map(labels)
+        return _samples(folder, stem), None
+    return _samples(folder, stem), _map(labels)
+
+
+def _samples(folder: Path, stem: str) -> torch.Tensor:
+    """Open samples: numbers, or bytes with the constants by which they are read."""
+    values, constants = _map(folder / f"{stem}_x.npy"), folder / f"{stem}_x_pixels.npz"
+    if not constants.exists():
+        return values
+    with np.load(constants, allow_pickle=False) as archive:
+        return made_of([values, *(torch.from_numpy(archive[name]) for name in CONSTANTS)])
 
 
 def _map(file: Path) -> torch.Tensor:

@@ -65,6 +65,8 @@ class Costs:
     each: float
     compiling: float = COMPILING
     first: float = 0.0
+    # whether other programs were at work then: measured again on a quiet machine
+    busy: bool = False
 
     def choose(
         self, usual: str, longest: float, total: float, rounds: int, compiler: bool
@@ -109,11 +111,13 @@ def measured(job: Job) -> Costs:
     """Return the costs from the file, or measure them."""
     key, file = _key(job), cache() / "step-costs.json"
     known = _known(str(file))
-    if key not in known:
-        busy, others = _busy(), [cost.first for cost in known.values() if cost.first]
+    before, busy = known.get(key), _busy()
+    if before is None or (before.busy and not busy):
+        others = [cost.first for cost in known.values() if cost.first]
         # other work that was compiled here tells better than a constant
-        compiling = statistics.median(others) if others else COMPILING
-        known[key] = dc.replace(_measure(job, busy), compiling=compiling)
+        compiling = before.compiling if before else statistics.median(others) if others else COMPILING
+        first = before.first if before else 0.0
+        known[key] = dc.replace(_measure(job, busy), compiling=compiling, first=first, busy=busy)
         if not busy:
             _write(file, {k: dc.asdict(v) for k, v in known.items()})
     return known[key]
@@ -123,7 +127,7 @@ def keep_compiling(job: Job, seconds: float) -> None:
     """Keep how long compiling this work took, for the next choice."""
     key, file = _key(job), cache() / "step-costs.json"
     known = _known(str(file))
-    if key in known and not _busy():
+    if key in known:  # (on a busy machine too: what it took there is no worse a guess than a constant)
         known[key] = dc.replace(known[key], compiling=seconds, first=known[key].first or seconds)
         _write(file, {k: dc.asdict(v) for k, v in known.items()})
 

@@ -34,6 +34,7 @@ from unalike.contract.call import Call, Outcome
 from unalike.data import Columns, Federation, RemoteFederation
 from unalike.data.drifting import fill, own_memory
 from unalike.data.federation import as_arguments
+from unalike.data.pixels import held_by, made_of
 from unalike.engines.batched import Batched
 from unalike.engines.engine import Engine
 from unalike.engines.options import WorkerCount
@@ -42,6 +43,7 @@ from unalike.errors import UnalikeError, first_line
 from unalike.nn.numerics import numerics, one_thread
 from unalike.settings.knobs import Knob
 from unalike.settings.typed import Known
+from unalike.training.settings import ShortenedTraining
 
 INNER = ("auto", "sequential", "workers", "batched")
 Address = Annotated[
@@ -223,8 +225,10 @@ class Exchange:
         self.number = engine.exchanges
         self.ray, self.job = engine.ray, engine.job
         self.keep = isinstance(call.function, str)  # an evaluation keeps no state
-        self.order = self.ray.put((call.function, arrays(call.shared), call.round, call.exchange, call.trained))
         job, n = self.job, self.job.data.train.sizes[ids]
+        shorter = job.local.part if isinstance(job.local, ShortenedTraining) else {}
+        order = (call.function, arrays(call.shared), call.round, call.exchange, call.trained, shorter)
+        self.order = self.ray.put(order)
         cost = job.local.counts(ids, n, call.round) * np.minimum(n, job.local.batch_size or n)
         slots = deal(cost, engine.owner[ids], len(engine.actors))
         self.pieces: dict[int, collections.deque[Piece]] = {}
@@ -385,17 +389,27 @@ def pack(ray: Any, job: Job, inner: str, options: dict[str, Any]) -> bytes:
     return ray.cloudpickle.dumps((sys.path, ray.cloudpickle.dumps((job.method, task, job.local, *rest))))
 
 
-def columns_of(data: Federation) -> dict[str, tuple[np.ndarray | None, ...]]:
+def columns_of(data: Federation) -> dict[str, tuple[Any, ...]]:
     """Return the columns as arrays: each machine holds them once, in memory that its workers share."""
-    columns: dict[str, Any] = {name: (_array(c.x), _array(c.y), c.offsets) for name, c in data.splits.items()}
+    columns: dict[str, Any] = {name: (_arrays(c.x), _array(c.y), c.offsets) for name, c in data.splits.items()}
     if data.public is not None:
-        columns["public"] = tuple(None if tensor is None else _array(tensor) for tensor in data.public)
+        x, y = data.public
+        columns["public"] = _arrays(x), None if y is None else _array(y)
     return columns
+
+
+def _arrays(x: Tensor) -> tuple[np.ndarray, ...]:
+    """Return samples as arrays; pictures stay bytes."""
+    return tuple(map(_array, held_by(x)))
+
+
+def _samples(arrays: tuple[np.ndarray, ...]) -> Tensor:
+    return made_of([*map(_tensor, arrays)])
 
 
 def splits_of(columns: dict[str, Any]) -> dict[str, Columns]:
     """Return the splits made from such arrays, in the same memory."""
-    return {name: Columns(_tensor(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
+    return {name: Columns(_samples(x), _tensor(y), offsets) for name, (x, y, offsets) in columns.items()}
 
 
 def arrays(values: dict[str, Tensor]) -> Arrays:
@@ -463,7 +477,8 @@ class Worker:
         numerics(task.precision, deterministic).__enter__()  # for the whole life of this process
         torch.set_num_threads(1)
         if (public := columns.pop("public", None)) is not None:
-            parts["public"] = tuple(None if array is None else _tensor(array) for array in public)
+            x, y = public
+            parts["public"] = _samples(x), None if y is None else _tensor(y)
         parts |= as_arguments(splits_of(columns))
         data = Federation(**parts).to(task.device, task.dtype)
         data = own_memory(data) if drifts else data
@@ -486,7 +501,10 @@ class Worker:
 
     def order(self, number: int, order: tuple[Any, ...], keep: bool) -> None:
         """Prepare for the next runs. A later round, or an evaluation, means that the previous round counted."""
-        function, shared, round, exchange, trained = order
+        function, shared, round, exchange, trained, shorter = order
+        if isinstance(self.job.local, ShortenedTraining):
+            self.job.local.part.clear()
+            self.job.local.part.update(shorter)
         if round != self.round or not keep:
             self.rows.commit()
             self.round = round

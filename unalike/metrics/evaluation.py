@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from unalike.data.columns import Columns
+from unalike.data.pixels import kept
 from unalike.metrics.fairness import spread
 from unalike.nn.metrics import Metric, need_outputs, statistics
 from unalike.nn.task import BoundModule, Task
@@ -72,8 +73,10 @@ def evaluate_columns(task: Task, bound: BoundModule, columns: Columns, ids: np.n
     """Return the loss and metrics on each client's own samples, for a vector that all clients share, in one pass over
     the pooled samples. Every client here must have samples."""
     everybody = len(ids) == len(columns.sizes)
-    rows = None if everybody else np.concatenate([np.arange(*columns.offsets[k : k + 2]) for k in ids])
-    x, y = (columns.x, columns.y) if rows is None else (columns.x[rows], columns.y[rows])
+    x, y = columns.x, columns.y
+    if not everybody:
+        rows = torch.from_numpy(np.concatenate([np.arange(*columns.offsets[k : k + 2]) for k in ids]))
+        x, y = kept(x, rows), kept(y, rows)
     sizes = columns.sizes[ids]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     found = _Pass(task, bound, x, y, sizes)

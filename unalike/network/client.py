@@ -21,7 +21,7 @@ import numpy as np
 import unalike
 from unalike import config
 from unalike.channel import Channel
-from unalike.channel.stages import Summed
+from unalike.channel.stages import SecureSum, Summed
 from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_sizes, state_shapes
 from unalike.client.encrypted import hiding_client
 from unalike.client.preparing import hidden_sums_for, sums_for
@@ -209,7 +209,18 @@ class Client:
         self._nodes = {run: node}
         who = f"client {node.client} of {len(job.data)}"
         self.say(f"{who}: {type(job.method).__name__}, network {network}, run {run}")
+        if job.channel is not None and job.channel.hides:
+            self._say_who_opens(job.channel.hiding, len(job.data))
         return wire.encode({"kind": "reply", "run": run}, {})
+
+    def _say_who_opens(self, stage: Summed, clients: int) -> None:
+        """Tell the owner who together can open what this client will send."""
+        self.say(f"replies are hidden by {stage}; in a sum of all {clients} clients: {stage.promise(clients)}")
+        if isinstance(stage, SecureSum) and not (isinstance(self.sealer, Keyring) and self.sealer.has_peers):
+            self.say(
+                "without --peers the server says whose key is whose, and could make clients up: so this is against a "
+                "server that does not lie"
+            )
 
     def _request(self, request: Asked) -> bytes:
         began, header = time.perf_counter(), request.header

@@ -126,7 +126,7 @@ def _save(file: Path, data: bytes, secret: bool = False) -> None:
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     except FileExistsError:
-        raise UnalikeError(f"{file} is there already: give another folder, or remove it first.") from None
+        raise UnalikeError(f"{file} is there already: give another name, or remove it first.") from None
     with open(handle, "wb") as f:
         f.write(data)
 

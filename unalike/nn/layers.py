@@ -100,14 +100,26 @@ class PureBatchNorm(LoneBatchNorm):
             count = (weight > 0).sum() * positions
             many = (count > 1).to(own_var.dtype)
             mean, var = many * own_mean + (1 - many) * mean, many * own_var + (1 - many) * var
-            unbiased = own_var.detach() * count / (count - 1).clamp(min=1)
-            m = self.momentum * many
-            self.running_mean = (1 - m) * self.running_mean + m * own_mean.detach()
-            self.running_var = (1 - m) * self.running_var + m * unbiased
+            self.update_statistics(own_mean.detach(), own_var.detach(), count, many)
         y = (x - mean.reshape(shape)) * torch.rsqrt(var.reshape(shape) + self.eps)
         if self.weight is not None:
             y = y * self.weight.reshape(shape) + self.bias.reshape(shape)
         return y
+
+    def update_statistics(self, mean: Tensor, var: Tensor, count: Tensor, many: Tensor) -> None:
+        """Bring the running statistics nearer to those of a batch; many: 1, or 0 where it has a single value per
+        channel and changes nothing."""
+        m = many * (self.momentum or 0.0)
+        self.running_mean = (1 - m) * self.running_mean + m * mean
+        self.running_var = (1 - m) * self.running_var + m * (var * count / (count - 1).clamp(min=1))
+
+
+class SafeGroupNorm(nn.GroupNorm):
+    """GroupNorm, also of what the model was given: with its channels last and no gradient of its own PyTorch's backward
+    pass ends the process on a CPU (torch 2.13)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.requires_grad else x.contiguous())
 
 
 def prepare(module: nn.Module, pure: bool) -> nn.Module:
@@ -128,6 +140,8 @@ def prepare(module: nn.Module, pure: bool) -> nn.Module:
             layer.__class__ = CounterDropout
         elif kind is nn.Sequential and not pure:
             layer.__class__ = PoolingFirst
+        elif kind is nn.GroupNorm and not pure:
+            layer.__class__ = SafeGroupNorm
         elif kind in (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
             layer.__class__ = CounterChannelDropout
         elif isinstance(layer, nn.RNNBase) and (pure or layer.dropout):

@@ -197,10 +197,11 @@ class Task:
         """Return a copy whose parameters are views of one vector, for training a single client."""
         return BoundModule(self)
 
-    def pure(self, align: int | None = None, fast: bool = False) -> FunctionalModule:
+    def pure(self, align: int | None = None, fast: bool = False, later: bool = False) -> FunctionalModule:
         """Return a copy that can be called with any vector, as second-order steps and `vmap` require. With `align` it
-        is for stacks of clients, and is tried on one; `fast` gives it layers with their own kernels."""
-        pure = FunctionalModule(self, align or 1, fast)
+        is for stacks of clients, and is tried on one; `fast` gives it layers with their own kernels, `later` without
+        those that take seconds to make."""
+        pure = FunctionalModule(self, align or 1, fast, later)
         if align is not None and self._sample is not None:
             self._try_stack(pure, *self._sample)
         return pure
@@ -471,16 +472,27 @@ class _Copy:
 class FunctionalModule(_Copy):
     """`pure(vector, buffers, x, key, weight)` -> (output, features, new buffers), a function of its arguments."""
 
-    def __init__(self, task: Task, align: int = 1, fast: bool = False):
+    def __init__(self, task: Task, align: int = 1, fast: bool = False, later: bool = False):
         super().__init__(task, pure=True)
         self.layout = task.layout.aligned(align)
         self.fast: list[str] = []
+        self.slow_to_make: frozenset[str] = frozenset()  # kinds of fast layers that are not there yet
         if fast:
-            from unalike.nn.fast import plain_too, quicken
+            from unalike.nn.fast import fitting, kinds, quicken
 
-            # measured: in float32, strict or not, cuDNN's grouped convolutions are faster than the kernel with pooling
-            pooled = self.bf16 or task.device.type == "cpu"
-            self.fast = quicken(self.module, pooled, plain_too(task.precision, task.device))
+            at_once, others = kinds(task.precision, task.device, task.dtype)
+            self.fast = quicken(self.module, at_once if later else at_once | others)
+            if later and fitting(self.module, others):
+                self.slow_to_make = others
+
+    def quicker(self) -> FunctionalModule:
+        """Return a copy with all its fast layers."""
+        from unalike.nn.fast import quicken
+
+        pure = copy.deepcopy(self, {id(self.task): self.task})  # a module is called by one thread at a time
+        pure.fast += quicken(pure.module, self.slow_to_make)
+        pure.slow_to_make = frozenset()
+        return pure
 
     def __call__(
         self,

@@ -411,11 +411,12 @@ def _headline(runs: list[RunFiles], groups: list[dict[str, Any]]) -> dict[str, A
 
 
 def _share(run: RunFiles) -> str:
-    """Return the number of clients per round in words."""
+    """Return the number of clients per round in words; of an asynchronous run, of those at work."""
+    where = "at work" if "under_way" in run.lines[-1] else "in each"
     given = run.config.get("run", {}).get("clients_per_round", run.facts.get("participation", {}).get("fraction"))
     if isinstance(given, float) and given < 1:
-        return f" with {given:.3g} of the clients in each"
-    return f" with {given} clients in each" if isinstance(given, int | str) and given != 1 else ""
+        return f" with {given:.3g} of the clients {where}"
+    return f" with {given} clients {where}" if isinstance(given, int | str) and given != 1 else ""
 
 
 def _summary(groups: list[dict[str, Any]], numbers: dict[str, Number]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from unalike import config
 from unalike.metrics.names import of
 from unalike.reproduce import judge
 from unalike.reproduce.define import Paper, Row, Table
-from unalike.reproduce.numbers import Printed
+from unalike.reproduce.numbers import TIME, Printed, number
 from unalike.reproduce.results import Result, Results
 from unalike.results import stats
 from unalike.results.evidence import REFERENCES
@@ -90,7 +90,7 @@ HOW: dict[str, tuple[str, str, Value]] = {
     "last10": ("{}, mean of the last 10 rounds", "", lambda r, key, target: r["last10"].get(key, [None])[0]),
     "at": ("round {}", "", _at),
     "rounds-to": ("rounds until the target", "rounds", _first),
-    "time-to": ("virtual seconds until the target", "virtual s", _time),
+    "time-to": ("virtual seconds until the target", TIME, _time),
     "seconds": ("seconds a round (median)", "s", lambda r, key, target: r["seconds_median"]),
     "traffic": ("megabytes of all rounds, both ways", "MB", _traffic),
     "sent": ("kilobytes that a client sends a round", "kB", _sent),
@@ -218,11 +218,14 @@ class Claim:
         if not self.seeds:
             return f"not decided: {self.text} (no seed has both numbers)"
         word = "holds" if self.holds else "does not hold" if not self.held else "is not clear"
-        margins = ", ".join(f"{margin:+.2f}" for margin in self.finite.values())
+        margins = ", ".join(self._margin(margin) for margin in self.finite.values())
         unit = "points" if self.unit == "%" else self.unit
         names = f": {self.names}" if self.names else ""
         numbers = f"; {margins} {unit}{names}" if margins else ""
         return f"{word}: {self.text} ({self.held} of {self.seeds} seeds{numbers})"
+
+    def _margin(self, margin: float) -> str:
+        return number(margin, TIME, sign=True) if self.unit == TIME else f"{margin:+.2f}"
 
 
 def claims(table: Table, found: Sequence[Cell]) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""The numbers that papers print: `printed/PAPER.csv` has every one, in the paper's own words for rows.
+"""How pages write numbers, and the numbers that papers print: `printed/PAPER.csv` has all, in their own words for rows.
 
 A paper's TOML file says under [printed] where they stand among our rows:
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses as dc
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -26,6 +27,19 @@ FORM = re.compile(r"(>?)\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?")
 # beginnings of notes where the paper contradicts itself
 DOUBTS = ("uncertain", "inconsistent")
 FOLLOWS = ("speedup",)  # metrics that follow from another printed number
+# decimals, by unit
+DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "kB": 2, "s": 3}
+TIME = "virtual s"  # three digits at least, and no fractions of longer times
+NOTHING = "–"
+
+
+def number(value: float | None, unit: str, sign: bool = False, like: float | None = None) -> str:
+    """Return a number as text; like: the number whose precision it shares, where that depends on its size."""
+    if value is None:
+        return NOTHING
+    size = abs(value if like is None else like)
+    digits = max(0, 2 - math.floor(math.log10(size))) if unit == TIME and size else DIGITS.get(unit, 4)
+    return f"{value:{'+' if sign else ''}{',' if unit == TIME else ''}.{digits}f}"
 
 
 @dc.dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses as dc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from unalike.reproduce import judge, pages, pictures, tally
 from unalike.reproduce.define import Paper
-from unalike.reproduce.measure import Claim
+from unalike.reproduce.numbers import NOTHING
 from unalike.reproduce.pages import Found
 from unalike.reproduce.results import Results
 from unalike.reproduce.tally import Judged
@@ -19,27 +19,27 @@ from unalike.text import span
 WORDS = {
     judge.REPRODUCES: "reproduce",
     judge.CLOSE: "close",
+    judge.WITHIN: "within the spread",
     judge.DIFFERS: "differ",
     judge.CONTRADICTS: "the paper contradicts itself",
     judge.SHORT: "too short to say",
     judge.NOT_RUN: "not run",
     judge.NO_ROW: "no row here",
 }
-DECIDED = (judge.REPRODUCES, judge.CLOSE, judge.DIFFERS)
+DECIDED = (judge.REPRODUCES, judge.CLOSE, judge.WITHIN, judge.DIFFERS)
 
 
 class Entry:
-    """A paper with its tables, its quick checks, and every number that it prints."""
+    """A paper with its tables and every number that it prints."""
 
     def __init__(self, paper: Paper, results: Results, quick: Results):
         self.paper, self.home = paper, results.folder.parent
         tables = paper.tables.values()
         self.found = [Found(paper, table, table.rows, table.all_seeds, results, quick) for table in tables]
-        self.checks = [Found(paper, table, table.rows, table.all_seeds, quick) for table in paper.quick]
         self.judged: list[Judged] = tally.tally(paper, [(f.table.id, cell) for f in self.found for cell in f.cells])
 
     def note(self, title: str) -> str:
-        return part(self.home / "notes.md", title)
+        return pages.part(self.home / "notes.md", title)
 
 
 def write(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
@@ -51,16 +51,15 @@ def write(papers: Sequence[tuple[Paper, Results, Results]], docs: Path) -> Path:
         "# Do the papers hold?",
         "Made by `unalike reproduce --pages` from `experiments/`; do not edit.",
         *([_shares(printed), *(_answer(entry) for entry in printed)] if printed else []),
-        _titled("## Three things to know", part(notes, "Three things to know")),
+        _titled("## Three things to know", pages.part(notes, "Three things to know")),
         *_pictures(printed, docs),
         _titled("## What the verdicts mean", judge.RULES),
         *_searched(printed),
         *_differing(printed),
         *_waiting(printed),
+        *_surveys(entry for entry in entries if not entry.judged),
         "## Table by table",
-        "A claim holds if it does in every seed that was run.",
         *_by_table(entries),
-        *(_section(entry, docs) for entry in entries),
     ]
     pages.save(docs / "index.md", "\n\n".join(filter(None, body)) + "\n")
     return docs / "index.md"
@@ -81,17 +80,20 @@ def _shares(entries: Sequence[Entry]) -> str:
         rows.append([name, str(len(entry.judged)), _share(counts), _share(own), *(str(counts[w]) for w in WORDS)])
     every = [one for entry in entries for one in entry.judged]
     counts = tally.counts(every)
-    verbs = (judge.REPRODUCES, "reproduce"), (judge.CLOSE, "are close"), (judge.DIFFERS, "differ")
-    numbers = ", ".join(f"{counts[word]} {verb}" for word, verb in verbs)
+    verbs = ("reproduce", "are close", "are further apart but within the spread of our seeds", "differ")
+    numbers = ", ".join(f"{counts[word]} {verb}" for word, verb in zip(DECIDED, verbs, strict=True))
     papers = f"The {len(entries)} papers print" if len(entries) > 1 else "The paper prints"
     text = f"{papers} {len(every)} numbers. {sum(counts[word] for word in DECIDED)} of them can be judged: {numbers}."
-    return f"{text}\n\n{pages.markdown(rows)}"
+    doubtful, short, not_run, no_row = (counts[word] for word in WORDS if word not in DECIDED)
+    rest = f"Of the others {not_run} were not run and {no_row} have no row here, {short} were run for too few rounds "
+    rest += f"to say, and in {doubtful} the paper contradicts itself."
+    return f"{text} {rest}\n\n{pages.markdown(rows)}"
 
 
 def _share(counts: Counter[str]) -> str:
     """Return the share that reproduces, of the numbers that can be judged."""
     judged = sum(counts[word] for word in DECIDED)
-    return f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else pages.NOTHING
+    return f"**{100 * counts[judge.REPRODUCES] / judged:.0f} %** of {judged}" if judged else NOTHING
 
 
 def _answer(entry: Entry) -> str:
@@ -152,6 +154,12 @@ def _waiting(entries: Sequence[Entry]) -> list[str]:
     return ["## What was not run", head, pages.markdown(rows), _undefined(entries)] if rows[1:] else []
 
 
+def _surveys(entries: Iterable[Entry]) -> list[str]:
+    """List the pages of which no paper prints the numbers."""
+    lines = [f"- [{entry.paper.name}]({entry.paper.id}.md): {entry.paper.title}" for entry in entries]
+    return ["## Surveys: methods side by side, of which no paper has the table", "\n".join(lines)] if lines else []
+
+
 def _undefined(entries: Sequence[Entry]) -> str:
     """List the printed numbers that no row of ours stands for, and why."""
     out = []
@@ -184,8 +192,8 @@ class Lacking:
     def words(self) -> list[str]:
         times = [f"{span(seconds)} on {device}" for device, seconds in self.seconds.items()]
         times += [f"{self.unknown} like nothing measured" if self.unknown else ""]
-        counts = [str(self.numbers), str(self.runs)] if self.runs else [pages.NOTHING] * 2
-        return [*counts, "; ".join(filter(None, times)) or pages.NOTHING]
+        counts = [str(self.numbers), str(self.runs)] if self.runs else [NOTHING] * 2
+        return [*counts, "; ".join(filter(None, times)) or NOTHING]
 
 
 def _missing(entry: Entry) -> dict[str, tuple[Lacking, Lacking, str]]:
@@ -217,7 +225,7 @@ def _places(entry: Entry, verdict: str = "") -> Counter[str]:
 
 def _by_table(entries: Sequence[Entry]) -> list[str]:
     """Return one line per table, and the tables of which nothing was run."""
-    verdicts = (judge.REPRODUCES, judge.CLOSE, judge.DIFFERS, judge.CONTRADICTS, judge.SHORT)
+    verdicts = (*DECIDED, judge.CONTRADICTS, judge.SHORT)
     rows = [["paper", "table", "what", "cells run", *(WORDS[word] for word in verdicts), "nothing printed"]]
     waiting = []
     for entry in entries:
@@ -232,35 +240,3 @@ def _by_table(entries: Sequence[Entry]) -> list[str]:
                 [entry.paper.name, f"[{found.table.id}]({entry.paper.id}.md)", found.table.title, *map(str, counts)]
             )
     return [pages.markdown(rows) if rows[1:] else "", f"Not run yet: {', '.join(waiting)}." if waiting else ""]
-
-
-def _section(entry: Entry, docs: Path) -> str:
-    """Return the section on a paper: its notes, claims and a picture."""
-    paper = entry.paper
-    out = [f"## {paper.name}", paper.cite + ".", entry.note("What came out")]
-    plots: list[str] = []
-    for found in entry.found:
-        shown = [cell for cell in found.shown() if cell.done]
-        if not shown:
-            continue
-        out.append(_claims(found.claims, f"Claims of [{found.table.id}]({paper.id}.md), tested on our runs:"))
-        row = found.shown()[0].row
-        image = f"images/{paper.id}-{found.table.id}-{next(iter(pictures.groups(found.table, [row])))}.svg"
-        if not plots and (docs / image).is_file():
-            plots.append(image)
-            out.append(f"![{row.label}]({image})")
-    title = f"The [quick check](../reproduce.md) (`unalike reproduce {paper.id} --quick`):"
-    out.append(_claims([claim for check in entry.checks for claim in check.claims], title))
-    return "\n\n".join(filter(None, out))
-
-
-def _claims(found: Sequence[Claim], title: str) -> str:
-    words = [f"- {claim.words}" for claim in found if claim.seeds]
-    return "\n".join([title, "", *words]) if words else ""
-
-
-def part(notes: Path, title: str) -> str:
-    """Return the part of a file of notes under a title, as written by a person who looked at the numbers."""
-    text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
-    _, _, after = text.partition(f"\n## {title}\n")
-    return after.partition("\n## ")[0].strip()

@@ -12,13 +12,10 @@ from unalike.files import complaining, replace
 from unalike.reproduce import choose, measure, pictures
 from unalike.reproduce.define import Job, Paper, Row, Table
 from unalike.reproduce.measure import Cell, Claim
-from unalike.reproduce.numbers import Printed
+from unalike.reproduce.numbers import NOTHING, Printed, number
 from unalike.reproduce.results import BINS, Result, Results
 from unalike.results import stats
 from unalike.text import csv_text, span
-
-DIGITS = {"clusters": 1, "%": 2, "pp²": 1, "rounds": 0, "bytes": 0, "MB": 1, "kB": 2, "s": 3}
-NOTHING = "–"
 
 
 class Found:
@@ -100,10 +97,6 @@ class Found:
 # ---------------------------------------------------------------- words
 
 
-def number(value: float | None, unit: str, sign: bool = False) -> str:
-    return NOTHING if value is None else f"{value:{'+' if sign else ''}.{DIGITS.get(unit, 4)}f}"
-
-
 def printed(cell: Cell) -> str:
     """Return the paper's number as it prints it."""
     if cell.paper is None:
@@ -113,13 +106,15 @@ def printed(cell: Cell) -> str:
 
 
 def ours(cell: Cell) -> str:
+    lacks = "not reached" if cell.measure.how in measure.TO_TARGET else NOTHING
     if not cell.values:
         rounds = ", ".join(map(str, cell.diverged))
-        return (f"diverged (round {rounds})" if rounds else "none") if cell.done else NOTHING
+        return (f"diverged (round {rounds})" if rounds else lacks) if cell.done else NOTHING
     text = number(cell.mean, cell.measure.unit)
     if cell.deviation is not None:
-        text += f" ± {number(cell.deviation, cell.measure.unit)}"
-    return text + (f" (none in {len(cell.missed)} of {cell.done} seeds)" if cell.missed else "")
+        text += f" ± {number(cell.deviation, cell.measure.unit, like=cell.mean)}"
+    lacks = "none" if lacks == NOTHING else lacks
+    return text + (f" ({lacks} in {len(cell.missed)} of {cell.done} seeds)" if cell.missed else "")
 
 
 def lacking(found: Found) -> str:
@@ -210,6 +205,8 @@ def text(found: Found) -> str:
 def write(paper: Paper, results: Results, quick: Results, docs: Path) -> Path:
     """Write the paper's page, its CSV and its curves; return the page's path."""
     sections = [_head(paper)]
+    if came_out := part(results.folder.parent / "notes.md", "What came out"):
+        sections += ["## What came out", came_out]
     rows = [["table", "row", "method", "measure"]]
     rows[0] += ["paper", "paper's spread", "ours", "deviation", "difference", "verdict", "seeds"]
     for table in paper.tables.values():
@@ -232,6 +229,13 @@ def _head(paper: Paper) -> str:
 Made by `unalike reproduce --pages` from the results in `experiments/`; do not edit. Ours is the mean ±
 the standard deviation over seeds. What the verdicts mean: [Do the papers hold?](index.md).
 What was read how, and why: [notes](../../experiments/{paper.id}/notes.md)."""
+
+
+def part(notes: Path, title: str) -> str:
+    """Return the part of a file of notes under a title, as written by a person who looked at the numbers."""
+    text = notes.read_text(encoding="utf-8") if notes.is_file() else ""
+    _, _, after = text.partition(f"\n## {title}\n")
+    return after.partition("\n## ")[0].strip()
 
 
 def _section(found: Found, docs: Path) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unalike.metrics.names import of
 from unalike.reproduce import measure
 from unalike.reproduce.define import Paper, Row, Table
-from unalike.reproduce.judge import CLOSE, CONTRADICTS, DIFFERS, ORDER, REPRODUCES
+from unalike.reproduce.judge import CLOSE, CONTRADICTS, DIFFERS, ORDER, REPRODUCES, WITHIN
 from unalike.reproduce.results import Result
 from unalike.reproduce.tally import Judged
 from unalike.results import stats
@@ -162,8 +162,8 @@ def _picture(
 
 # ---------------------------------------------------------------- printed against ours
 
-SIDE, GAP, TOP = 300, 70, 40
-SHADES = {REPRODUCES: "#3ca951", CLOSE: "#efb118", DIFFERS: "#e4572e", CONTRADICTS: "#9498a0"}
+SIDE, GAP, TOP, LEGEND = 300, 70, 40, 520
+SHADES = {REPRODUCES: "#3ca951", CLOSE: "#4269d0", WITHIN: "#efb118", DIFFERS: "#e4572e", CONTRADICTS: "#9498a0"}
 UNITS = {"%": "accuracy, %", "rounds": "rounds to the target", "pp²": "variance over clients, pp²"}
 
 
@@ -175,11 +175,12 @@ def diagonal(paper: Paper, judged: Sequence[Judged]) -> str:
         if one.cell and one.cell.mean is not None and one.verdict in SHADES and one.cell.measure.unit in UNITS:
             points.setdefault(one.cell.measure.unit, []).append((one.printed.value, one.cell.mean, one))
     panels = [_panel(paper, unit, points[unit], k) for k, unit in enumerate(u for u in UNITS if u in points)]
-    wide, high = LEFT + len(panels) * (SIDE + GAP), TOP + SIDE + 50
-    size = f'viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="11"'
+    wide, high = max(LEFT + len(panels) * (SIDE + GAP), LEGEND), TOP + SIDE + 50
+    # a width, so that a picture of one panel is not drawn larger than one of two
+    size = f'width="{wide}" viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="11"'
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f'<rect width="{wide}" height="{high}" fill="white"/>']
     for k, (word, shade) in enumerate(SHADES.items()):
-        x = LEFT + (0, 80, 130, 185)[k]
+        x = LEFT + (0, 80, 130, 245, 300)[k]
         out.append(f'<circle cx="{x}" cy="12" r="4" fill="{shade}"/><text x="{x + 8}" y="16">{word}</text>')
     name = escape(paper.name)
     out.append(f'<text x="{LEFT}" y="32">{name}: diamonds are its own methods, circles its baselines</text>')

@@ -18,8 +18,10 @@ from unalike.errors import UnalikeError
 from unalike.run.clock import Clock, Devices
 from unalike.run.round import Round
 from unalike.run.sampling import Listed, Uniform, draw
-from unalike.run.timing import Timing, Work, partial_work
+from unalike.run.settings import RunSettings
+from unalike.run.timing import Timing, Work
 from unalike.run.under_way import KEPT, PATIENCE, BetweenMachines, Posting, Replay, UnderWay
+from unalike.training.settings import ShortenedTraining
 
 if TYPE_CHECKING:
     from unalike.run.run import Run
@@ -30,12 +32,13 @@ TIME = KEPT + "time"  # among the server's values of a checkpoint of a synchrono
 class Arrivals:
     """What a run knows of time: nothing, where it has no clock and waits for everybody.
 
-    devices: of the clients, where there is a clock; local: training, cut to what fits where late clients do partial
+    devices: of the clients, where there is a clock; local: training, shorter for late clients where they do partial
     work; arriving: the method's name, where clients arrive when they can; time: virtual seconds so far.
     """
 
-    def __init__(self, run: Run, clock: Clock | None, data: Federation):
-        """data: what clients train on."""
+    def __init__(self, run: Run, clock: Clock | None, data: Federation, drifts: bool):
+        """data: what clients train on; drifts: whether these change from round to round."""
+        self.drifts = drifts
         self.run, self.local, self.time = run, run.local, 0.0
         self.devices: Devices | None = None
         self.sizes = data.train.sizes
@@ -50,7 +53,7 @@ class Arrivals:
         self.clock = clock or Clock()
         self.devices = Devices(self.clock, run.seed, self.sizes, functools.partial(_count, data.train))
         if self.clock.late == "partial":
-            self.local = partial_work(run.local, self.devices, self.sizes, self._model_travel)
+            self.local = ShortenedTraining(**{f.name: getattr(run.local, f.name) for f in dc.fields(run.local)})
         self.under_way: UnderWay | None = None
 
     def _check(self, clock: Clock | None) -> None:
@@ -59,11 +62,6 @@ class Arrivals:
             raise UnalikeError("A clock is of simulations: between machines, time passes by itself.")
         if run.architectures is not None:
             raise UnalikeError("clock: clients have different networks; a clock needs one for all.")
-        if run.channel is not None and (run.channel.private or run.channel.hides) and (self.arriving or clock):
-            raise UnalikeError(
-                "A channel that hides replies or adds noise needs cohorts that are drawn and stay together: leave out "
-                "clock and asynchronous, or the channel."
-            )
         if self.arriving:
             self._check_arriving(clock, name)
         elif not isinstance(run.sampling, Uniform) and clock is not None and (clock.tiers > 1 or clock.overselect):
@@ -75,7 +73,7 @@ class Arrivals:
             raise UnalikeError(f"{name} is asynchronous by itself: leave out asynchronous.")
         if self.buffer and (why := refusal(run.method)):
             raise UnalikeError(f"{name} does not run asynchronously: {why}.")
-        if run.data.drift is not None:
+        if self.drifts:
             raise UnalikeError("asynchronous: the data drift from round to round, and a client's round is not known.")
         if not isinstance(run.sampling, Uniform | Listed):
             raise UnalikeError("asynchronous: clients_per_round is how many are at work: a share, a count, or lists.")
@@ -180,12 +178,18 @@ class Arrivals:
             how = {"buffer": self.buffer, "staleness": self.run.settings.staleness}
             return {"under_way": self.under_way, "work": self.work, **how}
         enough = self.run.sampling.size(self.run.population) if self.clock.overselect else None
-        return {"timing": Timing(self.devices, self.work, t, self.time, enough)}
+        return {"timing": Timing(self.devices, self.work, t, self.time, enough, self._shortened)}
+
+    @property
+    def _shortened(self) -> ShortenedTraining | None:
+        return self.local if isinstance(self.local, ShortenedTraining) else None
 
     def end(self, exchanges: Round) -> None:
         """Take the time at which a round ended."""
         if exchanges.timing is not None:
             self.time = exchanges.timing.time
+        if self._shortened is not None:
+            self._shortened.part.clear()  # evaluation is not on the clock
 
     def line(self, exchanges: Round) -> dict[str, Any]:
         """Return what a round's line says of time."""
@@ -219,6 +223,18 @@ class Arrivals:
         self.time = values.pop(TIME, 0.0)
         if self.devices is not None and self.under_way is not None:
             self.under_way.restore(values)
+
+
+def check_together(method: Method, settings: RunSettings, clock: Clock | None) -> None:
+    """Refuse a clock, and clients that arrive when they can, for a channel that hides replies or adds noise."""
+    if clock is not None or settings.asynchronous or method.asynchronous == "is":
+        why = f"{type(method).__name__} is asynchronous by itself, so that it runs under none." * (
+            method.asynchronous == "is"
+        )
+        raise UnalikeError(
+            "A channel that hides replies or adds noise needs cohorts that are drawn and stay together: "
+            + (why or "leave out clock and asynchronous, or the channel.")
+        )
 
 
 def buffer_of(given: Any) -> int:

@@ -32,6 +32,7 @@ OVER = "so much more clients are asked than are waited for (0.3: the first 100 o
 TIERS = "clients are put into so many tiers of equal speed, and a round takes its clients from one"
 WRITTEN: dict[str, Any] = {"written": float | str | list[float]}
 DAYTIME = "day:"
+SPEED = "speed"  # the column of a trace; of upload and download too
 
 
 @dc.dataclass(frozen=True, kw_only=True)
@@ -113,17 +114,35 @@ def _positive(name: str, value: Any) -> float:
     return float(value)
 
 
+def _numbers(line: str, count: int, where: str) -> list[float]:
+    """Return the numbers of a line of a trace."""
+    try:
+        found = [*map(float, line.split(","))]
+    except ValueError:
+        found = []
+    if len(found) != count or not all(map(math.isfinite, found)):
+        raise UnalikeError(f"{where}: must have {count} finite numbers; got {line.strip()!r}.")
+    return found
+
+
 class Trace:
     """A CSV file of devices, dealt to clients in turn."""
 
     def __init__(self, path: str, name: str):
-        columns = "client, from, to" if name == "available" else "client, speed or client, from, speed"
+        known = (("client", "from", "to"),) if name == "available" else (("client", SPEED), ("client", "from", SPEED))
         try:
-            rows = np.loadtxt(Path(path), delimiter=",", skiprows=1, ndmin=2)
+            head, *lines = Path(path).read_text(encoding="utf-8-sig").splitlines() or [""]
         except (OSError, ValueError) as error:
-            raise UnalikeError(f"clock: {name}={path!r} is no CSV file that can be read: {line_of(error)}.") from None
-        if len(rows) == 0 or rows.shape[1] not in ((3,) if name == "available" else (2, 3)):
-            raise UnalikeError(f"clock: {name}: {path} must have the columns {columns}.")
+            why = getattr(error, "strerror", None) or line_of(error)
+            raise UnalikeError(f"clock: {name}={path!r} is no CSV file that can be read: {why}.") from None
+        titles = tuple(part.strip().lower() for part in head.split(","))
+        given = [(number, line) for number, line in enumerate(lines, 2) if line.strip()]
+        if titles not in known or not given:
+            columns = " or ".join(", ".join(some) for some in known)
+            raise UnalikeError(f"clock: {name}: {path} must have a header and rows of the columns {columns}.")
+        rows = np.array(
+            [_numbers(line, len(titles), f"clock: {name}: {path}, line {number}") for number, line in given]
+        )
         if rows.shape[1] == 2:
             rows = np.insert(rows, 1, 0.0, axis=1)
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]

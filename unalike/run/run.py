@@ -36,7 +36,7 @@ from unalike.metrics import evaluate_set
 from unalike.metrics.lines import choose as choose_round
 from unalike.metrics.names import Number, directions, numbers, score_in, scores
 from unalike.nn.task import BoundModule, Task, cross_entropy
-from unalike.run.arrivals import Arrivals
+from unalike.run.arrivals import Arrivals, check_together
 from unalike.run.callbacks import Callback
 from unalike.run.clock import Clock
 from unalike.run.clusters import cluster_line, clusters
@@ -121,9 +121,9 @@ class Run:
         for name, own in tasks.items():
             self._try(own, self.parts[name] if len(tasks) > 1 else self._training)
         self.architectures = self._find_architectures()
-        self.channel = self._find_channel()
+        self.channel = self._find_channel(clock)
         self._settle_sampling()
-        self.arrivals = Arrivals(self, clock, self._training)
+        self.arrivals = Arrivals(self, clock, self._training, drifts=self._present is not None)
         self.higher = directions(task.metrics_for(self.data.train.y))
         self.numbers = numbers(self.higher)
         self._check_amounts()
@@ -190,13 +190,16 @@ class Run:
             self.task.buffer_policy = "average"
 
     def _check_amounts(self) -> None:
-        """Check that per-client lists have one entry per client, and that `drop_last` leaves every client at least one
-        batch."""
+        """Check that per-client lists have one entry per client, that a round can have as many clients as hidden sums
+        need, and that `drop_last` leaves every client at least one batch."""
         for name in ("epochs", "steps", "lr"):
             value = getattr(self.local, name)
             if isinstance(value, Sequence | np.ndarray) and len(value) != self.population:
                 raise UnalikeError(f"{name} has {len(value)} entries for {self.population} clients: give one each.")
         self.method.check_clients(self.population)
+        if self.channel is not None and self.channel.hides:
+            whole = isinstance(self.sampling, Bernoulli)  # whose rounds may have everybody
+            self.channel.check_clients(self.population if whole else self.sampling.size(self.population))
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 
@@ -234,12 +237,16 @@ class Run:
         found.check(self.method)
         return found
 
-    def _find_channel(self) -> Channel | None:
-        """Return the channel that replies pass through, checked with the method; None if there is none."""
+    def _find_channel(self, clock: Clock | None) -> Channel | None:
+        """Return the channel that replies pass through, checked with the method and the clock; None if there is
+        none."""
         stages = parse(self.settings.channel)
         if stages and self.architectures is not None:
             raise UnalikeError("channel: clients have different networks; a channel needs one for all.")
         channel = Channel(stages, self.method, self.task) if stages else None
+        if channel is not None and (channel.private or channel.hides):
+            # before it is asked how cohorts are drawn: no way of drawing would help
+            check_together(self.method, self.settings, clock)
         if channel is None or not channel.private:
             if self.settings.epsilon is not None or self.settings.max_epsilon is not None:
                 raise UnalikeError("epsilon is spent by noise, and there is none: channel='clip:1.0,noise:auto'.")

@@ -7,6 +7,7 @@ arrives, however many are under way; what is kept are the messages of versions t
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ from unalike.run.clock import Devices
 
 KEPT = "_under_way "  # prefix of its names among the server's values of a checkpoint
 TRIES = 16  # draws among all clients before those that are free are counted out
-PATIENCE = 100_000  # looks at a clock by which nobody is there
+PATIENCE = 10_000  # looks at a clock by which nobody is there
 
 
 class Piece(NamedTuple):
@@ -95,7 +96,7 @@ class UnderWay:
 
     def _begin(self, ids: np.ndarray, version: int) -> None:
         seconds = self._seconds(ids)
-        lost, share = self.devices.vanishing(ids, version)
+        lost, share = self.devices.vanishing(ids, self.number)  # anew, each time that it begins
         ends = self.time + np.where(lost, share * seconds, seconds)
         for end, client, gone in zip(ends.tolist(), ids.tolist(), lost.tolist(), strict=True):
             heapq.heappush(self.heap, Piece(end, self.number, client, version, gone))
@@ -148,7 +149,8 @@ class UnderWay:
 
     def _leave(self, piece: Piece) -> None:
         self.busy.discard(piece.client)
-        self.resting.add(piece.client)
+        if not piece.lost:  # who has vanished may begin once more
+            self.resting.add(piece.client)
         self._users[piece.version] -= 1
         self.lost += piece.lost
 
@@ -205,7 +207,23 @@ class Replay(UnderWay):
 
     def __init__(self, devices: Devices, steps: Sequence[Sequence[tuple[int, int]]]):
         super().__init__(devices, 0, 0, lambda version: np.empty(0, dtype=np.int64), listed=True)
-        self.steps = steps
+        self.steps = [self._checked(now, step) for now, step in enumerate(steps)]
+
+    def _checked(self, now: int, step: Any) -> list[tuple[int, int]]:
+        """Return one step's arrivals; refuse those that cannot be."""
+        try:
+            found = [(operator.index(client), operator.index(version)) for client, version in step]
+        except (TypeError, ValueError):
+            found = []
+        most = self.devices.population
+        if not found or not all(0 <= k < most and 0 <= version <= now for k, version in found):
+            raise UnalikeError(
+                f"asynchronous: step {now + 1} must list who arrives, (client below {most}, version of at most {now}) "
+                f"each; got {step!r}."
+            )
+        if len({*found}) < len(found):
+            raise UnalikeError(f"asynchronous: in step {now + 1} a client arrives twice with one version: {step!r}.")
+        return found
 
     def start(self, call: Call, seconds: Callable[[np.ndarray], np.ndarray]) -> int:
         self.calls[call.round], self.version = call, call.round
@@ -214,6 +232,10 @@ class Replay(UnderWay):
 
     def arrived(self, count: int) -> list[tuple[Call, np.ndarray]]:
         now = self.version
+        if now >= len(self.steps):
+            raise UnalikeError(
+                f"asynchronous lists {len(self.steps)} steps, and this is step {now + 1}: list them all."
+            )
         self.time += 1.0
         return self._by_version([Piece(self.time, 0, client, version, False) for client, version in self.steps[now]])
 
@@ -250,6 +272,10 @@ class BetweenMachines(UnderWay):
         for piece in [one for one in self.heap if one.client in absent]:
             self._take_out(piece)
             self._leave(piece._replace(lost=True))
+
+    def _leave(self, piece: Piece) -> None:
+        super()._leave(piece)
+        self.resting.add(piece.client)  # a lost answer is not asked for twice
 
     def _take_out(self, piece: Piece) -> None:
         self.heap.remove(piece)

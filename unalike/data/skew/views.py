@@ -12,6 +12,7 @@ import torch
 from unalike.data.columns import Columns, offsets_of
 from unalike.data.partition import tools
 from unalike.data.partition.pieces import Change
+from unalike.data.pixels import numbers
 from unalike.data.skew.samples import ready
 from unalike.errors import UnalikeError
 
@@ -86,11 +87,12 @@ def _repeated(columns: Columns, times: int) -> Columns:
 
 
 def _faded(columns: Columns, seen: np.ndarray) -> Columns:
-    """Multiply the samples of client k, in place, by row k mod V of `seen` [V, width]."""
-    x, view = columns.x, torch.from_numpy(columns.owners() % len(seen)).to(columns.x.device)
+    """Return columns that nobody else has, with the samples of client k multiplied by row k mod V of `seen`
+    [V, width]."""
+    x, view = numbers(columns.x), torch.from_numpy(columns.owners() % len(seen)).to(columns.x.device)
     factors = torch.from_numpy(seen).to(x.device, x.dtype)
     step = max(1, CHUNK // max(1, x[:1].numel()))
     for start in range(0, len(x), step):
         some = slice(start, start + step)
         x[some] *= factors[view[some]].reshape(-1, *[1] * (x.ndim - 2), x.shape[-1])
-    return columns
+    return Columns(x, columns.y, columns.offsets)

@@ -12,6 +12,7 @@ import torch
 
 from unalike.data import fetch, formats
 from unalike.data.dataset import Dataset
+from unalike.data.pixels import pixels as as_pixels
 from unalike.errors import UnalikeError
 
 
@@ -75,13 +76,10 @@ def found(folder: Path, *names: str) -> Path:
 
 
 def images(pixels: np.ndarray, mean: Sequence[float], std: Sequence[float], normalise: bool) -> torch.Tensor:
-    """Return uint8 pictures [n, C, H, W] as floats in 0..1, then standardised by channel: minus the mean, over the
-    deviation."""
-    x = torch.from_numpy(np.ascontiguousarray(pixels)).to(torch.float32).div_(255)
-    if normalise:
-        shape = (1, -1, 1, 1)
-        x.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
-    return x
+    """Return uint8 pictures [n, C, H, W] as numbers in 0..1, then standardised by channel: minus the mean, over the
+    deviation. They stay bytes in memory."""
+    held = torch.from_numpy(np.ascontiguousarray(pixels))
+    return as_pixels(held, mean, std) if normalise else as_pixels(held)
 
 
 def from_leaf(name: str, folder: Path, client: str, classes: int, encode: Callable[[Any, Any], Any]) -> Dataset:

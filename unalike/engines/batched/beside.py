@@ -1,6 +1,6 @@
-"""Compiling beside the rounds: they begin at once with a step that is captured as it is, and change over when the
-compiled one is ready. Only on a GPU and without `deterministic`: which round changes over is a matter of time, and its
-numbers differ by rounding."""
+"""Quicker steps made beside the rounds: these begin at once with a step that is captured as it is, change over to
+layers with kernels of their own when these are made, and in a long run to a compiled step. Only on a GPU and without
+`deterministic`: which round changes over is a matter of time, and its numbers differ by rounding."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from unalike.engines.batched.graphs import compiler_switches
-from unalike.errors import first_line
+from unalike.errors import EngineRefused, first_line
 from unalike.nn.numerics import search_convolutions
 
 if TYPE_CHECKING:
     from unalike.engines.batched.step import Course, Step
+    from unalike.nn.task import FunctionalModule
 
+SOON = 8.0  # seconds that the rest of a run must take for its fast layers to be made, which takes some 4
+SLACK = 0.1  # by how much a step with fast layers may differ, as in `Task`: only a wrong gradient must be found
 WORTH = 60.0  # seconds that the rest of a run must take: compiling takes some 40, in which rounds slow down
 ENOUGH = 3  # rounds after which the pace of a run is known: the first ones capture
 SWITCH = 2e-5  # seconds for which a thread keeps the interpreter's lock while one compiles; rounds let go of it often
@@ -62,13 +66,16 @@ class Cancelled(BaseException):
 
 
 class Compilation:
-    """A step that is being compiled in a thread of its own, with a module of its own."""
+    """A step that is being made in a thread of its own, with a module of its own: one with all fast layers, if the step
+    lacks some, or a compiled one."""
 
     def __init__(self, step: Step, moving: dict[str, Any], course: Course):
         self.step: Step | None = None
         self.error = ""
+        self.layers = bool(step.pure.slow_to_make)
         pure = copy.deepcopy(step.pure, {id(step.task): step.task})  # a module is called by one thread at a time
-        self._thread = threading.Thread(target=self._work, args=(step, pure, moving, course), daemon=True)
+        work = self._quicker if self.layers else self._compiled
+        self._thread = threading.Thread(target=self._work, args=(work, step, pure, moving, course), daemon=True)
         _running.add(self)
         self._thread.start()
 
@@ -77,15 +84,27 @@ class Compilation:
         """Return whether the thread has ended."""
         return not self._thread.is_alive()
 
-    def _work(self, step: Step, pure: Any, moving: dict[str, Any], course: Course) -> None:
+    def _compiled(self, step: Step, pure: FunctionalModule, moving: dict[str, Any], course: Course) -> Step:
+        compiled = step.again(pure)
+        search_convolutions(True)
+        with compiler_switches():
+            compiled.warm(moving, course)
+        return compiled
+
+    def _quicker(self, step: Step, pure: FunctionalModule, moving: dict[str, Any], course: Course) -> Step:
+        want, quicker = step.again(pure, early=True).tried(moving, course), step.again(pure.quicker(), early=True)
+        found = quicker.tried(moving, course)
+        if float((found - want).norm()) > SLACK * float(want.norm()):
+            raise EngineRefused("the fast layers do not give the same gradient here")
+        quicker.warm(moving, course)
+        return quicker
+
+    def _work(self, work: Callable[..., Step], step: Step, *given: Any) -> None:
         interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH)
         try:
-            compiled = step.again(pure)
-            search_convolutions(True)
-            with torch.no_grad(), compiler_switches(), _own_stream(course.offset.device):
-                compiled.warm(moving, course)
-            self.step = compiled
+            with torch.no_grad(), _own_stream(given[-1].offset.device):
+                self.step = work(step, *given)
         except Cancelled:
             pass
         except Exception as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unalike.client.job import Job
 from unalike.contract.call import Call, Outcome
-from unalike.engines.batched.beside import WORTH, Compilation, Pace
+from unalike.engines.batched.beside import SOON, WORTH, Compilation, Pace
 from unalike.engines.batched.captured import Exchanges
 from unalike.engines.batched.graphs import compiler_switches
 from unalike.engines.batched.stack import Stack
@@ -45,14 +45,18 @@ class Batched(Engine):
         cuda = job.task.device.type == "cuda"
         self.compile = cuda if compile is None else compile
         self.pure: FunctionalModule = job.task.pure(align=16 if cuda else 1)
+        self.early = compile is None and self.begins_early()
         wanted = cuda and job.task.dtype == torch.float32 if fast is None else fast
         self.quick = self._quick(asked=bool(fast)) if wanted else self.pure
         self.clients_at_once = self._fitting(clients_at_once, None if memory is None else in_bytes(memory))
         self.capture = cuda and self.compile and fast is not False
-        # further networks of a method have modules that two threads cannot call at once
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        self.early = cuda and compile is None and not deterministic and not job.task.nets
         self.take(job)
+
+    def begins_early(self) -> bool:
+        """Return whether rounds begin before the quickest steps are made."""
+        # further networks of a method have modules that two threads cannot call at once
+        alone = not self.job.task.nets and not torch.are_deterministic_algorithms_enabled()
+        return alone and self.job.task.device.type == "cuda"
 
     def take(self, job: Job) -> None:
         """Work for this job; release everything made for another."""
@@ -82,9 +86,11 @@ class Batched(Engine):
         return "compiling the steps: the first round takes longer" if self.compile and not self.early else ""
 
     def compile_beside(self, step: Step, moving: dict[str, Any], course: Course) -> None:
-        """Start compiling a step that has just run uncompiled, if the run is long enough for it to pay off."""
+        """Start making a quicker version of a step that has just run as it is, if the run is long enough for it to pay
+        off."""
         busy = any(other.beside for other in self.steps_made)  # one at a time: they would wait for each other
-        if step.early and not busy and self.pace.left > WORTH and not capturing(self.job.task.device):
+        worth = SOON if step.pure.slow_to_make else WORTH
+        if step.early and not busy and self.pace.left > worth and not capturing(self.job.task.device):
             step.beside = Compilation(step, moving, course)
 
     def _graph_memory(self) -> Any:
@@ -99,12 +105,16 @@ class Batched(Engine):
             for k, step in enumerate(kept):
                 if step.beside is None or not step.beside.done:
                     continue
-                if step.beside.step is not None:
-                    kept[k] = step.beside.step
+                made, step.beside = step.beside, None
+                if made.step is not None:
+                    kept[k] = made.step
                     self.exchanges = Exchanges()
+                elif made.layers:
+                    step.pure.slow_to_make = frozenset()
+                    step.notes.append(f"layers stayed PyTorch's: {made.error}")
                 else:
-                    step.notes.append(f"the steps were not compiled: {step.beside.error}")
-                step.early, step.beside = False, None
+                    step.early = False
+                    step.notes.append(f"the steps were not compiled: {made.error}")
 
     @property
     def compiling_seconds(self) -> float:
@@ -131,7 +141,8 @@ class Batched(Engine):
     def _quick(self, asked: bool) -> FunctionalModule:
         """Return the model with its fast layers, or unchanged if they do not give the same gradient here."""
         try:
-            return self.job.task.pure(align=16 if self.job.task.device.type == "cuda" else 1, fast=True)
+            align = 16 if self.job.task.device.type == "cuda" else 1
+            return self.job.task.pure(align=align, fast=True, later=self.early)
         except (EngineRefused, ImportError):  # no Triton, or a kernel that this GPU cannot run
             if asked:
                 raise

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from unalike.data.pixels import held_by, rows_of
 from unalike.nn.capture import capturing, graphed, quiet
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class StaticBuffers:
     def __init__(self, step: Step, course: Course, moving: dict[str, Any], steps: int, batch: int):
         self.step, self.data = step, course.data
         data = self.data
+        self._data = held_by(data.x), data.y
         c, b, device = step.width, step.kind.batches, moving["theta"].device
         self.capacity, self.batch = 1 << max(0, steps - 1).bit_length(), batch
         self.moving = tree_map(lambda t: t.new_zeros(c, *t.shape[1:]), moving)
@@ -53,7 +55,7 @@ class StaticBuffers:
         # one memory for the graphs of all steps: they run one after another, and leave their results in fixed buffers
         self._pool = step.pool() if step.mode == "graph" else None
         if self._pool is None:  # so that the next data set of a queue, or a longer round, needs no new step
-            for t in (data.x, data.y, *self.block, self.alive):
+            for t in (self._data[0][0], data.y, *self.block, self.alive):
                 torch._dynamo.maybe_mark_dynamic(t, 0)
 
     def fits(self, course: Course, moving: dict[str, Any], steps: int, batch: int) -> bool:
@@ -94,11 +96,11 @@ class StaticBuffers:
         if step.moved is None:
             run = step.compiled_at if several == 1 else step.compiled_few
             block = (self.alive, self.at, *self.block)
-            run(moving, self.common, (self.data.x, self.data.y), block, keys, drawn, total)
+            run(moving, self.common, self._data, block, keys, drawn, total)
             return
         rows, weight, *numbers = (t.index_select(0, self.at)[0, :width] for t in self.block)
         live = torch.arange(width, device=rows.device)[:, None] < self.alive.index_select(0, self.at)
-        x, y = step.samples(self.data, rows, keys), taken(self.data.y, rows)
+        x, y = step.samples(self.data, rows, keys), rows_of(self.data.y, rows)
         index = numbers[0] if numbers else None
         loss = step.compiled(moving, self.common, x, y, weight, keys, live, index, drawn)
         total += torch.where(live[:, 0], loss, 0.0)
@@ -158,6 +160,13 @@ class StaticBuffers:
         with self._unchanged(), quiet():
             self._two(width)
 
+    def tried(self, width: int) -> Tensor:
+        """Return what a step adds to the vectors, and leave every value as it was."""
+        with self._unchanged(), quiet():
+            before = self.moving["theta"][:width].clone()
+            self._body(width)
+            return self.moving["theta"][:width] - before  # type: ignore[no-any-return]
+
     def _two(self, width: int) -> None:
         for _ in range(2):
             self.at.zero_()
@@ -188,11 +197,6 @@ def _shapes(moving: dict[str, Any], common: Common) -> Any:
     leaves, spec = tree_flatten(moving)
     shared, shared_spec = tree_flatten(common)
     return spec, [(t.shape[1:], t.dtype) for t in leaves], shared_spec, [(t.shape, t.dtype) for t in shared]
-
-
-def taken(values: Tensor, rows: Tensor) -> Tensor:
-    """Return values[rows], in a way that on a CPU copies whole samples and not number by number."""
-    return values.index_select(0, rows.reshape(-1)).reshape(*rows.shape, *values.shape[1:])
 
 
 def compiler_switches() -> AbstractContextManager[Any]:

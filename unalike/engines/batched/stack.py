@@ -38,7 +38,8 @@ from unalike.contract import (
     Train,
 )
 from unalike.contract.requests import Measure, plain_args, tensor_args
-from unalike.engines.batched.graphs import at_work, taken
+from unalike.data.pixels import rows_of
+from unalike.engines.batched.graphs import at_work
 from unalike.engines.batched.step import Common, Course, Same, StepKind
 from unalike.errors import EngineRefused, UnalikeError, first_line
 from unalike.nn.capture import capturing
@@ -409,7 +410,8 @@ class Stack:
             index = torch.where(real, place, 0)
             rows = chosen.find(index, offset, own, only)
             weight = real.to(self.dtype) / n
-            given: Any = [taken(samples.x, rows), taken(samples.y, rows), weight, _known(samples, index, own, {}, {})]
+            x, y = rows_of(samples.x, rows), rows_of(samples.y, rows)
+            given: Any = [x, y, weight, _known(samples, index, own, {}, {})]
             if alike:
                 given = tree_map(lambda t: t[0], given)
             dims = (0, 0, 0, *([None if alike else 0] * 4))
@@ -454,7 +456,7 @@ class Stack:
             mine = torch.where(real, place, 0) if picked is None else picked[0][index[:reach], a:b]
             vector, buffers, some, given, each = tree_map(lambda t, r=reach: t[:r], inputs)
             there = chosen.find(mine, offset[:reach], own[:reach], each if isinstance(each, Tensor) else only)
-            x, y, weight = taken(samples.x, there), taken(samples.y, there), real.to(self.dtype) / n[:reach]
+            x, y, weight = rows_of(samples.x, there), rows_of(samples.y, there), real.to(self.dtype) / n[:reach]
             known = _known(samples, mine, own[:reach], given, same)
             part = one(vector, buffers, x, y, weight, known, some)
             if total is None:

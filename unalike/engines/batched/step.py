@@ -20,8 +20,9 @@ from unalike.client.sample_privacy import private_gradient
 from unalike.client.samples import Chosen, Samples, row_values
 from unalike.contract import Batch, Train, plain_args
 from unalike.contract.requests import DataName
+from unalike.data.pixels import read, rows_of
 from unalike.engines.batched.beside import Compilation
-from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, prefixes, taken, widths
+from unalike.engines.batched.graphs import UNROLLED, StaticBuffers, at_work, prefixes, widths
 from unalike.engines.batched.recorded import Recorder
 from unalike.errors import UnalikeError, first_line
 from unalike.nn.capture import capturing, quiet
@@ -218,7 +219,7 @@ class Step:
         self,
         moving: dict[str, Any],
         common: Common,
-        data: tuple[Tensor, Tensor],
+        data: tuple[tuple[Tensor, ...], Tensor],
         block: tuple[Tensor, ...],
         keys: Tensor,
         drawn: Tensor | None,
@@ -231,7 +232,7 @@ class Step:
         index = numbers[0] if numbers else None
         live = torch.arange(len(keys), device=at.device)[:, None] < alive.index_select(0, at)
         rows = self.read(rows)
-        loss = self._step(moving, common, x[rows], y[rows], weight, keys, live, index, drawn)
+        loss = self._step(moving, common, read(x, rows, self.task.dtype), y[rows], weight, keys, live, index, drawn)
         total.add_(torch.where(live[:, 0], loss, 0.0))
         at.add_(1)
 
@@ -370,7 +371,7 @@ class Step:
         with torch.no_grad():
             _, rows, weight, index = next(self._blocks(course))
             at, keys = self.read(rows[0, :1]), self.step_keys(course.order.keys[:1], 0, 0)
-            x, y = self.samples(course.data, at, keys), taken(course.data.y, at)
+            x, y = self.samples(course.data, at, keys), rows_of(course.data.y, at)
             self._step(part, course.common, x, y, weight[0, :1], keys, None, index[0, :1], part["draws"])
         found, self.trying = set(self.trying), None
         if self.kind.samples == "both" or self.kind.tensors[1]:
@@ -405,9 +406,9 @@ class Step:
             total = self._drive(moving, course)
         return moving["theta"], moving["buffers"], moving["slots"], total / course.count
 
-    def again(self, pure: FunctionalModule) -> Step:
-        """Return the same step to be compiled, with this copy of the model."""
-        step = Step(self.task, pure, self.kind, True, self.width, pool=self.pool)
+    def again(self, pure: FunctionalModule, early: bool = False) -> Step:
+        """Return the same step with this copy of the model, to be compiled unless it is an early one too."""
+        step = Step(self.task, pure, self.kind, True, self.width, early, self.pool)
         step.asked = self.asked
         return step
 
@@ -417,6 +418,15 @@ class Step:
         ragged = int(course.steps.min()) < int(course.steps.max())
         for width in widths(self.width) if ragged else [self.width]:
             self.static.warm(width)
+
+    def tried(self, moving: dict[str, Any], course: Course) -> Tensor:
+        """Return what the first step adds to the vectors; nothing is changed."""
+        self.static = self._static(moving, course)
+        self.static.load(moving, course.common, course.order.keys)
+        first, rows, weight, index = next(self._blocks(course))
+        numbers = (index,) if self.numbered else ()
+        self.static.load_block(first, (rows, weight, *numbers), course.alive[first : first + len(rows)])
+        return self.static.tried(len(course.steps))
 
     @property
     def numbered(self) -> bool:
@@ -449,7 +459,7 @@ class Step:
                     x = self.samples(data, at, keys)
                     asked = index[k, :w] if self.numbered else None, self.drawn_keys(part, first, k)
                     total[:w] += self._step(
-                        part, course.common, x, taken(data.y, at), weight[k, :w], keys, None, *asked
+                        part, course.common, x, rows_of(data.y, at), weight[k, :w], keys, None, *asked
                     )
         return total
 
@@ -470,7 +480,7 @@ class Step:
     def samples(self, data: Samples, rows: Tensor, keys: Tensor) -> Tensor:
         """Return the samples of a step, one per row read, augmented if asked for. Never compiled: Inductor on a CPU
         reads outside of the picture when a gather's index comes from a 64-bit hash (torch 2.13)."""
-        x = taken(data.x, rows)
+        x = rows_of(data.x, rows)
         if self.moved is None:
             return x
         each = [draws.fold(keys, augment.NUMBER - b) for b in range(self.kind.batches)]

@@ -1,0 +1,263 @@
+"""A convolution alone, with padding and stride."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from unalike.nn.kernels.tuned import PROGRAMS, power, tuned
+
+# A loop goes over the places of the window, not over its lines: places beyond the border are masked, so that nothing is
+# padded in memory. Sizes are numbers of the call and not constants, so that the layers of a deep model share kernels;
+# channels come as eighths, which tells the compiler that eight lie together.
+SIZES = ["M", "SH", "SW", "TH", "TW", "IN8", "OUT8", "PAD"]
+
+
+@tuned([({"BM": 128}, 4, 3), ({"BM": 128}, 4, 4), ({"BM": 256}, 8, 3), ({"BM": 64}, 4, 4)], key=[*SIZES, "K", "BACK"])
+@triton.jit(do_not_specialize=SIZES)
+def _convolve(
+    x, w, y, M, SH, SW, TH, TW, IN8, OUT8, PAD, STRIDE: tl.constexpr, K: tl.constexpr, BACK: tl.constexpr,
+    LINES: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile, pixels × channels, of one client's target [M, TH, TW, OUT] from its source [M, SH, SW, IN]: the
+    convolution, or going BACK the gradient of its input. There, with a stride, a tile's pixels have the same rest, so
+    that the same places of the window met them. LINES: the weights are [OUT, K, K, IN], else [IN, K, K, OUT]."""
+    IN, OUT = IN8 * 8, OUT8 * 8
+    EVERY: tl.constexpr = STRIDE if BACK else 1  # target pixels of a tile are this far apart
+    c = tl.program_id(2).to(tl.int64)
+    high, wide = tl.cdiv(TH, EVERY), tl.cdiv(TW, EVERY)
+    tiles = tl.cdiv(M * high * wide, BM)
+    rest = tl.program_id(0) // tiles
+    top, left = rest // EVERY, rest % EVERY
+    m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
+    n = tl.minimum(m, M * high * wide - 1)
+    picture, row, column = n // (high * wide), n // wide % high, n % wide
+    # place (j, i) of the loop is place (j0 + STRIDE j, i0 + STRIDE i) of the window, going back
+    if BACK:
+        j0, i0 = (top + PAD) % STRIDE, (left + PAD) % STRIDE
+        down, across = (K - j0 + STRIDE - 1) // STRIDE, (K - i0 + STRIDE - 1) // STRIDE
+        first_row, first_column = row + (top + PAD) // STRIDE, column + (left + PAD) // STRIDE
+    else:
+        j0, i0, down, across = 0, 0, K, K
+        first_row, first_column = row * STRIDE - PAD, column * STRIDE - PAD
+    o, k = tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    x += c * M * SH * SW * IN
+    w += c * (K * K) * IN * OUT
+    start = ((picture * SH + first_row) * SW + first_column) * IN
+    # the operand with more rows is the right one: it is read once per 64 rows of the left one
+    FILTERS: tl.constexpr = BN >= 64
+    total = tl.zeros((BN, BM) if FILTERS else (BM, BN), tl.float32)
+    for step in range(0, down * across * tl.cdiv(IN, BK)):
+        piece, place = step // (down * across) * BK, step % (down * across)
+        j, i = place // across, place % across
+        if BACK:
+            tap, away, source_row, source_column = (j0 + STRIDE * j) * K + i0 + STRIDE * i, -j * SW - i, -j, -i
+        else:
+            tap, away, source_row, source_column = place, j * SW + i, j, i
+        source_row += first_row
+        source_column += first_column
+        inside = (source_row >= 0) & (source_row < SH) & (source_column >= 0) & (source_column < SW)
+        channel = piece + k
+        if LINES:
+            lines = w + (o * (K * K) + tap)[:, None] * IN + channel[None, :]
+        else:
+            lines = w + (channel * (K * K) + tap)[None, :] * OUT + o[:, None]
+        windows = x + (start + away * IN)[:, None] + channel[None, :]
+        if EVEN:
+            weights, pixels = tl.load(lines), tl.load(windows, inside[:, None], other=0.0)
+        else:
+            weights = tl.load(lines, (o < OUT)[:, None] & (channel < IN)[None, :], other=0.0)
+            pixels = tl.load(windows, inside[:, None] & (channel < IN)[None, :], other=0.0)
+        if FILTERS:
+            total = tl.dot(weights, tl.trans(pixels), total, input_precision=PRECISION)
+        else:
+            total = tl.dot(pixels, tl.trans(weights), total, input_precision=PRECISION)
+    row, column = row * EVERY + top, column * EVERY + left
+    at = ((c * M + picture) * TH + row) * TW + column
+    real = (m < M * high * wide) & (row < TH) & (column < TW)
+    if FILTERS:
+        tl.store(y + at[None, :] * OUT + o[:, None], total.to(y.dtype.element_ty), real[None, :] & (o < OUT)[:, None])
+    else:
+        tl.store(y + at[:, None] * OUT + o[None, :], total.to(y.dtype.element_ty), real[:, None] & (o < OUT)[None, :])
+
+
+@triton.jit
+def _divided(n, inverse):
+    """Return n // d for an inverse of 2⁴⁰ / d, rounded up: a division takes 20 instructions."""
+    return (n.to(tl.int64) * inverse >> 40).to(tl.int32)
+
+
+@tuned([({"BM": 64}, 4, 3), ({"BM": 32}, 4, 4), ({"BM": 64}, 8, 3)], key=[*SIZES, "K"])
+@triton.jit(do_not_specialize=[*SIZES, "BY_TH", "BY_TW", "STRIDE", "SHARES"])
+def _window_gradient(
+    x, g, dw, M, SH, SW, TH, TW, IN8, OUT8, PAD, BY_TH, BY_TW, STRIDE, SHARES, K: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, BI: tl.constexpr, TAPS: tl.constexpr, BM: tl.constexpr,
+):  # fmt: skip
+    """Compute the weights' gradient for some filters, places of the window and channels from one share of the pixels of
+    one client: x [M, SH, SW, IN], g [M, TH, TW, OUT], dw [OUT, K, K, IN]."""
+    IN, OUT = IN8 * 8, OUT8 * 8
+    GROUPS: tl.constexpr = (K * K + TAPS - 1) // TAPS
+    pieces = tl.cdiv(IN, BI)
+    tile, share, c = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    o, k = tile // (GROUPS * pieces) * BN + tl.arange(0, BN), tl.arange(0, TAPS * BI)
+    place, channel = tile % GROUPS * TAPS + k // BI, tile // GROUPS % pieces * BI + k % BI
+    down, across = place // K, place % K
+    away = (down * SW + across) * IN + channel
+    known = (place < K * K) & (channel < IN)
+    pixels = M * TH * TW
+    x += c * M * SH * SW * IN
+    g += c * pixels * OUT
+    FILTERS: tl.constexpr = BN >= 64
+    total = tl.zeros((BN, TAPS * BI) if FILTERS else (TAPS * BI, BN), tl.float32)
+    each = tl.cdiv(tl.cdiv(pixels, SHARES), BM) * BM
+    for first in range(share * each, tl.minimum(share * each + each, pixels), BM):
+        m = first + tl.arange(0, BM)
+        line = _divided(m, BY_TW)
+        picture = _divided(line, BY_TH)
+        row, column = (line - picture * TH) * STRIDE - PAD, (m - line * TW) * STRIDE - PAD
+        start = ((picture * SH + row) * SW + column) * IN
+        source_row, source_column = row[:, None] + down[None, :], column[:, None] + across[None, :]
+        inside = (source_row >= 0) & (source_row < SH) & (source_column >= 0) & (source_column < SW)
+        inside &= (m < pixels)[:, None] & known[None, :]
+        windows, gradients = x + start[:, None] + away[None, :], g + m[:, None] * OUT + o[None, :]
+        windows = tl.load(windows, inside, other=0.0)
+        gradients = tl.load(gradients, (m < pixels)[:, None] & (o < OUT)[None, :], other=0.0)
+        if FILTERS:
+            total = tl.dot(tl.trans(gradients), windows, total, input_precision=PRECISION)
+        else:
+            total = tl.dot(tl.trans(windows), gradients, total, input_precision=PRECISION)
+    dw += (c * SHARES + share) * (K * K) * IN * OUT
+    if FILTERS:
+        at, real = (o * (K * K))[:, None] * IN + (place * IN + channel)[None, :], (o < OUT)[:, None] & known[None, :]
+    else:
+        at, real = (o * (K * K))[None, :] * IN + (place * IN + channel)[:, None], (o < OUT)[None, :] & known[:, None]
+    tl.store(dw + at, total.to(dw.dtype.element_ty), real)
+
+
+TILE = 64  # channels, of a tile of the result
+
+
+def _precision() -> str:
+    """Return how float32 numbers are multiplied: as the run's own convolutions."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def _piece(x: Tensor) -> int:
+    """Return how many channels are summed over at a time: 128 bytes, or less where that does not divide them."""
+    size = 128 // x.element_size()
+    while size > 16 and x.shape[-1] % size:
+        size //= 2
+    return size
+
+
+def _convolved(x: Tensor, lines: Tensor, y: Tensor, stride: int, padding: int, back: bool, own: bool) -> Tensor:
+    """Write the convolution of x, or the gradient of its input, to y; own: the weights are y's lines."""
+    (c, m, sh, sw, i), (th, tw, o) = x.shape, y.shape[2:]
+    rests = stride if back else 1
+    bn, bk = min(TILE, power(o)), _piece(x)
+
+    def grid(meta):
+        pixels = m * triton.cdiv(th, rests) * triton.cdiv(tw, rests)
+        return triton.cdiv(pixels, meta["BM"]) * rests * rests, triton.cdiv(o, bn), c
+
+    even = i % bk == 0 and o % bn == 0
+    _convolve[grid](
+        x, lines, y, m, sh, sw, th, tw, i // 8, o // 8, padding, stride, lines.shape[2], back, own, even, _precision(),
+        bn, bk,
+    )  # fmt: skip
+    return y
+
+
+def conv(x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    """Return the convolution [C, B, H', W', O] of x [C, B, H, W, I] with lines [C, O, K, K, I]."""
+    (c, b, h, w, _), (_, o, k, _, _) = x.shape, lines.shape
+    y = x.new_empty(c, b, (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1, o)
+    return _convolved(x.contiguous(), lines.contiguous(), y, stride, padding, False, True)
+
+
+def conv_backward(
+    g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int, inward: bool
+) -> tuple[Tensor, Tensor]:
+    g, x, lines = g.contiguous(), x.contiguous(), lines.contiguous()
+    dx = conv_input_gradient(g, x, lines, stride, padding) if inward else x.new_empty(len(x), 0)
+    return dx, conv_weight_gradient(g, x, lines, stride, padding)
+
+
+def conv_input_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    # products of float32 numbers want both operands with the channels that are summed over together in memory
+    turn = x.dtype == torch.float32
+    lines = lines.permute(0, 4, 2, 3, 1).contiguous() if turn else lines
+    return _convolved(g, lines, torch.empty_like(x), stride, padding, True, turn)
+
+
+def conv_weight_gradient(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    # in tf32 the kernel below reached 17 TFLOP/s, since its operands lie the wrong way; products were not measured yet
+    if x.dtype == torch.float32:
+        return weight_products(g, x, lines, stride, padding)
+    (c, m, th, tw, o), (sh, sw, i), k = g.shape, x.shape[2:], lines.shape[2]
+    bn, bi = min(TILE, power(o)), min(TILE, triton.next_power_of_2(i))
+    taps = min(2 * TILE // bi, triton.next_power_of_2(k * k))
+    tiles = triton.cdiv(o, bn) * triton.cdiv(i, bi) * triton.cdiv(k * k, taps)
+    shares = max(1, min(PROGRAMS // (c * tiles), m * th * tw // 512))
+    dw = x.new_empty(c, shares, *lines.shape[1:], dtype=lines.dtype if shares == 1 else torch.float32)
+    _window_gradient[(tiles, shares, c)](
+        x, g, dw, m, sh, sw, th, tw, i // 8, o // 8, padding, -(-(2**40) // th), -(-(2**40) // tw), stride, shares, k,
+        _precision(), bn, bi, taps,
+    )  # fmt: skip
+    return dw[:, 0] if shares == 1 else dw.sum(1).to(lines.dtype)
+
+
+def weight_products(g: Tensor, x: Tensor, lines: Tensor, stride: int, padding: int) -> Tensor:
+    """Return the weights' gradient as products of whole matrices, one for each place of the window.
+
+    Pictures and gradients are laid on one grid, with zeros around them, so that a place of the window is so many rows
+    further on in the pictures. Clients are cut into shares, which fill the GPU; in front of each client are zeros too,
+    so that what the last share of a client reads of the next client is zero, and never a number that is not finite.
+    """
+    (c, b, h, w, i), (th, tw, o), k = x.shape, g.shape[2:], lines.shape[2]
+    tiles = c * triton.cdiv(i, TILE) * triton.cdiv(o, TILE)
+    shares = max(1, min(b, triton.cdiv(PROGRAMS // 3, tiles)))
+    out = x.new_empty(k * k, c * shares, o, i)
+    if stride == 1 and k > 1:
+        high, wide = h + 2 * padding, w + 2 * padding
+        front = (k - 1) * (wide + 1)
+        rows = triton.cdiv(front + b * high * wide, shares) * shares
+        pictures, gradients = (_on_a_grid(t, front, rows, high, wide) for t in (x, g))
+        inside = slice(padding, padding + h), slice(padding, padding + w)
+        pictures.grid[:, :, *inside].copy_(x)
+        gradients.grid[:, :, :th, :tw].copy_(g)
+        left = gradients.whole.view(c * shares, rows // shares, o).transpose(1, 2)
+        for place in range(k * k):
+            away = place // k * wide + place % k
+            right = pictures.memory[away * i :][: c * rows * i].view(c * shares, rows // shares, i)
+            torch.bmm(left, right, out=out[place])
+    else:
+        shares = max(n for n in range(1, shares + 1) if b % n == 0)
+        out, padded = out[:, : c * shares], F.pad(x, (0, 0, *(padding,) * 4)) if padding else x
+        left = g.reshape(c * shares, -1, o).transpose(1, 2)
+        for place in range(k * k):
+            down, across = place // k, place % k
+            met = padded[:, :, down : down + stride * th : stride, across : across + stride * tw : stride]
+            torch.bmm(left, met.reshape(c * shares, -1, i), out=out[place])
+    return out.view(k, k, c, shares, o, i).sum(3).permute(2, 3, 0, 1, 4).contiguous()
+
+
+class _Grid(NamedTuple):
+    memory: Tensor  # all numbers, and some more zeros
+    whole: Tensor  # [C, rows, channels]
+    grid: Tensor  # [C, pictures, height, width, channels]: the places of the pictures
+
+
+def _on_a_grid(t: Tensor, front: int, rows: int, high: int, wide: int) -> _Grid:
+    """Return zeros for pictures of this height and width: for each client so many rows, the first `front` of them in
+    front."""
+    c, b, channels = len(t), t.shape[1], t.shape[4]
+    memory = t.new_zeros((c * rows + front) * channels)
+    whole = memory[: c * rows * channels].view(c, rows, channels)
+    return _Grid(memory, whole, whole[:, front : front + b * high * wide].unflatten(1, (b, high, wide)))
