@@ -185,7 +185,7 @@ def test_several_networks_take_turns_on_the_same_cores(crew):
 
 def test_clients_that_arrive_when_they_can(crew):
     clock = ua.Clock(speeds="lognormal:1.0", dropout=0.2)
-    model, data = testing.task("linear")
+    model, data = testing.task("norm")
     given = testing.settings(rounds=4, clients_per_round=3, clock=clock)
     alone, dealt = (ua.simulate(model, data, ua.FedBuff(2), engine=engine, **given) for engine in ("sequential", "ray"))
     assert torch.equal(alone.server.w, dealt.server.w)
@@ -196,7 +196,7 @@ def test_workers_know_who_is_late(crew, tmp_path):
     """The speeds change in the second round, and with them the steps that fit."""
     (speeds := tmp_path / "speeds.csv").write_text("client,from,speed\n0,0,1\n1,0,1\n1,4,0.5\n")
     clock = ua.Clock(speeds=str(speeds), cutoff=4.0, late="partial")
-    model, data = testing.task("linear")
+    model, data = testing.task("norm")
     given = testing.settings(
         rounds=3, clients_per_round=1.0, clock=clock, local=ua.LocalTraining(steps=4, batch_size=2, lr=0.1)
     )
