@@ -13,7 +13,7 @@ from unalike.data import options
 from unalike.data import partition as partitions
 from unalike.data.columns import Columns, Pair, as_pair
 from unalike.data.extras import rows_aside, with_extras
-from unalike.data.federation import Federation
+from unalike.data.federation import Federation, carve, check_carved
 from unalike.data.pixels import kept
 from unalike.data.preparation import Recipe
 from unalike.data.schema import Schema
@@ -166,9 +166,14 @@ class Dataset:
                 "fewer clients, or leave these out with drop_empty=True."
             )
         kept = np.setdiff1d(np.arange(clients), empty)
+        share = 0.0 if isinstance(test, str) else test
+        draws.check_seed(seed)
+        check_carved(share, validation)
+        dealt: dict[str, Any] = _deal((self.x, self.y), [parts[k] for k in kept], share, validation, seed)
+        if self.test and test_parts:
+            dealt |= {"test": _deal(self.test, [test_parts[k] for k in kept])["train"]}
         fed = Federation(
-            _take((self.x, self.y), [parts[k] for k in kept]),
-            test=_take(self.test, [test_parts[k] for k in kept]) if self.test and test_parts else None,
+            **dealt,
             global_test=self.test,
             classes=self.classes,
             names=None if names is None else [str(names[k]) for k in kept],
@@ -177,8 +182,6 @@ class Dataset:
             recipe=self._recipe(),
             notes=self.notes,
         )
-        share = 0.0 if isinstance(test, str) else test
-        fed = fed.split_clients(test=share, validation=validation, seed=seed)
 
         def ready(fed: Federation) -> Federation:
             return recipe.change(fed if raw or self.scale is None else fed.prepared(), seed)
@@ -305,7 +308,12 @@ def _by_time(parts: list[np.ndarray], times: np.ndarray | None) -> list[np.ndarr
     return ordered if times is None else [part[np.argsort(times[part], kind="stable")] for part in ordered]
 
 
-def _take(pair: Pair, parts: list[np.ndarray]) -> Columns:
-    """Copy each client's rows of the pair into columns."""
+def _deal(
+    pair: Pair, parts: list[np.ndarray], test: float = 0.0, validation: float = 0.0, seed: int = 0
+) -> dict[str, Columns]:
+    """Copy each client's rows of the pair into columns, one for each split. (Each row is copied once: the samples may
+    fill much of the memory.)"""
     whole = Columns(*pair, [0, len(pair[0])])
-    return whole.take(np.concatenate(parts), np.array([len(part) for part in parts]))
+    rows, sizes = np.concatenate(parts), np.array([len(part) for part in parts])
+    carved = carve(sizes, test, validation, seed) if test or validation else {"train": (slice(None), sizes)}
+    return {name: whole.take(rows[places], counts) for name, (places, counts) in carved.items()}

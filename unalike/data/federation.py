@@ -324,17 +324,12 @@ class Federation:
         A client's share is rounded to whole samples, so small clients may get none; each keeps at least one
         to train on. Which samples go depends on (seed, client) only; all keep their order.
         """
+        check_carved(test, validation)
         for word, share in (("test", test), ("validation", validation)):
-            if not isinstance(share, (int, float)) or not 0 <= share < 1:
-                raise UnalikeError(f"{word}={share!r} must be a fraction in [0, 1), such as 0.2.")
             if share and word in self.splits:
                 raise UnalikeError(
                     f"{word}={share} was asked for but the clients have a {word} split: leave {word} out."
                 )
-        if test + validation >= 1:
-            raise UnalikeError(
-                f"test={test} and validation={validation} leave nothing to train on: their sum must be < 1."
-            )
         draws.check_seed(seed)
         if not test and not validation:
             return self
@@ -354,23 +349,8 @@ class Federation:
                 "from_table the share."
             )
 
-        train, sizes = self.train, self.train.sizes
-        spare = np.maximum(sizes - 1, 0)
-        n_test = np.minimum(np.floor(sizes * test + 0.5).astype(np.int64), spare)
-        n_validation = np.minimum(np.floor(sizes * validation + 0.5).astype(np.int64), spare - n_test)
-        for word, share, counts in (("test", test, n_test), ("validation", validation, n_validation)):
-            if share and not counts.any():
-                raise UnalikeError(
-                    f"{word}={share} of at most {sizes.max(initial=0)} samples per client is less than one "
-                    "sample for every client: ask for a larger share."
-                )
-        part = _parts(train, [n_test, n_validation], seed, "split")
-        splits = {"train": train.take(np.flatnonzero(part == 0), sizes - n_test - n_validation)}
-        if test:
-            splits["test"] = train.take(np.flatnonzero(part == 1), n_test)
-        if validation:
-            splits["validation"] = train.take(np.flatnonzero(part == 2), n_validation)
-        return self.replace(**splits)
+        carved = carve(self.train.sizes, test, validation, seed)
+        return self.replace(**{name: self.train.take(rows, sizes) for name, (rows, sizes) in carved.items()})
 
     def named_splits(self, seed: int = 0, **shares: float) -> Self:
         """Divide every client's training samples into further splits: `named_splits(support=0.5, query=0.5)`.
@@ -385,7 +365,7 @@ class Federation:
         if there := [name for name in shares if name in self.further]:
             raise UnalikeError(f"There is a split {there[0]!r} already: give the new one another name.")
         counts = _shared_out(self.train.sizes, list(shares.values()))
-        part = _parts(self.train, counts, seed, "named splits")
+        part = _parts(self.train.sizes, counts, seed, "named splits")
         splits = {name: self.train.take(np.flatnonzero(part == i + 1), counts[i]) for i, name in enumerate(shares)}
         return self.replace(splits={**self.further, **splits})
 
@@ -631,12 +611,39 @@ def _shared_out(sizes: np.ndarray, shares: Sequence[float]) -> list[np.ndarray]:
     return counts
 
 
-def _parts(train: Columns, counts: Sequence[np.ndarray], seed: int, purpose: str) -> np.ndarray:
-    """Draw a part for every row, int8 [total]: part 1 for as many rows of each client as counts[0] says, 2 for
-    counts[1], and so on; 0 for the remaining rows."""
-    owners, sizes = train.owners(), train.sizes
-    position = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes)
-    keys = draws.client_keys(seed, 0, purpose, np.arange(len(train)))
+def check_carved(test: float, validation: float) -> None:
+    """Check shares of every client's samples to be carved out."""
+    for word, share in (("test", test), ("validation", validation)):
+        if not isinstance(share, (int, float)) or not 0 <= share < 1:
+            raise UnalikeError(f"{word}={share!r} must be a fraction in [0, 1), such as 0.2.")
+    if test + validation >= 1:
+        raise UnalikeError(f"test={test} and validation={validation} leave nothing to train on: their sum must be < 1.")
+
+
+def carve(sizes: np.ndarray, test: float, validation: float, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Deal the rows of clients with these numbers of samples to "train" and, where a share is not 0, to "test" and
+    "validation": the rows of each, grouped by client and in order, and how many are each client's."""
+    spare = np.maximum(sizes - 1, 0)
+    n_test = np.minimum(np.floor(sizes * test + 0.5).astype(np.int64), spare)
+    n_validation = np.minimum(np.floor(sizes * validation + 0.5).astype(np.int64), spare - n_test)
+    counts = {"train": sizes - n_test - n_validation, "test": n_test, "validation": n_validation}
+    shares = {"train": 1.0, "test": test, "validation": validation}
+    for word in ("test", "validation"):
+        if (share := shares[word]) and not counts[word].any():
+            raise UnalikeError(
+                f"{word}={share} of at most {sizes.max(initial=0)} samples per client is less than one "
+                "sample for every client: ask for a larger share."
+            )
+    part = _parts(sizes, [n_test, n_validation], seed, "split")
+    return {word: (np.flatnonzero(part == i), counts[word]) for i, word in enumerate(counts) if shares[word]}
+
+
+def _parts(sizes: np.ndarray, counts: Sequence[np.ndarray], seed: int, purpose: str) -> np.ndarray:
+    """Draw a part for every row of clients with these numbers of samples, int8 [total]: part 1 for as many rows of each
+    client as counts[0] says, 2 for counts[1], and so on; 0 for the remaining rows."""
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    position = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    keys = draws.client_keys(seed, 0, purpose, np.arange(len(sizes)))
     drawn = draws.bits(torch.from_numpy(np.repeat(keys, sizes)), torch.from_numpy(position)).numpy()
     order = np.lexsort((drawn, owners))  # grouped by client, shuffled within each
     part = np.zeros(len(owners), np.int8)
