@@ -17,8 +17,8 @@ settings.register_profile("same", derandomize=True, deadline=None, suppress_heal
 settings.load_profile("same")
 # What a step costs is therefore never written into the user's cache (tests/engines/test_choose.py has one of its own).
 costs._busy = lambda: True
-# What is written through to a disk matters after a power cut alone, and a test's process survives none. (A descriptor that
-# is not open is an error still; tests/run/test_written_through.py and others look at who calls this.)
+# What is written through to a disk matters after a power cut alone, and no test survives one. (A descriptor that is not
+# open is an error still; tests/run/test_written_through.py and others look at who calls this.)
 os.fsync = os.fstat
 # A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that; some tests press it.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

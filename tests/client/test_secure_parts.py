@@ -1,11 +1,13 @@
 """What a client refuses of a server that wants to isolate its reply in a sum."""
 
+import json
+
 import pytest
 import torch
 from small import refused
 
 from unalike.channel import SecureSum
-from unalike.client.secure import PRESENT, SecureClient, as_bytes, bound, bound_at_client
+from unalike.client.secure import PRESENT, SecureClient, as_bytes, bound, bound_at_client, plan_digest
 from unalike.crypto.secure_sum import RunKey
 from unalike.messages import wire
 
@@ -37,6 +39,9 @@ def test_rows_that_a_method_declares_are_taken():
             bound_at_client(parts(**{name: ONE}), ["share", name])
 
 
+ATTEMPTS = {name: f"{number:016x}" for number, name in enumerate(("first", "second", "third", "fourth"))}
+
+
 class Signer:
     """Takes any signature but "false"; a key is written in two ways. verified: how often it looked at one."""
 
@@ -65,7 +70,7 @@ def test_one_client_cannot_be_many(keys, words):
 
     def deal(names, attempt):
         said = {str(k): f" {name}" for k, name in enumerate(names.split(), 1)}
-        return client._deal({"round": 0, "exchange": 0, "attempt": attempt, "public": said}, parts)
+        return client._deal({"round": 0, "exchange": 0, "attempt": ATTEMPTS[attempt], "public": said}, parts)
 
     if words is None:
         assert deal(keys, "first").keys() == deal(keys, "second").keys()
@@ -87,7 +92,7 @@ def test_a_signature_is_looked_at_once_and_again_for_another_run_key():
         keys = as_bytes(b"".join(public)).view(-1, 32)
         signatures = as_bytes(signature.ljust(96, b"\0") * 4).view(4, -1)
         parts = {"clients": torch.arange(4), "keys": keys, "signatures": signatures}
-        return client._deal({"round": 0, "exchange": 0, "attempt": attempt, "public": names}, parts)
+        return client._deal({"round": 0, "exchange": 0, "attempt": ATTEMPTS[attempt], "public": names}, parts)
 
     deal("first")
     deal("second")
@@ -99,19 +104,22 @@ def test_a_signature_is_looked_at_once_and_again_for_another_run_key():
     assert signer.verified == 5
 
 
-@pytest.mark.parametrize(
-    ("second", "fits"),
-    [
-        ([0, 1, 2, 3], True),
-        ([0, 1, 2], False),
-        ([0, 1, 2, 5, 6], False),
-        ([0, 4, 5, 6], True),
-        ([0, 1, 4, 5, 6], False),
-    ],
-)
-def test_two_sums_differ_by_nobody_or_by_many_on_either_side(second, fits):
-    """Clients 5 and 6 may work with the server and take themselves out of the second sum."""
-    client = SecureClient("r", 0, SecureSum())
+SECOND = [
+    ([0, 1, 2, 3], True, True),
+    ([0, 1, 2], False, False),
+    ([0, 1, 2, 5, 6], False, False),
+    ([0, 4, 5, 6], True, False),
+    ([0, 1, 4, 5, 6], False, False),
+]
+
+
+@pytest.mark.parametrize(("agreed", "second", "fits"), [
+    (agreed, second, where[not agreed]) for second, *where in SECOND for agreed in (True, False)
+])  # fmt: skip
+def test_two_sums_are_over_the_same_clients_or_differ_by_many_on_which_all_agree(agreed, second, fits):
+    """Clients 5 and 6 may work with the server and take themselves out of the second sum. Where clients do not agree on
+    who came, others may have been told another list."""
+    client = SecureClient("r", 0, SecureSum(agree=agreed), signer=Signer())
     client._when = (0, 0)
     client._open_once([0, 1, 2, 3])
     if fits:
@@ -119,3 +127,30 @@ def test_two_sums_differ_by_nobody_or_by_many_on_either_side(second, fits):
     else:
         with refused("whose difference"):
             client._open_once(second)
+
+
+@pytest.mark.parametrize("attempt", [None, 1, "first", "\ud800" * 16, "0" * 15, "0" * 17])
+def test_an_attempt_is_sixteen_digits(attempt):
+    client = SecureClient("r", 0, SecureSum())
+    parts = {"clients": torch.arange(3), "keys": torch.zeros(3, 32).byte(), "signatures": torch.zeros(3, 96).byte()}
+    with refused("must say which attempt it is"):
+        client._deal({"round": 0, "exchange": 0, "attempt": attempt}, parts)
+
+
+def test_nobody_is_in_a_sum_who_is_not_in_the_run():
+    client = SecureClient("r", 0, SecureSum())
+    client.population = 3
+    parts = {"clients": torch.tensor([0, 1, 2, 3]), "keys": torch.zeros(4, 32).byte()}
+    with refused("Client 3 is to take part in a sum of 3 clients"):
+        client._deal({"round": 0, "exchange": 0, "attempt": ATTEMPTS["first"]}, parts)
+
+
+def test_the_hash_stands_for_the_plan():
+    """The client's own number aside, which is all that differs in right ones."""
+    plan = {"client": 0, "tables": {"local": {"lr": 0.1, "betas": (0.9, 0.99)}}, "run": {"seed": 1}}
+    one = plan_digest(plan)
+    assert one == plan_digest({**json.loads(json.dumps(plan)), "client": 3})
+    others = [{**plan, "run": {"seed": 2}}, {**plan, "tables": {"local": {"lr": 0.2}}}, {**plan, "classes": 3}]
+    assert len({one, *map(plan_digest, others)}) == 4
+    hashes = {bound(parts(), plan) for plan in (b"", one, plan_digest(others[0]))}
+    assert len(hashes) == 3 and bound_at_client(parts(), plan=one) == bound(parts(), one)

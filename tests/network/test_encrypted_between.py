@@ -4,7 +4,7 @@ import pytest
 import torch
 from small import refused
 from test_network_messages import Direct, data, own, same_as_simulated, served, simulated
-from test_secure_between import Counting, at, first_time, settings_of, spoilt
+from test_secure_between import Counting, OtherPlans, at, first_time, idle, settings_of, spoilt
 
 import unalike as ua
 from unalike.channel.stages.encrypted import Paillier
@@ -71,6 +71,11 @@ def test_three_messages_a_round_and_two_openers(make):
     work = [header.get("stage", header["kind"]) for _, header in link.asked]
     assert [work.count(kind) for kind in ("key", "request", "vote", "open", "deal")] == [4, 8, 8, 4, 0]
     assert len(opened) == 4 and not any(part[-8:].any() for part in opened)  # the two tags stay with clients
+
+
+def test_a_server_that_gives_one_client_another_plan_gets_nothing(make):
+    with refused("void"):
+        served(run_of(evaluate_clients="none"), OtherPlans(make(), idle))
 
 
 # ---------------------------------------------------------------- who is lost, or has another key

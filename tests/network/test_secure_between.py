@@ -1,12 +1,16 @@
 """Secure sums between machines: the same run as simulated, whoever is lost, killed or lies."""
 
+import copy
+
 import pytest
 import torch
-from small import refused
+from small import federation, refused
 from test_network_messages import KEYS, Direct, data, own, same_as_simulated, served, simulated, tables
 
 import unalike as ua
 from unalike.channel.stages import SecureSum
+from unalike.client.secure import SecureClient
+from unalike.crypto.secure_sum import Collector
 from unalike.engines.secure import HiddenSums
 from unalike.messages import wire
 from unalike.network import keys
@@ -284,6 +288,173 @@ def test_a_server_that_sends_one_client_another_model_gets_nothing(people):
 
     with refused("void"):
         served(settings_of(rounds=1), Lying(people))
+
+
+class OtherPlans(Direct):
+    """Gives all clients but client 2 a changed plan."""
+
+    def __init__(self, people, change, spare=(2,)):
+        super().__init__(people)
+        self.change, self.spare = change, spare
+
+    def exchange(self, requests, seconds):
+        out = {}
+        for k, parts in requests.items():
+            header, tensors = wire.decode(parts[0])
+            if header["kind"] == "plan" and k not in self.spare:
+                header.pop("format")
+                plan = copy.deepcopy(header["plan"])
+                self.change(plan)
+                parts = (wire.encode({**header, "plan": plan}, tensors), *parts[1:])
+            out[k] = parts
+        return super().exchange(out, seconds)
+
+
+def idle(plan):
+    plan["tables"]["local"]["lr"] = 1e-30
+
+
+PLANS = {
+    "rate": idle,
+    "seed": lambda plan: plan["run"].update(seed=17),
+    "samples": lambda plan: plan.update(mean=1e6),
+    "stage": lambda plan: plan["run"]["channel"].insert(0, {"kind": "clip", "norm": 1e-9}),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_server_that_gives_one_client_another_plan_gets_nothing(name, people):
+    """Else those who were told to learn nothing would leave the sum to that client."""
+    with refused("void"):
+        served(settings_of(rounds=1), OtherPlans(people, PLANS[name]))
+
+
+def test_without_the_plan_in_the_masks_it_gets_that_client_s_reply(people, monkeypatch):
+    for module in ("client", "server"):
+        monkeypatch.setattr(f"unalike.network.{module}.plan_digest", lambda plan: b"")
+    done = served(settings_of(rounds=1, evaluate_clients="none"), OtherPlans(people, idle))
+    alone = settings_of(rounds=1, evaluate_clients="none")
+    alone["local"]["lr"] = [1e-30, 1e-30, alone["local"]["lr"], 1e-30]
+    assert torch.equal(done.server.w, simulated(alone).server.w)
+
+
+def test_rates_of_clients_own_are_refused_by_the_server_and_by_clients(people, monkeypatch):
+    """A plan that is the same for all may still leave all but one client nothing to do."""
+    each = [1e-30, 1e-30, 0.1, 1e-30]
+    settings = settings_of(rounds=1)
+    with refused("lr is not the same for all clients: where replies are hidden in sums"):
+        served({**settings, "local": {**settings["local"], "lr": each}}, Direct(people))
+    with refused("lr is not the same for all clients"):
+        served(settings, OtherPlans(people, lambda plan: plan["tables"]["local"].update(lr=each), spare=()))
+
+
+def test_two_sums_of_which_each_client_is_told_another_pair_are_not_opened(tmp_path, monkeypatch):
+    """Eleven clients open the sum of all. Then the server asks again, and tells each that client 3 is lost and two
+    others are, for each two others: so for each the sums differ by three, as many as must be, and in truth by one."""
+    said, opened = twice_opened(tmp_path / "with", monkeypatch)
+    assert not opened and any("second sum of round 1" in line for line in said)
+    monkeypatch.setattr(SecureClient, "_open_once", by_its_own_list)
+    _, opened = twice_opened(tmp_path / "without", monkeypatch)
+    assert opened
+
+
+def by_its_own_list(client, came):
+    """The rule without the protection: enough clients more or fewer than before, in the list that this client got."""
+    before = client._sums.setdefault(client._when, set())
+    if any(0 < len(side) < client.least for other in before for side in (other - {*came}, {*came} - other)):
+        raise ua.UnalikeError("a second sum")
+    before.add(frozenset(came))
+
+
+def twice_opened(folder, monkeypatch):
+    """Return what was said, and whether both sums were opened."""
+    n, victim = 11, 3
+    fed = federation(sizes=(8,) * n)
+    pairs = [keys.make_node(folder / "keys" / f"client-{k:02d}") for k in range(n)]
+    monkeypatch.setattr("test_network_messages.KEYS", {f"site-{k:02d}": f.read_bytes() for k, f in enumerate(pairs)})
+    monkeypatch.setattr("test_network_messages.data", lambda *_: fed)
+    people = [person(fed, k, folder, Policy.open(methods=("fedavg",)), pairs) for k in range(n)]
+    others, said = [k for k in range(n) if k != victim], []
+
+    def told(client):
+        place = others.index(client)
+        return sorted({*others} - {others[(place + 1) % 10], others[(place + 2) % 10]})
+
+    class Killed(Exception):
+        pass
+
+    class Once(Collector):
+        def total(self):
+            super().total()
+            raise Killed
+
+    class Twice(Collector):
+        """Takes of each client's shares those which it gave for what is true."""
+
+        def take_opened(self, client, shares):
+            super().take_opened(client, shares)
+            true = {v: share for v, share in shares.items() if (v in told(client)) == (v in self.came)}
+            self._given[client] = true
+
+        def total(self):
+            super().total()
+            raise Killed
+
+    class Lying(Direct):
+        def exchange(self, requests, seconds):
+            out = dict(requests)
+            for k, parts in requests.items():
+                header = wire.decode(parts[0])[0]
+                if header.pop("format") and header.get("stage") == "open":
+                    out[k] = (wire.encode(header, {"came": torch.tensor(told(k))}),)
+            for k, answer in super().exchange(out, seconds):
+                if k != victim or wire.decode(out[k][0])[0]["kind"] != "request":
+                    yield k, answer
+
+    settings = settings_of(channel="secure-sum", rounds=1, folder=str(folder / "run"), evaluate_clients="none")
+    monkeypatch.setattr("unalike.engines.secure.Collector", Once)
+    with pytest.raises(Killed):
+        served(settings, Direct(people))
+    monkeypatch.setattr("unalike.engines.secure.Collector", Twice)
+    try:
+        served(settings, Lying(people), said, resume=True)
+    except Killed:
+        return said, True
+    except ua.UnalikeError:
+        return said, False
+    raise AssertionError
+
+
+def test_a_request_that_does_not_say_which_round_counts_is_refused(people):
+    """It would be answered from a state that nothing is compared with."""
+
+    class Lying(Direct):
+        def exchange(self, requests, seconds):
+            out = dict(requests)
+            for k, parts in requests.items():
+                if wire.decode(parts[0])[0]["kind"] == "request":
+                    header, own_parts = wire.decode(parts[1])
+                    del header["format"], header["acknowledged"]
+                    out[k] = (parts[0], wire.encode(header, own_parts))
+            return super().exchange(out, seconds)
+
+    said = []
+    with refused("void"):
+        served(settings_of("scaffold", rounds=1), Lying(people), said)
+    assert any("does not say which round of this client counts" in line for line in said)
+
+
+def test_a_key_that_is_none_costs_its_client_alone(people):
+    """Client 3 is lost; with the key that it shares with client 1 its masks would be taken off the sum."""
+
+    def change(answer):
+        header, parts = wire.decode(answer)
+        header.pop("format")
+        return wire.encode(header, {**parts, "public": torch.zeros(32, dtype=torch.uint8)})
+
+    said = []
+    done = served(settings_of(channel="secure-sum:0.5", rounds=1), Direct(people, at("deal", [1], change)), said)
+    assert done.history[0]["lost"] == 1 and any("site-1" in line and "key" in line for line in said)
 
 
 @pytest.mark.parametrize("name", ["w", ":largest"])

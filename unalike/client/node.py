@@ -42,12 +42,13 @@ class Node:
         sealer: Sealer | None = None,
         secure: HidingClient | None = None,
         admit: Callable[[Call], None] = lambda call: None,
+        plan: bytes = b"",
     ):
         """sealer: seals rows for other clients; without one they are sent in the clear (`loopback`). secure: its part
         in sums of replies that the server does not see, if any. admit: raises if the owner does not allow one more
-        newly computed answer."""
+        newly computed answer. plan: a hash of the run's plan, to which hidden sums are bound."""
         self.job, self.client, self.state, self.one_client = job, client, state, one_client
-        self.sealer, self.secure, self.admit, self.repeated = sealer, secure, admit, False
+        self.sealer, self.secure, self.admit, self.plan, self.repeated = sealer, secure, admit, plan, False
 
     def handle(self, *parts: bytes) -> bytes:
         """Answer a request, which may come in two parts: one that all clients get, and this client's own."""
@@ -79,7 +80,7 @@ class Node:
         are about the sum."""
         header, networked = request.header, "acknowledged" in request.header
         hides = self.job.channel is not None and self.job.channel.hides
-        asked = bound_at_client(request.parts, self.job.method.own_rows) if hides else b""
+        asked = bound_at_client(request.parts, self.job.method.own_rows, self.plan) if hides else b""
         if networked and self.secure is not None:
             self.secure.reply_from((call.round, call.exchange), header["acknowledged"])
         if networked:

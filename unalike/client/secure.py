@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ OWN_HEADER = {"format", "run", "acknowledged", "sealed"}
 # prefix, before a number: a masked or encrypted vector of a reply
 MASKED = "sum:"
 MOST = 100_000  # most clients of a sum
+ATTEMPTS = re.compile("[0-9a-f]{16}")
 Parts = Mapping[str, Tensor]
 
 
@@ -59,25 +61,32 @@ def key_statement(run: str, client: int, key: bytes) -> bytes:
     return f"unalike secure sum, key of client {client} in run {run}: ".encode() + key
 
 
-def bound(parts: Sequence[bytes]) -> bytes:
-    """Return the hash to which masks are bound: over the part of a request that is the same for all clients, and the
-    names of what each client gets for itself."""
-    return _bound(parts[0], _own(parts)[1])
+def bound(parts: Sequence[bytes], plan: bytes = b"") -> bytes:
+    """Return the hash to which masks are bound: over the run's plan, the part of a request that is the same for all
+    clients, and the names of what each client gets for itself. plan: as `plan_digest` returns it."""
+    return _bound(parts[0], _own(parts)[1], plan)
 
 
-def _bound(shared: bytes, own: Parts) -> bytes:
-    return hashlib.sha256(shared + json.dumps(sorted(own.keys() - {*ABOUT})).encode()).digest()
+def _bound(shared: bytes, own: Parts, plan: bytes) -> bytes:
+    names = json.dumps(sorted(own.keys() - {*ABOUT})).encode()
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in (plan, shared, names))).digest()
 
 
-def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = ()) -> bytes:
+def plan_digest(plan: Mapping[str, Any]) -> bytes:
+    """Return a hash of all that a run's plan tells every client alike: all but the client's own number."""
+    alike = json.loads(json.dumps({name: value for name, value in plan.items() if name != "client"}))
+    return hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).digest()
+
+
+def bound_at_client(parts: Sequence[bytes], rows: Sequence[str] = (), plan: bytes = b"") -> bytes:
     """Return the hash to which masks are bound; refuse a request that tells this client alone anything but about the
-    sum. A server that tells clients different models, functions or weights could isolate one client's reply in it.
-    rows: names that the method declares for each client."""
+    sum. A server that tells clients different plans, models, functions or weights could isolate one client's reply in
+    it. rows: names that the method declares for each client; plan: as `plan_digest` returns it."""
     header, own = _own(parts)
     allowed = {name for name in rows if name not in ("w", BUFFERS) and not name.startswith(":")}
     for name in (*sorted(header.keys() - OWN_HEADER), *sorted(own.keys() - {*ABOUT} - allowed)):
         raise UnalikeError(f"The request brings {name[:50]!r} for this client alone: in a secure sum all get the same.")
-    return _bound(parts[0], own)
+    return _bound(parts[0], own, plan)
 
 
 def _own(parts: Sequence[bytes]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -102,6 +111,7 @@ class HidingClient:
         self.run, self.client, self.say, self.least = run, client, say, max(stage.least, shares)
         self.rules = client, stage, shares
         self.tags = stage.tags
+        self.population = MOST  # the clients of the run
         self._when = (-2, -1)
         self._sums: dict[tuple[int, int], set[frozenset[int]]] = {}  # the sums that it has opened, by exchange
         self._centers: dict[str, bytes] | None = None  # in a preparation: what its sums are taken about
@@ -141,6 +151,11 @@ class HidingClient:
                 "before: refused. If you know why it has to, start this client again."
             )
 
+    @property
+    def _agreed(self) -> bool:
+        """Return whether all clients of a sum are sure to be told the same list of those who came."""
+        return False
+
     def remember(self, earlier: HidingClient) -> None:
         """Take over the record of what an earlier object has answered and opened."""
         self._sums, self._about, self._wrong = earlier._sums, earlier._about, earlier._wrong
@@ -156,16 +171,18 @@ class HidingClient:
         return when if self._centers is None else (0, 0)
 
     def _open_once(self, came: Sequence[int]) -> None:
-        """Record that the sum over these clients is opened. Refuse a second sum of one exchange over nearly the same
-        clients: this client's answer is the same in both, and their difference would reveal a few. A server that was
-        killed may ask once more."""
+        """Record that the sum over these clients is opened. Refuse a second sum of one exchange over other clients:
+        this client's answer is the same in both, and their difference would reveal a few. A server that was killed may
+        ask for the same sum again; and where clients agree on who came, once for one that differs by enough clients.
+        (Else each client may be told another list, and what differs in each may be one client in all.)"""
         found, exchange = frozenset(came), self._exchange(self._when)
         before = self._sums.setdefault(exchange, set()) - {found}
         # each side for itself: who is only in one sum may work with the server, and take itself out
         sides = [side for other in before for side in (found - other, other - found)]
         centers = {(found, name): value for name, value in (self._centers or {}).items()}
         moved = any(self._about.get(key, value) != value for key, value in centers.items())
-        if len(before) > 1 or moved or any(0 < len(side) < self.least for side in sides):
+        others = len(before) > (1 if self._agreed else 0) or any(0 < len(side) < self.least for side in sides)
+        if others or moved:
             raise UnalikeError(
                 f"The server asks for a second sum of round {self._when[0] + 1} over other clients, whose difference "
                 "would tell too much: nothing is opened. If you know why it has to, start this client again."
@@ -202,6 +219,10 @@ class SecureClient(HidingClient):
     def _stages(self) -> dict[str, Callable[[dict[str, Any], Parts], dict[str, Tensor]]]:
         return {"key": self._give_key, "deal": self._deal, "agree": self._agree, "open": self._open}
 
+    @property
+    def _agreed(self) -> bool:
+        return self.stage.agree and self.signer is not None
+
     def _give_key(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         signature = self._sign(self._statement(self.client, self._key.public))
         return {"key": as_bytes(self._key.public), "signature": as_bytes(signature)}
@@ -216,10 +237,14 @@ class SecureClient(HidingClient):
     def _deal(self, header: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         """Make secrets for a sum, and deal shares of them."""
         clients = numbers(parts, "clients")
+        if clients[-1] >= self.population:
+            raise UnalikeError(f"Client {clients[-1]} is to take part in a sum of {self.population} clients.")
         keys = dict(zip(clients, rows(parts, "keys", len(clients), KEY), strict=True))
         if len(clients) < self.least:
             raise UnalikeError(f"{len(clients)} clients are to take part in a sum; this client wants {self.least}.")
-        when, attempt = (whole(header, "round"), whole(header, "exchange")), str(header.get("attempt"))[:64]
+        when, attempt = (whole(header, "round"), whole(header, "exchange")), header.get("attempt")
+        if not isinstance(attempt, str) or not ATTEMPTS.fullmatch(attempt):
+            raise UnalikeError("A message about a secure sum must say which attempt it is.")
         name = label(self.run, *when, attempt)
         group = Group(name, keys, self.stage.degree(len(clients)), self.stage.opening(len(clients)))
         if self._member is not None and self._member.group.digest == group.digest:
@@ -303,7 +328,7 @@ class SecureClient(HidingClient):
         """Return the shares that open the sum over the clients that came."""
         member = self._sum((whole(header, "round"), whole(header, "exchange")))
         came = numbers(parts, "came")
-        if self.stage.agree and self.signer is not None:
+        if self._agreed and self.signer is not None:
             signatures = dict(zip(came, rows(parts, "signatures", len(came)), strict=True))
             member.check_agreed(came, signatures, self._signed)
         shares = member.open(came, self.least)

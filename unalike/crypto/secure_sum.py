@@ -239,6 +239,7 @@ class Collector:
             raise UnalikeError("its shares are not as long as they must be.")
         if dealt.sealed.keys() != self.group.lattice.near(client):
             raise UnalikeError("its shares are not for its neighbours.")
+        agreement(os.urandom(KEY), dealt.public)  # raises for a key that is none, which others would stumble over
         self.dealt[client] = dealt
 
     @functools.cached_property

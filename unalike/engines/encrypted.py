@@ -63,7 +63,7 @@ class EncryptedSums(HiddenSums):
         total, replies, rows = self._added(adder, found, requests, read)
         self._check_came(len(rows), len(there), least)
         self._opening = True
-        told = bound(next(iter(requests.values())))
+        told = bound(next(iter(requests.values())), self.clients.terms)
         label = sum_label(self.run, when, attempt, told, there, self.least, found)
         ciphers = {f"{MASKED}{bits}": as_bytes(adder.written(some)) for bits, some in total.items()}
         opened = self._voted_and_opened(when, label, rows, ciphers, sizes_of(found, len(there)))

@@ -51,7 +51,7 @@ class Remote(Protocol):
 
     run: str
     public: list[str]  # the clients' public keys, by number
-
+    terms: bytes  # a hash of the plan that all have got
     limits: Any  # `unalike.network.limits.Limits`
     times: Any  # `unalike.network.profile.Times`
 

@@ -39,6 +39,7 @@ class Clients(Protocol):
 
     run: str
     public: list[str]  # their signing keys, by number; empty where nobody signs
+    terms: bytes  # a hash of the run's plan (`plan_digest`), to which sums are bound; empty where there is none
 
     def ask(self, requests: Requests) -> Iterable[tuple[int, bytes]]: ...
     def refuse(self, client: int, reason: str) -> None: ...
@@ -154,7 +155,7 @@ class MaskedSums(HiddenSums):
     ) -> Collected:
         group, attempt = self._group(when, ids)
         header = {"run": self.run, "round": when[0], "exchange": when[1]}
-        collector = Collector(group, bound(next(iter(asked.values()))))
+        collector = Collector(group, bound(next(iter(asked.values())), self.clients.terms))
         self._deal(collector, {**header, "attempt": attempt})
         found = slots(len(group.keys))
         replies = self._mask(collector, found, asked, read)

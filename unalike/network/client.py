@@ -26,7 +26,7 @@ from unalike.client import FileStates, Job, Node, OneClient, StateFolder, data_s
 from unalike.client.encrypted import hiding_client
 from unalike.client.preparing import hidden_sums_for, sums_for
 from unalike.client.samples import Chosen
-from unalike.client.secure import MOST, HidingClient
+from unalike.client.secure import MOST, HidingClient, plan_digest
 from unalike.client.settled import FILE as SUMS
 from unalike.client.settled import Settled
 from unalike.client.state_on_disk import with_channel
@@ -224,6 +224,8 @@ class Client:
 
     def _request(self, request: Asked) -> bytes:
         began, header = time.perf_counter(), request.header
+        if "acknowledged" not in header:
+            raise UnalikeError("The request does not say which round of this client counts (acknowledged).")
         reply = self._present(header).answer(request)
         self.say(f"round {header['round'] + 1}: {header['function']}, {time.perf_counter() - began:.1f} s")
         return reply
@@ -357,6 +359,8 @@ class Client:
         stages = config.make_channel(settings.get("channel", []))
         policy.check_channel(stages)
         channel = Channel(stages, method, task) if stages else None
+        if channel is not None and channel.hides:
+            local.check_alike()
         hidden = channel is not None and channel.hidden
         policy.check_leaving([name for name in reply_fields(method, task) if name != LOSS or not hidden])
         shapes = state_shapes(method, task, local)
@@ -367,7 +371,10 @@ class Client:
         kept = with_channel(shapes, channel.shapes if channel else {})
         state = StateFolder(self.folder / run, kept, real=True)
         secure = self._secure(run, client, channel)
-        return Node(job, client, state, OneClient(job), self.sealer, secure, lambda call: self._admit(run, call))
+        if secure is not None:
+            secure.population = plan["clients"]
+        admit = lambda call: self._admit(run, call)  # noqa: E731
+        return Node(job, client, state, OneClient(job), self.sealer, secure, admit, plan_digest(plan))
 
 
 def _same_version(header: dict[str, Any]) -> None:

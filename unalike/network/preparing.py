@@ -33,7 +33,7 @@ def beginning(stage: Summed, ids: Iterable[int]) -> dict[int, dict[str, Any]]:
 class Asking:
     """The clients of a federation, as hidden sums ask them before there is a plan."""
 
-    run = RUN
+    run, terms = RUN, b""  # before there is a plan
 
     def __init__(self, clients: Clients):
         self.clients, self.public = clients, clients.public

@@ -25,6 +25,7 @@ from unalike import config
 from unalike.channel.stages import Summed
 from unalike.client import ClientStore
 from unalike.client.preparing import NoSums, prepared_together
+from unalike.client.secure import plan_digest
 from unalike.data import SPLITS, Federation, RemoteFederation
 from unalike.data.joined import JoinedFederation
 from unalike.data.preparation import Preparation, Recipe
@@ -80,7 +81,7 @@ class Own:
 class Clients:
     """The clients of a run, as its engine calls them. A client that does not answer by the deadline is left out."""
 
-    run = ""
+    run, terms = "", b""
     # hashes of the clients' public sets as they were read, before preparation
     public_sets: Sequence[str | None] = ()
 
@@ -508,6 +509,7 @@ class Clients:
         built, means = _digests(networks, asked, len(data)), _mean_sizes(networks, asked, data.train.sizes)
         each = enumerate(zip(built, means, strict=True))
         own = [{**plan, **told[k], "client": k, "network": network, "mean": mean} for k, (network, mean) in each]
+        self.terms = plan_digest(own[0])  # (only where there is one network are sums hidden)
         self._plans = [{"kind": "plan", "run": self.run, "plan": one} for one in own]
         told_sizes = {self.names[k]: fact["sizes"] for k, fact in self.facts.items()}
         self.roster = Roster(keys, data.classes, told[0]["preparation"], self._begun, told_sizes)

@@ -200,6 +200,8 @@ class Run:
         if self.channel is not None and self.channel.hides:
             whole = isinstance(self.sampling, Bernoulli)  # whose rounds may have everybody
             self.channel.check_clients(self.population if whole else self.sampling.size(self.population))
+            if self.data.remote:
+                self.local.check_alike()
         if self.local.drop_last:
             self.local.counts(np.arange(self.population), self._training.train.sizes, 0)
 

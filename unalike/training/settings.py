@@ -74,6 +74,17 @@ class LocalTraining:
         if self.augment is not None:
             augment.parse(self.augment)
 
+    def check_alike(self) -> None:
+        """Refuse a list that gives clients different amounts of work, or rates: where replies are hidden in sums, a
+        server could leave all but one client nothing to do, and read that one's reply from the sum."""
+        for name in ("epochs", "steps", "lr"):
+            value = getattr(self, name)
+            if _listed(value) and len({*value}) > 1:
+                raise UnalikeError(
+                    f"{name} is not the same for all clients: where replies are hidden in sums, it must be, since the "
+                    "sum would tell the reply of a client that works alone."
+                )
+
     def replaced(self, **changes: Any) -> LocalTraining:
         """Return these settings with some changed; giving steps removes epochs, and the other way round."""
         known = {f.name for f in dc.fields(self)}
