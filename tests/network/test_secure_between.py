@@ -552,6 +552,8 @@ def test_two_sums_of_a_round_that_differ_by_one_client_are_not_opened(people, tm
         ("secure-sum", "clip:1.0", False), ("secure-sum", "secure-sum", True),
         ("secure-sum:0.7", "secure-sum:0.6", False), ("secure-sum:0.5:least=4", "secure-sum:0.6:least=4", True),
         ("secure-sum:0.5:least=4", "secure-sum:0.6", False),
+        ("secure-sum:0.5:neighbours=2", "secure-sum:0.6", True),
+        ("secure-sum:0.5:neighbours=3", "secure-sum:0.6:2", False),
     ],
 )  # fmt: skip
 def test_what_clients_insist_on(require, channel, fits, people, tmp_path):

@@ -258,7 +258,10 @@ class Channel:
 
     def check_clients(self, clients: int) -> None:
         """Refuse rounds of so few clients that every hidden sum would be void."""
-        self.hiding.check_clients(clients)
+        try:
+            self.hiding.check_clients(clients)
+        except UnalikeError as error:
+            raise UnalikeError(f"channel: {error}") from None
         if clients < self.shares:
             raise UnalikeError(
                 f"channel: {clients} clients take part in a round, and their hidden sum must have {self.shares} shares "

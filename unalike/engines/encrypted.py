@@ -104,7 +104,7 @@ class EncryptedSums(HiddenSums):
         try:
             self.stage.check_clients(len(there))
         except UnalikeError as error:
-            raise Void(str(error)) from None
+            raise Void(f"{error} The sum is void, nothing was learnt.") from None
         public = usual[0][0][1]
         if self._adder is None or self._adder[0] != public:
             self._adder = public, self._made(public)

@@ -189,7 +189,7 @@ class MaskedSums(HiddenSums):
         try:
             degree, opening = self.stage.degree(len(there)), self.stage.opening(len(there))
         except UnalikeError as error:
-            raise Void(str(error)) from None
+            raise Void(f"{error} The sum is void, nothing was learnt.") from None
         name = label(self.run, *when, attempt)
         return Group(name, {c: self.keys[c].key for c in there}, degree, opening), attempt
 
@@ -235,12 +235,7 @@ class MaskedSums(HiddenSums):
         came, opened = sorted(collector.came), set[int]()
         parts = {"came": torch.tensor(came)}
         if self.stage.agree:
-            request = wire.encode({"kind": "sum", "stage": "agree", **header}, parts)
-            signed: dict[int, bytes] = {}
-            for client, answer in self._answers({c: (request,) for c in came}, "agree"):
-                with self._judging(client):
-                    signed[client] = octets(answer, "signature", SIGNATURE)
-            parts["signatures"] = in_rows(came, signed, SIGNATURE)
+            parts["signatures"] = self._agree(came, header)
         request = wire.encode({"kind": "sum", "stage": "open", **header}, parts)
         for client, answer in self._answers({c: (request,) for c in came}, "open"):
             there = collector.given_by(client)
@@ -249,6 +244,14 @@ class MaskedSums(HiddenSums):
                 collector.take_opened(client, dict(zip(there, shares, strict=True)))
                 opened.add(client)
         return opened
+
+    def _agree(self, came: list[int], header: dict[str, Any]) -> Tensor:
+        """Return the signatures of the list of those who came, in rows."""
+        request, signed = wire.encode({"kind": "sum", "stage": "agree", **header}, {"came": torch.tensor(came)}), {}
+        for client, answer in self._answers({c: (request,) for c in came}, "agree"):
+            with self._judging(client):
+                signed[client] = octets(answer, "signature", SIGNATURE)
+        return in_rows(came, signed, SIGNATURE)
 
     def _names(self, neighbours: Sequence[int]) -> bytes:
         """Return the part of a request that says whose keys the neighbours' are."""

@@ -38,6 +38,7 @@ from unalike.settings.knobs import check_fields, knob
 PLANNED = (*(table for table in config.TABLES if table not in ("data", "run")), config.MODELS_TABLE)
 PLANNED_RUN = ("seed", "dtype", "buffers", "architecture", "channel")  # settings of [run] that a plan may have
 BOUNDS: dict[str, Callable[[Any, Any], bool]] = {  # comparisons in `require`
+    "neighbours": lambda has, wants: has is None or (wants is not None and has >= wants),  # none: all
     "norm": operator.le, "multiplier": operator.ge, "threshold": operator.ge, "least": operator.ge,
     "key": lambda has, wants: has == wants if isinstance(wants, str) else has >= wants,
 }  # fmt: skip

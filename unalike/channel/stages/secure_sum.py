@@ -73,7 +73,7 @@ class Summed(Stage):
         if clients < self.least:
             raise UnalikeError(
                 f"{self.name}: {clients} clients take part, and a sum of fewer than {self.least} (least) hides too "
-                "little: it is void."
+                "little."
             )
 
     def check_codes(self, name: str, bits: int, clients: int, whole: bool) -> None:
