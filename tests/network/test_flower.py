@@ -103,11 +103,8 @@ class Watched:
 CHANNELS = {"scaffold": "clip:1.0,topk:0.1,quantise:8:none:nearest", "feddc": "topk:0.3,qsgd:15"}
 
 
-@pytest.mark.parametrize(
-    "methods",
-    [["scaffold"], pytest.param(["fedavg", "rfedavg-plus", "feddc", "fedfa"], marks=pytest.mark.slow)],
-    ids=len,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("methods", [["scaffold"], ["fedavg", "rfedavg-plus", "feddc", "fedfa"]], ids=len)
 def test_methods_compute_what_a_simulation_does(methods):
     """One federation for all of them, one after another: two of the five have two exchanges a round, two a channel."""
     fed = data()
